@@ -48,7 +48,7 @@ fmt: ## Format the code.
 	$(CARGO) fmt --all
 
 fuzz: ## Fuzz the parsers, or one: make fuzz TARGET=sql SECONDS=600.
-	$(CARGO) run --quiet --package howdah-fuzz -- run $(TARGET) $(SECONDS)
+	scripts/fuzz $(TARGET) $(SECONDS)
 
 explore: ## Try the generated tests with other cases each time: make explore CASES=20000.
 	PROPTEST_CASES=$(CASES) $(CARGO) test --workspace --lib --no-fail-fast $(FULL)

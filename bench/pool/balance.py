@@ -1,41 +1,41 @@
-"""Latency before three standbys of which one is slow, by strategy: a section of `bench/pool/run`."""
+"""Latency with three standbys, one of them slow, by strategy: a section of `bench/pool/run`."""
 import os, pathlib, re, shutil, statistics, tempfile, time
 
-from stage import BIN, POOL_PORT, Pooler, must, run
+from servers import BIN, POOL_PORT, Pooler, check_run, run
 
 STRATEGIES = ["random", "round-robin", "least-outstanding", "latency"]
-#: How long each server works on a request, and the slow one besides.
+#: Duration of a request at each server, and the additional duration at the slow one.
 WORK_MS, SLOW_MS = 20, 50
 CLIENTS, WARM_S, SECONDS = 40, 4, 12
 
 
 class Labs:
-    """A primary and three standbys, by `howdah lab`. What a request takes is sleep: two cores are enough for all."""
+    """A primary and three standbys by `howdah lab`. Requests only sleep, so that two cores are enough."""
 
     def __init__(self, howdah):
         self.howdah, self.names, self.uris = howdah, [], []
         for number in range(4):
             name = f"balance-{os.getpid()}-{number}"
             more = ["--standby-of", self.names[0]] if number else ["--set", "bench.slow_ms=0"]
-            uri = must(howdah, "lab", "start", "--name", name, *more).split()[-1]
+            uri = check_run(howdah, "lab", "start", "--name", name, *more).split()[-1]
             self.names.append(name)
             self.uris.append(uri)
-        self.ask(0, "create function work() returns void language plpgsql as $$ begin perform pg_sleep(("
+        self.query(0, "create function work() returns void language plpgsql as $$ begin perform pg_sleep(("
                     f"{WORK_MS} + current_setting('bench.slow_ms')::float) / 1000); end $$")
         for standby in range(1, 4):
-            while self.ask(standby, "select count(*) from pg_proc where proname = 'work'") != "1":
+            while self.query(standby, "select count(*) from pg_proc where proname = 'work'") != "1":
                 time.sleep(0.05)
 
-    def ask(self, server, sql):
-        return must(BIN / "psql", self.uris[server], "-XAtqc", sql).strip()
+    def query(self, server, sql):
+        return check_run(BIN / "psql", self.uris[server], "-XAtqc", sql).strip()
 
     def slow(self, millis):
-        """Has the last standby take longer."""
-        self.ask(3, f"alter system set bench.slow_ms = '{millis}'")
-        self.ask(3, "select pg_reload_conf()")
+        """Makes the last standby slower."""
+        self.query(3, f"alter system set bench.slow_ms = '{millis}'")
+        self.query(3, "select pg_reload_conf()")
 
     def servers(self):
-        """Directories of sockets, and the numbers in their names."""
+        """Socket directories and port numbers."""
         return [re.search(r"host=([^&]+)&port=(\d+)", uri).groups() for uri in self.uris]
 
     def stop(self):
@@ -44,9 +44,9 @@ class Labs:
 
 
 def balance(bench):
-    """Latency of reads at three standbys, in milliseconds, all alike and with one that takes three and a half times as long; and how
-    many of a thousand requests that one gets."""
-    labs = Labs(bench.words.howdah)
+    """Latency of reads at three standbys in milliseconds, all equal and with one that is three and a half times as slow;
+    and how many of a thousand requests the slow one gets."""
+    labs = Labs(bench.options.howdah)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="howdah-bench-balance-"))
     try:
         (folder / "script").write_text("select work()\n")
@@ -68,7 +68,7 @@ def balance(bench):
 
 
 def measured(bench, labs, folder, strategy):
-    """p50 and p99 in milliseconds, and the slow one's share of a thousand requests, once all is warm."""
+    """p50 and p99 in milliseconds, and the slow server's share of a thousand requests, after a warm-up."""
     servers = ", ".join(f"{{ host = '{host}', port = {port} }}" for host, port in labs.servers())
     (folder / "pool.toml").write_text(
         f"[pool]\nmode = 'transaction'\nsizes = {{ pool = 40 }}\nadmin-users = ['postgres']\n"
@@ -76,13 +76,13 @@ def measured(bench, labs, folder, strategy):
         "[pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n"
         f"[pool.databases.postgres]\nservers = [{servers}]\n"
         f"cluster = {{ role = 'replica', strategy = '{strategy}' }}\n")
-    with Pooler([bench.words.howdah, "pool", "-c", folder / "pool.toml", "--workers", 1]) as pooler:
+    with Pooler([bench.options.howdah, "pool", "-c", folder / "pool.toml", "--workers", 1]) as pooler:
         pgbench = ["-f", folder / "script", "-n", "-c", CLIENTS, "-j", 1]
-        must(BIN / "pgbench", *pooler.place(), *pgbench, "-T", WARM_S, "postgres")
+        check_run(BIN / "pgbench", *pooler.address_args(), *pgbench, "-T", WARM_S, "postgres")
         before = counts(pooler)
         logs = folder / "log"
         logs.mkdir()
-        must(BIN / "pgbench", *pooler.place(), *pgbench, "-T", SECONDS, "-l", f"--log-prefix={logs}/t", "postgres")
+        check_run(BIN / "pgbench", *pooler.address_args(), *pgbench, "-T", SECONDS, "-l", f"--log-prefix={logs}/t", "postgres")
         done = [now - then for now, then in zip(counts(pooler), before)]
     times = sorted(int(line.split()[2]) for file in logs.iterdir() for line in open(file))
     shutil.rmtree(logs)
@@ -91,6 +91,6 @@ def measured(bench, labs, folder, strategy):
 
 
 def counts(pooler):
-    """Requests by server, in the order of the settings."""
-    rows = must(BIN / "psql", *pooler.place(), "-XAtqc", "show members", "howdah").splitlines()
+    """Number of requests by server, in configured order."""
+    rows = check_run(BIN / "psql", *pooler.address_args(), "-XAtqc", "show members", "howdah").splitlines()
     return [int(row.split("|")[10]) for row in rows]

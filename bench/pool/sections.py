@@ -1,26 +1,26 @@
-"""What is measured; each function is a section of `bench/pool/run` and prints a table in Markdown."""
+"""Measurements: each function is a section of `bench/pool/run` and prints a table in Markdown."""
 import pathlib, re, shutil, socket, statistics, struct, subprocess, sys, tempfile, time
 
 from balance import balance
-from stage import POOL_PORT, PORT, Pooler, raise_descriptor_limit, settings, toml
+from servers import POOL_PORT, PORT, Pooler, raise_descriptor_limit, settings, toml
 
 
 def median_by_name(bench, names, measure):
-    """Rounds are interleaved: what the machine does besides hits all. Columns' medians by pooler. The server
-    itself is asked once: it is there for its throughput only."""
+    """Medians of each column by pooler. Rounds are interleaved, so that other load on the machine affects all poolers.
+    The server itself is measured once, for its throughput only."""
     results = {name: [] for name in names}
     for number in range(bench.rounds):
         for name in names:
             if name == "direct" and number:
                 continue
-            bench.server.settle()
+            bench.server.wait_until_idle()
             results[name].append(measure(name))
     return {name: [statistics.median(column) for column in zip(*filter(None, found))]
             for name, found in results.items()}
 
 
-def complain(name, pooler):
-    """Says why a run counts for nothing."""
+def report_failure(name, pooler):
+    """Prints why a run failed."""
     print(f"{name}: {pooler.report.strip()[-300:]}", file=sys.stderr)
 
 
@@ -31,15 +31,15 @@ def transactions(bench):
     print("| protocol | clients | pooler | µs/tx | user | tps | to pgbouncer | to the relay |\n|" + "---|" * 8)
     for protocol in ["simple", "extended", "prepared"]:
         for clients in bench.sizes:
-            # What a run with one transaction each costs besides, logins above all, is taken off.
+            # The cost of a run with one transaction each, mainly logins, is subtracted.
             each = 1 + max(8, 20_000 // clients)
             def measure(name):
                 with Pooler(commands[name]) as pooler:
                     spent = []
                     for count in (1, 1, each):  # the first opens its servers
                         if not pooler.pgbench("-c", clients, "-j", 2, "-t", count, "-M", protocol):
-                            return complain(name, pooler)
-                        spent.append(pooler.spent())
+                            return report_failure(name, pooler)
+                        spent.append(pooler.cpu_time())
                 user, system, nanos = (c - b - (b - a) for a, b, c in zip(*spent))
                 micros = nanos / 1000 / ((each - 1) * clients)
                 return micros, micros * max(0, user) / max(1, user + system), pooler.throughput()
@@ -58,14 +58,13 @@ def transactions(bench):
 
 
 def capture(bench):
-    """Processor time per transaction while traffic is captured, beside when it is not: of the data-plane threads, and
-    of the whole process."""
+    """Processor time per transaction with and without capturing: of the data-plane threads, and of the whole process."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="howdah-bench-capture-"))
     commands = {}
     for name, more in [("off", ""), ("on", f"capture = {{ path = '{folder}', start = true }}")]:
         file = folder / f"{name}.toml"
         file.write_text(toml(more))
-        commands[name] = [bench.words.howdah, "pool", "-c", file, "--workers", 1]
+        commands[name] = [bench.options.howdah, "pool", "-c", file, "--workers", 1]
     ratios = {"workers": [], "process": []}
     print("| protocol | clients | workers off | on | more | process off | on | more |\n|" + "---|" * 8)
     for protocol in ["simple", "extended", "prepared"]:
@@ -76,11 +75,11 @@ def capture(bench):
                     spent = []
                     for count in (1, 1, each):
                         if not pooler.pgbench("-c", clients, "-j", 2, "-t", count, "-M", protocol):
-                            return complain(name, pooler)
-                        time.sleep(1.5)  # what lies on the tape is handed over
+                            return report_failure(name, pooler)
+                        time.sleep(1.5)  # buffered traffic is handed over to the writer
                         spent.append((pooler.thread_nanos("worker-"), pooler.thread_nanos("")))
-                    # What is left to be written at the end belongs to the capture.
-                    spent[-1] = (spent[-1][0], spent[-1][1] + pooler.nanos_until_over())
+                    # Writing the rest at shutdown is part of the cost of the capture.
+                    spent[-1] = (spent[-1][0], spent[-1][1] + pooler.shutdown_nanos())
                 per = lambda at: (spent[2][at] - spent[1][at] - (spent[1][at] - spent[0][at])) / 1000 / ((each - 1) * clients)
                 return per(0), per(1)
             middle = median_by_name(bench, commands, measure)
@@ -100,10 +99,10 @@ def capture(bench):
 
 
 def mirror(bench):
-    """Throughput, and processor time per transaction of the data-plane threads: alone, with every client mirrored (to
-    another database of the same server), and with a mirror that takes connections and never answers."""
-    bench.server.ask("drop database if exists mirror")
-    bench.server.ask("create database mirror template postgres")
+    """Throughput, and processor time per transaction of the data-plane threads: without a mirror, with every client
+    mirrored to another database of the same server, and with a mirror that accepts connections but never replies."""
+    bench.server.query("drop database if exists mirror")
+    bench.server.query("create database mirror template postgres")
     silent = socket.create_server(("127.0.0.1", 0), backlog=1000)  # the kernel accepts for it
     folder = pathlib.Path(tempfile.mkdtemp(prefix="howdah-bench-mirror-"))
     place = "[[pool.databases.postgres.mirrors]]\nhost = '127.0.0.1'\n"
@@ -116,7 +115,7 @@ def mirror(bench):
     for name, more in mirrors.items():
         file = folder / f"{name}.toml"
         file.write_text(toml("") + more)
-        commands[name] = [bench.words.howdah, "pool", "-c", file, "--workers", 1]
+        commands[name] = [bench.options.howdah, "pool", "-c", file, "--workers", 1]
     print("| protocol | clients | µs none | mirrored | silent | tps none | mirrored | silent |\n|" + "---|" * 8)
     for protocol in ["simple", "extended", "prepared"]:
         for clients in bench.sizes[:2]:
@@ -126,8 +125,8 @@ def mirror(bench):
                     spent = []
                     for count in (1, 1, each):
                         if not pooler.pgbench("-c", clients, "-j", 2, "-t", count, "-M", protocol):
-                            return complain(name, pooler)
-                        time.sleep(0.5)  # what waits for the mirror is played
+                            return report_failure(name, pooler)
+                        time.sleep(0.5)  # buffered transactions are run on the mirror
                         spent.append(pooler.thread_nanos("worker-"))
                     tps = pooler.throughput()
                 return (spent[2] - spent[1] - (spent[1] - spent[0])) / 1000 / ((each - 1) * clients), tps
@@ -152,7 +151,7 @@ def latency(bench):
             pooler.pgbench("-c", 100, "-j", 2, "-t", 20, "-M", "simple")  # its pool is full from now on
             done = pooler.pgbench("-c", 1000, "-j", 2, "-t", 30, "-M", "simple", "-l", f"--log-prefix={prefix}")
             if not done:
-                return complain(name, pooler)
+                return report_failure(name, pooler)
             times = sorted(int(line.split()[2]) for file in pathlib.Path(folder).iterdir() for line in open(file))
         at = lambda share: times[int(len(times) * share)] / 1000
         return at(0.5), at(0.9), at(0.99), pooler.throughput()
@@ -161,7 +160,7 @@ def latency(bench):
 
 
 def syscalls(bench):
-    """System calls per warm transaction: what a longer run makes more of than a shorter one."""
+    """System calls per warm transaction: the difference between a longer and a shorter run."""
     if not shutil.which("strace"):
         return print("strace is not installed: no system calls are counted")
     commands = bench.commands(settings(bench.server))
@@ -199,39 +198,39 @@ def traced(pooler, clients, protocol, each):
 
 
 def instructions(bench):
-    """User instructions per warm transaction, by callgrind: what a longer run has more of than a shorter one."""
+    """User instructions per warm transaction by callgrind: the difference between a longer and a shorter run."""
     if not shutil.which("valgrind"):
         return print("valgrind is not installed: no instructions are counted")
     ini, clients, short, long = settings(bench.server), 16, 20, 100
-    binaries = {"howdah": bench.words.howdah, **({"beside": bench.words.beside} if bench.words.beside else {})}
-    print("| protocol | clients | pooler | instructions/tx | to the one beside |\n|" + "---|" * 5)
+    binaries = {"howdah": bench.options.howdah, **({"baseline": bench.options.baseline} if bench.options.baseline else {})}
+    print("| protocol | clients | pooler | instructions/tx | to baseline |\n|" + "---|" * 5)
     for protocol in ["simple", "extended", "prepared"]:
         per = {}
         for name, binary in binaries.items():
             few, many = (simulated([binary, "pool", "-c", ini, "--workers", 1], clients, protocol, each) for each in (short, long))
             per[name] = (many - few) / ((long - short) * clients)
         for name, count in per.items():
-            ratio = f"{count / per['beside']:.3f}" if "beside" in per else ""
+            ratio = f"{count / per['baseline']:.3f}" if "baseline" in per else ""
             print(f"| {protocol} | {clients} | {name} | {count:.0f} | {ratio} |", flush=True)
 
 
 def simulated(command, clients, protocol, each):
-    """Instructions of a pooler's whole life with one run of pgbench in it."""
+    """Instructions of a pooler process from start to end, with one run of pgbench."""
     with tempfile.NamedTemporaryFile("r") as log:
         valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", f"--log-file={log.name}"]
-        with Pooler([*valgrind, *command], patience=60) as pooler:
+        with Pooler([*valgrind, *command], start_timeout=60) as pooler:
             if not pooler.pgbench("-c", clients, "-j", 2, "-t", each, "-M", protocol):
                 raise SystemExit(pooler.report)
             pooler.process.terminate()
             pooler.process.wait()
         found = re.search(r"Collected : (\d+)", log.read())
         if not found:
-            raise SystemExit("callgrind said nothing")
+            raise SystemExit("callgrind printed no instruction count")
         return int(found[1])
 
 
 def connections(bench):
-    """Processor time per new connection: SCRAM on both sides, secrets stored, one query each."""
+    """Processor time per new connection: SCRAM on both sides, stored secrets, one query each."""
     ini = settings(bench.server, auth="scram-sha-256")
     commands = {name: command for name, command in bench.commands(ini).items() if name in ("pgbouncer", "howdah")}
     seconds = 4
@@ -239,11 +238,11 @@ def connections(bench):
 
     def measure(name):
         with Pooler(commands[name], user="bench") as pooler:
-            before = pooler.spent()
+            before = pooler.cpu_time()
             done = pooler.pgbench("-C", "-c", 16, "-j", 2, "-T", seconds)
-            after = pooler.spent()
+            after = pooler.cpu_time()
         if not done:
-            return complain(name, pooler)
+            return report_failure(name, pooler)
         user, system, nanos = (b - a for a, b in zip(before, after))
         micros = nanos / 1000 / done
         return micros, micros * user / max(1, user + system), done / seconds
@@ -255,7 +254,7 @@ def connections(bench):
 
 
 def idle(bench):
-    """Memory of clients that are connected and do nothing."""
+    """Memory per idle client."""
     most = raise_descriptor_limit()
     clients = min(10_000, most - 1000)
     commands = bench.commands(settings(bench.server))
@@ -265,20 +264,20 @@ def idle(bench):
             first = log_in()
             query(first, "select 1")
             base = pooler.resident_kib()
-            # Half of the ephemeral ports of one address; nobody needs more.
-            everybody = [log_in() for _ in range(clients)]
+            # Half of the ephemeral ports of one address.
+            clients_open = [log_in() for _ in range(clients)]
             inside = pooler.resident_kib()
-            for client in everybody:
+            for client in clients_open:
                 query(client, "select 1")
             after = pooler.resident_kib()
-            for client in [first, *everybody]:
+            for client in [first, *clients_open]:
                 client.close()
         print(f"| {name} | {base / 1024:.1f} | +{(inside - base) / 1024:.1f} | +{(after - base) / 1024:.1f} "
               f"| {(after - base) * 1024 // clients} |", flush=True)
 
 
 def stalled(bench):
-    """Memory while a client does not read the 10 GB that it asked for."""
+    """Memory while a client does not read its result of 10 GB."""
     commands = bench.commands(settings(bench.server))
     print("| a client that stops reading | base MB | stalled MB |\n|" + "---|" * 3)
     for name in ["pgbouncer", "howdah"]:
@@ -289,14 +288,14 @@ def stalled(bench):
             rows = "select repeat('x', 1000) from generate_series(1, 10000) a, generate_series(1, 1000) b"
             send(client, rows)
             client.recv(1 << 20)
-            while bench.server.ask("select count(*) from pg_stat_activity where wait_event = 'ClientWrite'") != "1":
+            while bench.server.query("select count(*) from pg_stat_activity where wait_event = 'ClientWrite'") != "1":
                 time.sleep(0.1)
             print(f"| {name} | {base / 1024:.1f} | {pooler.resident_kib() / 1024:.1f} |", flush=True)
             client.close()
 
 
 def log_in():
-    """A client that is trusted: no driver, so that ten thousand fit into this process."""
+    """A trusted client without a driver, so that ten thousand fit into this process."""
     client = socket.create_connection(("127.0.0.1", POOL_PORT))
     body = struct.pack("!i", 3 << 16) + b"user\0postgres\0database\0postgres\0\0"
     client.sendall(struct.pack("!i", len(body) + 4) + body)
@@ -319,7 +318,7 @@ def until_ready(client):
     while not (len(received) >= 6 and received[-6:-1] == b"Z\0\0\0\x05"):
         some = client.recv(65536)
         if not some:
-            raise SystemExit(f"the pooler hung up: {received!r}")
+            raise SystemExit(f"the pooler closed the connection: {received!r}")
         received += some
 
 

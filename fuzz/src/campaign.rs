@@ -35,7 +35,8 @@ pub struct Campaign {
 /// Inputs kept. Beyond it, new ones take the place of old ones that are no seeds.
 const POOL_MAX: usize = 2000;
 
-/// Things remembered to have happened. A target with more tells too much for it to be worth anything.
+/// Things remembered to have happened. A target with more tells too much for it to be worth
+/// anything.
 const SEEN_MAX: usize = 200_000;
 
 impl Campaign {
@@ -177,8 +178,8 @@ pub fn check(target: &Target, input: &[u8]) -> Result<Shape, String> {
     Ok(shape)
 }
 
-/// Processor time that one input may take: a thousand times what the slowest takes, so that only what
-/// grows faster than its input, or does not end, is above.
+/// Processor time that one input may take: a thousand times what the slowest takes, so that only
+/// what grows faster than its input, or does not end, is above.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Processor time spent to make a failing input shorter.

@@ -1,34 +1,30 @@
-//! Runs a fuzz target for long, or once on an input that was found.
+//! Lists fuzz targets, exports one for libFuzzer (see `scripts/fuzz`), or runs one on an input that
+//! was found.
 //!
 //! ```text
 //! howdah-fuzz list
-//! howdah-fuzz run TARGET|all SECONDS [SEED]
+//! howdah-fuzz export TARGET FOLDER
 //! howdah-fuzz replay TARGET HEX|@FILE
 //! ```
 
-use std::{
-    io::Write as _,
-    process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
-    thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::{io::Write as _, process::ExitCode};
 
 use howdah_fuzz::{
-    Campaign, TARGETS, Target,
-    campaign::{check, from_hex, to_hex},
+    TARGETS, Target,
+    campaign::{check, from_hex},
 };
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args().skip(1).collect();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
-    let done = match words[..] {
-        ["list"] => list(),
-        ["run", target, seconds] => run(target, seconds, &clock_seed().to_string()),
-        ["run", target, seconds, seed] => run(target, seconds, seed),
-        ["replay", target, input] => replay(target, input),
-        _ => Err("say: list | run TARGET|all SECONDS [SEED] | replay TARGET HEX|@FILE".to_owned()),
-    };
+    let done =
+        match words[..] {
+            ["list"] => list(),
+            ["export", target, folder] => export(target, folder),
+            ["replay", target, input] => replay(target, input),
+            _ => Err("usage: howdah-fuzz list | export TARGET FOLDER | replay TARGET HEX|@FILE"
+                .to_owned()),
+        };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -45,60 +41,24 @@ fn list() -> Result<(), String> {
     Ok(())
 }
 
-fn run(name: &str, seconds: &str, seed: &str) -> Result<(), String> {
-    let seconds = seconds.parse().map_err(|_| format!("{seconds:?} is no number of seconds"))?;
-    let seed = seed.parse().map_err(|_| format!("{seed:?} is no seed"))?;
-    let time = Duration::from_secs(seconds);
-    let targets: Vec<_> = match name {
-        "all" => TARGETS.iter().collect(),
-        name => vec![find(name)?],
+/// Writes what libFuzzer needs of a target: its seeds into `folder`, its words into `folder.dict`,
+/// and the length of the longest input into `folder.longest`.
+fn export(name: &str, folder: &str) -> Result<(), String> {
+    let target = find(name)?;
+    let write = |path: String, bytes: &[u8]| {
+        std::fs::write(&path, bytes).map_err(|error| format!("{path}: {error}"))
     };
-    let failures: Vec<_> =
-        targets.into_iter().filter_map(|target| run_one(target, time, seed).err()).collect();
-    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
-}
-
-/// Runs one target for a while, and says how it went.
-fn run_one(target: &'static Target, time: Duration, seed: u64) -> Result<(), String> {
-    let current = Arc::new(Mutex::new((0, Vec::new())));
-    let mut campaign = Campaign::new(target, seed);
-    let started = Instant::now();
-    watch(target.name, Arc::downgrade(&current));
-    while started.elapsed() < time {
-        let input = campaign.input();
-        *current.lock().unwrap_or_else(PoisonError::into_inner) =
-            (campaign.iterations(), input.clone());
-        campaign.run(&input).map_err(|failure| failure.to_string())?;
+    for (number, seed) in target.seeds.inputs().iter().enumerate() {
+        write(format!("{folder}/seed-{number}"), seed)?;
     }
-    let per_second = campaign.iterations() as f64 / started.elapsed().as_secs_f64();
-    say(&format!(
-        "{:<18} seed {seed}: {} inputs, {per_second:.0} per second, {} things seen",
-        target.name,
-        campaign.iterations(),
-        campaign.seen()
-    ));
-    Ok(())
+    let mut dictionary = String::new();
+    for word in target.words.iter().filter(|word| !word.is_empty()) {
+        let bytes: String = word.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        dictionary += &format!("\"{bytes}\"\n");
+    }
+    write(format!("{folder}.dict"), dictionary.as_bytes())?;
+    write(format!("{folder}.longest"), target.bytes_max.to_string().as_bytes())
 }
-
-/// An input that does not end keeps its thread for ever, so another one has to tell of it.
-fn watch(name: &'static str, current: std::sync::Weak<Mutex<(u64, Vec<u8>)>>) {
-    thread::spawn(move || {
-        let mut last = None;
-        loop {
-            thread::sleep(STUCK);
-            let Some(current) = current.upgrade() else { return };
-            let (iteration, input) = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if last == Some(iteration) {
-                say(&format!("{name}: input {iteration} does not end: {}", to_hex(&input)));
-                std::process::exit(1);
-            }
-            last = Some(iteration);
-        }
-    });
-}
-
-/// Longer than shrinking a failure takes.
-const STUCK: Duration = Duration::from_secs(120);
 
 fn replay(name: &str, input: &str) -> Result<(), String> {
     let target = find(name)?;
@@ -114,11 +74,7 @@ fn find(name: &str) -> Result<&'static Target, String> {
     found.ok_or_else(|| format!("there is no target {name:?}; `list` names them"))
 }
 
-fn clock_seed() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs())
-}
-
-/// A person reads this, and nobody else: a closed stderr is no reason to stop.
+/// Prints a line on stderr. A closed stderr does not stop the program.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -28,8 +28,8 @@ struct Meter;
 #[global_allocator]
 static METER: Meter = Meter;
 
-/// Requests above this are refused, which aborts: the line between a length that was believed and one
-/// that was checked.
+/// Requests above this are refused, which aborts: the line between a length that was believed and
+/// one that was checked.
 const REQUEST_BYTES_MAX: usize = 1 << 32;
 
 impl Meter {
@@ -48,8 +48,8 @@ impl Meter {
     unsafe_code,
     reason = "an allocator is an unsafe trait; each method hands on to the system's"
 )]
-// SAFETY: memory comes from `System` and goes back to it with the layout that it was asked with; the
-// counters are plain numbers.
+// SAFETY: memory comes from `System` and goes back to it with the layout that it was asked with;
+// the counters are plain numbers.
 unsafe impl GlobalAlloc for Meter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > REQUEST_BYTES_MAX {

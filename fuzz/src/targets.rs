@@ -76,8 +76,8 @@ impl Target {
     }
 }
 
-/// What a target did with an input: hashes of the messages, errors and counts there were. An input with
-/// one that is new is worth to be mutated further.
+/// What a target did with an input: hashes of the messages, errors and counts there were. An input
+/// with one that is new is worth to be mutated further.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape(Vec<u64>);
 

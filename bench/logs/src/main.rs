@@ -1,9 +1,9 @@
-//! Makes the logs that `bench/logs/run` measures with, and reads them without writing anything.
+//! Generates the logs that `bench/logs/run` measures, and reads them without writing anything.
 //!
-//! This is no part of the product: `howdah capture import` is. What is measured here is the library
-//! alone, so that a profile shows nothing else.
+//! This is not part of the product, which is `howdah capture import`. The benchmark measures only
+//! the library, so that a profile shows nothing else.
 
-mod render;
+mod formats;
 mod workload;
 
 use std::{
@@ -15,61 +15,61 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
-use howdah_logs::{Options, visit_files};
+use howdah_logs::{ImportOptions, visit_files};
 use howdah_traffic::EventHash;
 
-use crate::workload::{Shape, Workload};
+use crate::workload::{StatementLength, Workload};
 
-/// What the words of the command line ask for.
+/// The arguments of the command line.
 #[derive(Debug, Parser)]
-enum Command {
+enum LogBenchCommand {
     /// Write a log of about this many bytes; the same arguments give the same log
     Generate {
         /// Format of the log
         #[arg(value_enum)]
-        format: LogFormat,
+        format: GeneratedFormat,
         /// Size, in millions of bytes
         megabytes: u64,
         /// The file to write
         output: PathBuf,
         /// Length of the statements
         #[arg(long, value_enum, default_value = "mixed")]
-        shape: Shape,
+        shape: StatementLength,
     },
-    /// Read a log into events, drop them, and say how many there were
+    /// Read a log into events, drop them, and print their number
     Parse {
         /// The log
         log: PathBuf,
     },
 }
 
-/// The formats that a server writes.
+/// The formats of a server's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
+pub(crate) enum GeneratedFormat {
     /// Lines with the prefix `%m|%u|%d|%c|`
     Stderr,
     /// Rows of 26 columns
     Csv,
-    /// Objects, one in each line
+    /// One object per line
     Json,
 }
 
 fn main() -> anyhow::Result<()> {
-    match Command::parse() {
-        Command::Generate { format, megabytes, output, shape } => {
+    match LogBenchCommand::parse() {
+        LogBenchCommand::Generate { format, megabytes, output, shape } => {
             let file = File::create(&output)
                 .with_context(|| format!("cannot create {}", output.display()))?;
             generate(format, megabytes * 1_000_000, shape, &mut BufWriter::new(file))
                 .with_context(|| format!("cannot write {}", output.display()))
         }
-        Command::Parse { log } => parse(log),
+        LogBenchCommand::Parse { log } => parse(log),
     }
 }
 
 fn generate(
-    format: LogFormat,
+    format: GeneratedFormat,
     bytes_min: u64,
-    shape: Shape,
+    shape: StatementLength,
     out: &mut impl std::io::Write,
 ) -> std::io::Result<()> {
     let mut workload = Workload::new(shape);
@@ -77,7 +77,7 @@ fn generate(
     let mut written = 0;
     while written < bytes_min {
         text.clear();
-        workload.step(&mut |record| render::record(format, record, &mut text));
+        workload.step(&mut |record| formats::write_record(format, record, &mut text));
         written += text.len() as u64;
         out.write_all(&text)?;
     }
@@ -88,7 +88,7 @@ fn parse(log: PathBuf) -> anyhow::Result<()> {
     let mut hash = EventHash::default();
     let summary = visit_files(
         &[log],
-        Options::default(),
+        ImportOptions::default(),
         |_| ControlFlow::Continue(()),
         |event| {
             hash.add_ref(event);

@@ -1,14 +1,15 @@
-//! What the clients of an invented shop do, as the records that its server would log.
+//! A workload: the actions of the clients of a fictitious shop, as the records that its server
+//! would log.
 //!
-//! The mix is that of an application with a driver that prepares (binds, executes, their durations),
-//! of one that sends simple queries, and of reports; some sessions come and go, few statements fail.
-//! There is no clock and no chance in it: a run is a function of its arguments.
+//! It mixes an application with a driver that prepares (binds, executes, their durations), one that
+//! sends simple queries, and reports; some sessions are short, and few statements fail. There is no
+//! clock and no entropy: a run is a function of its arguments.
 
 use std::fmt::Write as _;
 
-/// One message of the server.
+/// One server message.
 #[derive(Debug, Default)]
-pub(crate) struct Record {
+pub(crate) struct GeneratedRecord {
     /// Milliseconds since the Unix epoch.
     pub(crate) time_ms: u64,
     pub(crate) user: &'static str,
@@ -26,9 +27,9 @@ pub(crate) struct Record {
     pub(crate) statement: String,
 }
 
-/// How long statements are.
+/// Length of the statements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Shape {
+pub(crate) enum StatementLength {
     /// 50 to 600 bytes: records of about 190
     Mixed,
     /// Statements of 10 kB, each different
@@ -37,8 +38,8 @@ pub(crate) enum Shape {
     Huge,
 }
 
-impl Shape {
-    /// Length of each statement, where all are alike.
+impl StatementLength {
+    /// Length of each statement, if all are alike.
     fn statement_bytes(self) -> Option<usize> {
         match self {
             Self::Mixed => None,
@@ -48,21 +49,21 @@ impl Shape {
     }
 }
 
-/// The clients, and where each of them is.
+/// The clients and their state.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    shape: Shape,
-    random: Random,
+    shape: StatementLength,
+    random: WorkloadRandom,
     now_us: u64,
     pids: u32,
     vxids: u64,
-    sessions: Vec<Session>,
-    record: Record,
+    sessions: Vec<WorkloadSession>,
+    record: GeneratedRecord,
 }
 
 #[derive(Debug)]
-struct Session {
-    role: Role,
+struct WorkloadSession {
+    role: ClientRole,
     start: u64,
     pid: u32,
     line: u64,
@@ -70,7 +71,7 @@ struct Session {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum ClientRole {
     /// Prepares; durations are logged without a text.
     Shop,
     /// Prepares; each step is logged with its text.
@@ -79,32 +80,32 @@ enum Role {
     Report,
 }
 
-/// Sessions at a time.
+/// Number of concurrent sessions.
 const SESSIONS: usize = 48;
 /// 2026-03-01 10:00:00 UTC.
 const BEGIN_S: u64 = 1_772_359_200;
 
 impl Workload {
-    pub(crate) fn new(shape: Shape) -> Self {
+    pub(crate) fn new(shape: StatementLength) -> Self {
         Self {
             shape,
-            random: Random(7),
+            random: WorkloadRandom(7),
             now_us: BEGIN_S * 1_000_000,
             pids: 1000,
             vxids: 0,
             sessions: Vec::new(),
-            record: Record::default(),
+            record: GeneratedRecord::default(),
         }
     }
 
-    /// Lets one client do one thing.
-    pub(crate) fn step(&mut self, out: &mut dyn FnMut(&Record)) {
-        self.now_us += 150 + self.random.below(400);
+    /// Performs one action of one client.
+    pub(crate) fn step(&mut self, out: &mut dyn FnMut(&GeneratedRecord)) {
+        self.now_us += 150 + self.random.next_below(400);
         let at = if self.sessions.len() < SESSIONS {
             self.connect(out);
             self.sessions.len() - 1
         } else {
-            usize::try_from(self.random.below(SESSIONS as u64)).unwrap_or(0)
+            usize::try_from(self.random.next_below(SESSIONS as u64)).unwrap_or(0)
         };
         if self.sessions[at].actions == 0 {
             let ended = self.sessions.swap_remove(at);
@@ -114,59 +115,59 @@ impl Workload {
                 ended.pid % 200,
                 port(&ended)
             );
-            self.say(&mut { ended }, "idle", text, String::new(), out);
+            self.log(&mut { ended }, "idle", text, String::new(), out);
             return;
         }
         let mut session = self.sessions.swap_remove(at);
         session.actions -= 1;
-        self.act(&mut session, out);
+        self.perform(&mut session, out);
         self.sessions.push(session);
     }
 
-    fn connect(&mut self, out: &mut dyn FnMut(&Record)) {
+    fn connect(&mut self, out: &mut dyn FnMut(&GeneratedRecord)) {
         self.pids = self.pids % 60_000 + 1 + 7;
-        let role = match self.random.below(10) {
-            0..5 => Role::Shop,
-            5..7 => Role::Api,
-            _ => Role::Report,
+        let role = match self.random.next_below(10) {
+            0..5 => ClientRole::Shop,
+            5..7 => ClientRole::Api,
+            _ => ClientRole::Report,
         };
-        let actions = 100 + u32::try_from(self.random.below(2000)).unwrap_or(0);
+        let actions = 100 + u32::try_from(self.random.next_below(2000)).unwrap_or(0);
         let start = self.now_us / 1_000_000;
-        let mut session = Session { role, start, pid: self.pids, line: 0, actions };
+        let mut session = WorkloadSession { role, start, pid: self.pids, line: 0, actions };
         let text = format!(
             "connection received: host=10.0.0.{} port={}",
             session.pid % 200,
             port(&session)
         );
-        self.say_as("[unknown]", &mut session, "", text, String::new(), out);
+        self.log_as("[unknown]", &mut session, "", text, String::new(), out);
         let text = format!(
             "connection authorized: user={} database=shop application_name=web",
             role.user()
         );
-        self.say(&mut session, "authentication", text, String::new(), out);
+        self.log(&mut session, "authentication", text, String::new(), out);
         self.sessions.push(session);
     }
 
-    fn act(&mut self, session: &mut Session, out: &mut dyn FnMut(&Record)) {
+    fn perform(&mut self, session: &mut WorkloadSession, out: &mut dyn FnMut(&GeneratedRecord)) {
         self.vxids += 1;
-        if self.random.below(300) == 0 {
+        if self.random.next_below(300) == 0 {
             return self.fail(session, out);
         }
         if let Some(bytes) = self.shape.statement_bytes() {
             let text = format!("statement: {}", self.long(bytes));
-            self.say(session, "idle", text, String::new(), out);
+            self.log(session, "idle", text, String::new(), out);
             let text = self.duration();
-            return self.say(session, "SELECT", text, String::new(), out);
+            return self.log(session, "SELECT", text, String::new(), out);
         }
         match session.role {
-            Role::Report => self.simple(session, out),
-            Role::Shop | Role::Api => self.extended(session, out),
+            ClientRole::Report => self.simple(session, out),
+            ClientRole::Shop | ClientRole::Api => self.extended(session, out),
         }
     }
 
-    fn simple(&mut self, session: &mut Session, out: &mut dyn FnMut(&Record)) {
-        let (id, other) = (self.random.below(1_000_000), self.random.below(5000));
-        let (tag, sql) = match self.random.below(6) {
+    fn simple(&mut self, session: &mut WorkloadSession, out: &mut dyn FnMut(&GeneratedRecord)) {
+        let (id, other) = (self.random.next_below(1_000_000), self.random.next_below(5000));
+        let (tag, sql) = match self.random.next_below(6) {
             0 => ("BEGIN", "begin".to_owned()),
             1 => ("COMMIT", "commit".to_owned()),
             2 => (
@@ -188,13 +189,13 @@ impl Workload {
                 ),
             ),
         };
-        self.say(session, "idle", format!("statement: {sql}"), String::new(), out);
+        self.log(session, "idle", format!("statement: {sql}"), String::new(), out);
         let text = self.duration();
-        self.say(session, tag, text, String::new(), out);
+        self.log(session, tag, text, String::new(), out);
     }
 
-    fn extended(&mut self, session: &mut Session, out: &mut dyn FnMut(&Record)) {
-        let number = usize::try_from(self.random.below(PREPARED.len() as u64)).unwrap_or(0);
+    fn extended(&mut self, session: &mut WorkloadSession, out: &mut dyn FnMut(&GeneratedRecord)) {
+        let number = usize::try_from(self.random.next_below(PREPARED.len() as u64)).unwrap_or(0);
         let (tag, sql) = PREPARED[number];
         let name = match number % 4 {
             3 => "<unnamed>".to_owned(),
@@ -202,18 +203,18 @@ impl Workload {
         };
         let values = self.values(sql);
         let bind = match session.role {
-            Role::Shop => self.duration(),
+            ClientRole::Shop => self.duration(),
             _ => format!("{}  bind {name}: {sql}", self.duration()),
         };
-        if name == "<unnamed>" && session.role == Role::Shop {
+        if name == "<unnamed>" && session.role == ClientRole::Shop {
             let text = self.duration();
-            self.say(session, "PARSE", text, String::new(), out);
+            self.log(session, "PARSE", text, String::new(), out);
         }
-        let detail = if session.role == Role::Shop { String::new() } else { values.clone() };
-        self.say(session, "BIND", bind, detail, out);
-        self.say(session, tag, format!("execute {name}: {sql}"), values, out);
+        let detail = if session.role == ClientRole::Shop { String::new() } else { values.clone() };
+        self.log(session, "BIND", bind, detail, out);
+        self.log(session, tag, format!("execute {name}: {sql}"), values, out);
         let text = self.duration();
-        self.say(session, tag, text, String::new(), out);
+        self.log(session, tag, text, String::new(), out);
     }
 
     fn values(&mut self, sql: &str) -> String {
@@ -221,26 +222,26 @@ impl Workload {
         let mut text = String::new();
         for number in 1..=count {
             let lead = if number == 1 { "parameters: " } else { ", " };
-            let value = match self.random.below(8) {
+            let value = match self.random.next_below(8) {
                 0 => "NULL".to_owned(),
-                1 => format!("'2026-03-01 10:{:02}:07.123+00'", self.random.below(60)),
-                2 => format!("'customer {} said \"it''s fine\"'", self.random.below(100_000)),
-                _ => format!("'{}'", self.random.below(10_000_000)),
+                1 => format!("'2026-03-01 10:{:02}:07.123+00'", self.random.next_below(60)),
+                2 => format!("'customer {} said \"it''s fine\"'", self.random.next_below(100_000)),
+                _ => format!("'{}'", self.random.next_below(10_000_000)),
             };
             let _ = write!(text, "{lead}${number} = {value}");
         }
         text
     }
 
-    fn fail(&mut self, session: &mut Session, out: &mut dyn FnMut(&Record)) {
-        let id = self.random.below(1000);
+    fn fail(&mut self, session: &mut WorkloadSession, out: &mut dyn FnMut(&GeneratedRecord)) {
+        let id = self.random.next_below(1000);
         let sql = format!("insert into orders(order_id, customer_id) values ({id}, 7)");
-        self.say(session, "idle", format!("statement: {sql}"), String::new(), out);
+        self.log(session, "idle", format!("statement: {sql}"), String::new(), out);
         self.record.severity = "ERROR";
         self.record.sqlstate = "23505";
         self.record.statement = sql;
         let text = "duplicate key value violates unique constraint \"orders_pkey\"".to_owned();
-        self.say(session, "INSERT", text, format!("Key (order_id)=({id}) already exists."), out);
+        self.log(session, "INSERT", text, format!("Key (order_id)=({id}) already exists."), out);
     }
 
     fn long(&mut self, bytes: usize) -> String {
@@ -249,42 +250,42 @@ impl Workload {
             let _ = write!(
                 sql,
                 "\n\t({}, 'the quick brown fox jumps over the lazy dog'),",
-                self.random.below(1 << 40)
+                self.random.next_below(1 << 40)
             );
         }
         sql
     }
 
     fn duration(&mut self) -> String {
-        let micros = self.random.below(3000);
+        let micros = self.random.next_below(3000);
         self.now_us += micros / 8;
         format!("duration: {}.{:03} ms", micros / 1000, micros % 1000)
     }
 
-    fn say(
+    fn log(
         &mut self,
-        session: &mut Session,
+        session: &mut WorkloadSession,
         tag: &'static str,
         message: String,
         detail: String,
-        out: &mut dyn FnMut(&Record),
+        out: &mut dyn FnMut(&GeneratedRecord),
     ) {
-        self.say_as(session.role.user(), session, tag, message, detail, out);
+        self.log_as(session.role.user(), session, tag, message, detail, out);
     }
 
-    fn say_as(
+    fn log_as(
         &mut self,
         user: &'static str,
-        session: &mut Session,
+        session: &mut WorkloadSession,
         tag: &'static str,
         message: String,
         detail: String,
-        out: &mut dyn FnMut(&Record),
+        out: &mut dyn FnMut(&GeneratedRecord),
     ) {
         session.line += 1;
         let failed = std::mem::take(&mut self.record.statement);
         let is_failure = !failed.is_empty();
-        self.record = Record {
+        self.record = GeneratedRecord {
             time_ms: self.now_us / 1000,
             user,
             database: if user == "[unknown]" { user } else { "shop" },
@@ -305,7 +306,7 @@ impl Workload {
     }
 }
 
-impl Role {
+impl ClientRole {
     fn user(self) -> &'static str {
         match self {
             Self::Shop => "shop",
@@ -315,7 +316,7 @@ impl Role {
     }
 }
 
-fn port(session: &Session) -> u32 {
+fn port(session: &WorkloadSession) -> u32 {
     32_768 + session.pid % 28_000
 }
 
@@ -351,12 +352,12 @@ const PREPARED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Numbers that look random: splitmix64.
+/// The splitmix64 generator.
 #[derive(Debug)]
-struct Random(u64);
+struct WorkloadRandom(u64);
 
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+impl WorkloadRandom {
+    fn next_below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

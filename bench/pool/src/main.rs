@@ -1,6 +1,6 @@
-//! A bare relay, one thread: the floor that poolers are measured above. Each client gets a server
-//! connection of its own; what one side sends is read once and written once to the other. It knows no
-//! protocol, and gives a connection up where a write is short.
+//! A bare relay with one thread, the lower bound for the cost of a pooler. Each client gets its own
+//! server connection; data from one side is read once and written once to the other. It does not
+//! parse the protocol, and closes a connection after a short write.
 //!
 //! `howdah-bench-pool LISTEN-PORT SERVER-PORT`
 
@@ -21,14 +21,14 @@ fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", own))?;
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&poll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
-    // Both ends of a pair stand side by side: 0 with 1, 2 with 3.
+    // Client and server sockets of a pair are adjacent: 0 and 1, 2 and 3.
     let mut sockets: Vec<Option<TcpStream>> = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     let mut events = [MaybeUninit::uninit(); 256];
     loop {
         let ready = match epoll::wait(&poll, &mut events[..], None) {
             Ok((ready, _)) => ready,
-            // A tracer came or went.
+            // A tracer attached or detached.
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -56,8 +56,8 @@ fn relay(sockets: &mut [Option<TcpStream>], from: usize, buffer: &mut [u8]) {
         let (Some(source), Some(sink)) = (&sockets[from], &sockets[from ^ 1]) else { return };
         match rustix::io::read(source, &mut *buffer) {
             Err(rustix::io::Errno::AGAIN) => return,
-            Ok(some @ 1..) if rustix::io::write(sink, &buffer[..some]) == Ok(some) => {
-                if some < buffer.len() {
+            Ok(bytes @ 1..) if rustix::io::write(sink, &buffer[..bytes]) == Ok(bytes) => {
+                if bytes < buffer.len() {
                     return;
                 }
             }

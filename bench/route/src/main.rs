@@ -1,62 +1,76 @@
-//! Decides where requests go, over and over, for `bench/route/run` to count instructions.
+//! Routes the same requests repeatedly, for `bench/route/run` to count instructions.
 //!
-//! `howdah-bench-route CASE ROUNDS` asks ROUNDS times for the route of one request, whose shape is known after the
-//! first time. `howdah-bench-route` alone lists the cases.
+//! `howdah-bench-route CASE ROUNDS` routes one request ROUNDS times; its shape is cached after the
+//! first time. `howdah-bench-route` without arguments lists the cases.
 
 use std::{io::Write as _, process::ExitCode, sync::Arc, time::Instant};
 
-use howdah_route::{Parsed, PinScope, Role, RolePreference, Router, Session, Settings, Table};
-use howdah_shard::{KeyType, ShardMap};
+use howdah_route::shard::{KeyType, ShardMap};
+use howdah_route::{
+    Parsed, PinScope, RolePreference, RouteRole, RouteSession, RouteSettings, RoutedTable, Router,
+};
 use howdah_wire::{
-    Format, Frame, Tag,
-    frontend::{Message, encode},
+    Frame, Tag, ValueFormat,
+    frontend::{FrontendMessage, encode},
 };
 
-/// What a case asks, and under which settings.
-struct Case {
+/// A request and the settings under which it is routed.
+struct RouteCase {
     name: &'static str,
     role: RolePreference,
     sharded: bool,
-    /// `{}` is another number in each round.
+    /// `{}` is replaced by a different number in each round.
     sql: &'static str,
-    /// By Parse and Bind, rather than as a Query.
+    /// Whether to send Parse and Bind instead of a Query.
     bound: bool,
 }
 
 const PGBENCH: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = {};";
 const BOUND: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = $1;";
 
-const CASES: &[Case] = &[
-    Case {
+const CASES: &[RouteCase] = &[
+    RouteCase {
         name: "role-said",
         role: RolePreference::Any,
         sharded: false,
         sql: PGBENCH,
         bound: false,
     },
-    Case { name: "begin", role: RolePreference::Auto, sharded: false, sql: "BEGIN;", bound: false },
-    Case {
+    RouteCase {
+        name: "begin",
+        role: RolePreference::Auto,
+        sharded: false,
+        sql: "BEGIN;",
+        bound: false,
+    },
+    RouteCase {
         name: "split-query",
         role: RolePreference::Auto,
         sharded: false,
         sql: PGBENCH,
         bound: false,
     },
-    Case {
+    RouteCase {
         name: "split-bind",
         role: RolePreference::Auto,
         sharded: false,
         sql: BOUND,
         bound: true,
     },
-    Case {
+    RouteCase {
         name: "key-query",
         role: RolePreference::Auto,
         sharded: true,
         sql: PGBENCH,
         bound: false,
     },
-    Case { name: "key-bind", role: RolePreference::Auto, sharded: true, sql: BOUND, bound: true },
+    RouteCase {
+        name: "key-bind",
+        role: RolePreference::Auto,
+        sharded: true,
+        sql: BOUND,
+        bound: true,
+    },
 ];
 
 fn main() -> ExitCode {
@@ -80,27 +94,28 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tells how many went to the primary, so that nothing of it is left out.
-fn run(case: &Case, rounds: u32) -> u32 {
-    let mut settings = Settings { role: case.role, ..Settings::default() };
+/// Returns how many requests went to the primary, so that the compiler cannot optimize the work
+/// away.
+fn run(case: &RouteCase, rounds: u32) -> u32 {
+    let mut settings = RouteSettings { role: case.role, ..RouteSettings::default() };
     if case.sharded {
         let key = vec!["aid".to_owned()];
-        let accounts = Table { schema: None, name: "pgbench_accounts".to_owned(), key };
+        let accounts = RoutedTable { schema: None, name: "pgbench_accounts".to_owned(), key };
         settings.shards = 4;
         settings.map = ShardMap::hash(4, vec![KeyType::Int]).ok();
         settings.tables = [accounts].into_iter().collect();
     }
     let mut router = Router::new(Arc::new(settings), 16 << 20);
-    let mut session = Session::new(PinScope::Transaction, 1);
+    let mut session = RouteSession::new(PinScope::Transaction, 1);
     session.parameter_status(b"client_encoding", b"UTF8");
     session.parameter_status(b"server_encoding", b"UTF8");
-    let count = |role: Role| u32::from(role == Role::Primary);
+    let count = |role: RouteRole| u32::from(role == RouteRole::Primary);
     if !case.bound {
         let texts: Vec<_> =
             (0..1000).map(|key| case.sql.replace("{}", &(key * 7919).to_string())).collect();
         let texts = texts.iter().cycle().take(rounds as usize);
         let route = |sql: &String| match session.simple(&mut router, sql.as_bytes()) {
-            Ok(howdah_route::Request::Route(route)) => count(route.role),
+            Ok(howdah_route::RoutedRequest::Route(route)) => count(route.role),
             _ => 0,
         };
         return texts.map(route).sum();
@@ -112,14 +127,15 @@ fn run(case: &Case, rounds: u32) -> u32 {
     let bind = |key: i64| {
         let mut bytes = Vec::new();
         let values = [Some(&key.to_be_bytes()[..])];
-        let is_made = encode::bind(&mut bytes, b"", b"", &[Format::Binary], values, &[]).is_ok();
+        let is_made =
+            encode::bind(&mut bytes, b"", b"", &[ValueFormat::Binary], values, &[]).is_ok();
         is_made.then_some(bytes)
     };
     let binds: Vec<_> = (0..1000).filter_map(bind).collect();
     let mut sum = 0;
     for bytes in binds.iter().cycle().take(rounds as usize) {
         let frame = Frame { tag: Tag(bytes[0]), body: &bytes[5..] };
-        if let Ok(Message::Bind(bind)) = Message::parse(frame) {
+        if let Ok(FrontendMessage::Bind(bind)) = FrontendMessage::parse(frame) {
             sum += session.bind(&router, &statement, &bind).map_or(0, |route| count(route.role));
         }
     }

@@ -1,10 +1,9 @@
-//! Measures the statsd server beside others; `bench/statsd/run` is the one command that builds and
-//! runs it all.
+//! Benchmarks the statsd server against other servers. `bench/statsd/run` builds and runs
+//! everything.
 //!
-//! This is no part of the product.
+//! Not part of the product.
 
-mod bare;
-mod mix;
+mod bare_receiver;
 mod parse;
 mod process;
 mod run;
@@ -12,29 +11,30 @@ mod sender;
 mod servers;
 mod sink;
 mod tables;
+mod workload;
 
 use clap::Parser;
 
-/// What the words of the command line ask for.
+/// Subcommands of the benchmark.
 #[derive(Debug, Parser)]
-enum Command {
-    /// Run everything, and write the tables
+enum BenchCommand {
+    /// Run all benchmarks and write the tables
     Run(run::Args),
-    /// Parse and aggregate, without sockets
+    /// Parse and aggregate without sockets
     Parse(parse::Args),
-    /// Receive packets, count them, and do nothing else
+    /// Receive and count packets, nothing else
     Bare {
-        /// Where, on the loopback
+        /// Port on the loopback interface
         port: u16,
-        /// The receive buffer asked for
+        /// Receive buffer to request, in bytes
         buffer_bytes: usize,
     },
 }
 
 fn main() -> anyhow::Result<()> {
-    match Command::parse() {
-        Command::Run(args) => run::run(&args),
-        Command::Parse(args) => parse::run(args),
-        Command::Bare { port, buffer_bytes } => bare::run(port, buffer_bytes),
+    match BenchCommand::parse() {
+        BenchCommand::Run(args) => run::run(&args),
+        BenchCommand::Parse(args) => parse::run(args),
+        BenchCommand::Bare { port, buffer_bytes } => bare_receiver::run(port, buffer_bytes),
     }
 }

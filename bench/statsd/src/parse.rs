@@ -1,16 +1,16 @@
-//! Parse and aggregate alone, without sockets: what one core could take in.
+//! Parsing and aggregation without sockets: the throughput of one core.
 
 use std::hint::black_box;
 
 use anyhow::Context as _;
 use howdah_statsd::{
-    aggregate::{Interval, Shard},
-    settings::Settings,
+    aggregate::{SampleShard, ShardInterval},
+    settings::StatsdSettings,
 };
 
-use crate::{mix, process::cpu_time};
+use crate::{process::cpu_time, workload};
 
-/// What to measure.
+/// Options of the `parse` subcommand.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Metrics to parse
@@ -19,12 +19,12 @@ pub(crate) struct Args {
     /// Distinct counters instead of the mix of 500 names
     #[arg(long)]
     pub(crate) keys: Option<usize>,
-    /// One metric to a packet
+    /// One metric per packet
     #[arg(long)]
     pub(crate) singles: bool,
 }
 
-/// Parses packets over and over, and takes the values out every million metrics, as a flush does.
+/// Parses packets in a loop and swaps the interval every million metrics, as a flush does.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let ns = nanoseconds_per_metric(args)?;
     let mut out = std::io::stdout();
@@ -33,15 +33,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// CPU nanoseconds of parsing and adding up one metric.
+/// CPU nanoseconds spent parsing and aggregating one metric.
 pub(crate) fn nanoseconds_per_metric(args: Args) -> anyhow::Result<f64> {
-    let lines = args.keys.map_or_else(mix::singles, mix::counters);
+    let lines = args.keys.map_or_else(workload::singles, workload::counters);
     let lines_per_round = lines.len() as u64;
-    let packets = if args.singles { lines } else { mix::packed(&lines) };
-    let mut shard = Shard::new(&Settings::default());
-    let mut spare = Interval::default();
-    let round = |shard: &mut Shard| packets.iter().for_each(|packet| shard.apply_packet(packet));
-    // Known keys are what is measured; memory is warm as in any later interval.
+    let packets = if args.singles { lines } else { workload::packed(&lines) };
+    let mut shard = SampleShard::new(&StatsdSettings::default());
+    let mut spare = ShardInterval::default();
+    let round =
+        |shard: &mut SampleShard| packets.iter().for_each(|packet| shard.apply_packet(packet));
+    // The steady state is measured: all keys are known and memory is warm.
     for _ in 0..2 {
         round(&mut shard);
         spare = shard.swap(spare);
@@ -52,12 +53,12 @@ pub(crate) fn nanoseconds_per_metric(args: Args) -> anyhow::Result<f64> {
     while done < args.metrics {
         let start = cpu_time();
         round(&mut shard);
-        cpu += cpu_time().checked_sub(start).context("the clock went back")?;
+        cpu += cpu_time().checked_sub(start).context("the CPU clock went backwards")?;
         done += lines_per_round;
         since_flush += lines_per_round;
         if since_flush >= 1_000_000 {
             let mut interval = shard.swap(spare);
-            anyhow::ensure!(interval.samples == since_flush, "every metric is used");
+            anyhow::ensure!(interval.samples == since_flush, "every metric must be aggregated");
             black_box(&mut interval).clear();
             spare = interval;
             since_flush = 0;

@@ -1,4 +1,4 @@
-//! Servers as processes: their core, CPU time, memory, and what the kernel says of their socket.
+//! Server processes: their core, CPU time, memory and socket statistics.
 #![allow(unsafe_code, reason = "getrusage, because rustix' clocks do not run under valgrind")]
 
 use std::{
@@ -14,16 +14,16 @@ use rustix::{
     thread::{CpuSet, sched_setaffinity},
 };
 
-/// The core of the sender and of this process.
-pub(crate) const OWN_CORE: usize = 0;
-/// The core of the server that is measured.
+/// The core for the sender and this process.
+pub(crate) const SENDER_CORE: usize = 0;
+/// The core for the measured server.
 pub(crate) const SERVER_CORE: usize = 1;
 
 /// CPU time of this process.
 pub(crate) fn cpu_time() -> Duration {
-    // SAFETY: a plain C struct, for which zeros are numbers.
+    // SAFETY: a plain C struct of integers, for which all zeros is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills the struct that it is shown.
+    // SAFETY: the pointer is to a live `rusage`, which the kernel fills.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     let of = |time: libc::timeval| {
         let micros = time.tv_sec * 1_000_000 + time.tv_usec;
@@ -32,44 +32,51 @@ pub(crate) fn cpu_time() -> Duration {
     of(usage.ru_utime) + of(usage.ru_stime)
 }
 
-/// Keeps this thread, and what it starts from now on, on one core.
+/// Pins this thread and its future children to one core.
 pub(crate) fn pin(core: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot stay on core {core}"))
+    sched_setaffinity(None, &set).with_context(|| format!("cannot pin to core {core}"))
 }
 
-/// A running server. Dropping it kills it.
+/// A running server, killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct ServerProcess {
     child: Child,
     port: u16,
 }
 
-impl Server {
-    /// Starts it on its core, and waits until its socket is open.
+impl ServerProcess {
+    /// Starts the server on its core and waits until its socket is open.
     pub(crate) fn start(mut command: Command, port: u16) -> anyhow::Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         pin(SERVER_CORE)?;
         let child = command.spawn();
-        pin(OWN_CORE)?;
+        pin(SENDER_CORE)?;
         let child = child.with_context(|| format!("cannot start {:?}", command.get_program()))?;
         let mut server = Self { child, port };
         let end = Instant::now() + Duration::from_secs(30);
-        while Socket::at(port).is_none() {
+        while UdpSocketStats::at(port).is_none() {
             if let Some(status) = server.child.try_wait()? {
-                bail!("{:?} ended with {status} before it listened", command.get_program());
+                bail!(
+                    "{:?} exited with {status} before it opened its socket",
+                    command.get_program()
+                );
             }
-            anyhow::ensure!(Instant::now() < end, "{:?} does not listen", command.get_program());
+            anyhow::ensure!(
+                Instant::now() < end,
+                "{:?} did not open its socket within 30 s",
+                command.get_program()
+            );
             thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
     }
 
-    /// CPU time of all its threads so far, those that have ended included.
+    /// CPU time of all threads so far, including those that have exited.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
         // proc(5): utime and stime are the 14th and 15th fields, counted in hundredths of a second;
-        // the second field is the name, which may hold blanks.
+        // the second field is the name, which may contain spaces.
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let mut times = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
@@ -78,7 +85,7 @@ impl Server {
         Ok(Duration::from_millis(10 * (user + system)))
     }
 
-    /// Memory in use, in MB: now, and the most there ever was.
+    /// Resident memory in MB: current and peak.
     pub(crate) fn memory_mb(&self) -> anyhow::Result<(u64, u64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let of = |name: &str| {
@@ -90,13 +97,13 @@ impl Server {
         Ok((of("VmRSS:")?, of("VmHWM:")?))
     }
 
-    /// Its socket now.
-    pub(crate) fn socket(&self) -> anyhow::Result<Socket> {
-        Socket::at(self.port).context("the server's socket is gone")
+    /// Current statistics of the server's socket.
+    pub(crate) fn socket(&self) -> anyhow::Result<UdpSocketStats> {
+        UdpSocketStats::at(self.port).context("the server's socket is gone")
     }
 
-    /// Waits until the socket's buffer is empty; says whether that came about.
-    pub(crate) fn settle(&self) -> anyhow::Result<bool> {
+    /// Waits up to a minute until the socket's buffer is empty; returns whether it is.
+    pub(crate) fn wait_until_drained(&self) -> anyhow::Result<bool> {
         let end = Instant::now() + Duration::from_secs(60);
         while self.socket()?.unread_bytes > 0 {
             if Instant::now() > end {
@@ -107,7 +114,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Asks it to end, and kills it if it does not within ten seconds.
+    /// Sends SIGTERM; the drop kills the process if it is still running ten seconds later.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM)?;
@@ -119,27 +126,27 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A UDP socket as `/proc/net/udp` shows it.
+/// A UDP socket as listed in `/proc/net/udp`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Socket {
-    /// What unread packets take.
+pub(crate) struct UdpSocketStats {
+    /// Memory used by unread packets.
     pub(crate) unread_bytes: u64,
-    /// Packets dropped at it.
+    /// Packets dropped at the socket.
     pub(crate) drops: u64,
 }
 
-impl Socket {
-    /// The sum over all sockets of that port.
+impl UdpSocketStats {
+    /// The sum over all sockets bound to `port`; `None` if there are none.
     fn at(port: u16) -> Option<Self> {
         let port = format!("{port:04X}");
-        let mut found = None;
+        let mut total = None;
         for table in ["/proc/net/udp", "/proc/net/udp6"] {
             for line in fs::read_to_string(table).unwrap_or_default().lines().skip(1) {
                 let fields: Vec<_> = line.split_ascii_whitespace().collect();
@@ -148,34 +155,34 @@ impl Socket {
                     continue;
                 }
                 let queue = queues.rsplit(':').next().unwrap_or_default();
-                let sum: &mut Self = found.get_or_insert_default();
+                let sum: &mut Self = total.get_or_insert_default();
                 sum.unread_bytes += u64::from_str_radix(queue, 16).ok()?;
                 sum.drops += drops.parse::<u64>().ok()?;
             }
         }
-        found
+        total
     }
 }
 
-/// Packets dropped on the whole host before any socket saw them.
+/// Packets dropped on the whole host before they reached a socket.
 pub(crate) fn backlog_drops() -> u64 {
     let table = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let dropped = |line: &str| u64::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok();
     table.lines().filter_map(dropped).sum()
 }
 
-/// A port that is free at this moment.
+/// A currently free UDP port.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Sets `net.core.rmem_default` and `rmem_max` for servers that do not ask for a buffer, if we may;
-/// dropping it puts back what was there.
+/// Raised `net.core.rmem_default` and `rmem_max`, for servers that do not set their own buffer
+/// size. Dropping it restores the old values.
 #[derive(Debug)]
-pub(crate) struct Buffers(Vec<(&'static str, String)>);
+pub(crate) struct RaisedBufferLimits(Vec<(&'static str, String)>);
 
-impl Buffers {
-    /// At least `bytes`.
+impl RaisedBufferLimits {
+    /// Sets both limits to `bytes`; `None` without permission.
     pub(crate) fn raise(bytes: usize) -> Option<Self> {
         let mut before = Self(Vec::new());
         for path in ["/proc/sys/net/core/rmem_max", "/proc/sys/net/core/rmem_default"] {
@@ -187,7 +194,7 @@ impl Buffers {
     }
 }
 
-impl Drop for Buffers {
+impl Drop for RaisedBufferLimits {
     fn drop(&mut self) {
         for (path, value) in &self.0 {
             let _ = fs::write(path, value);

@@ -1,4 +1,4 @@
-//! All runs, one after the other, into one page of tables.
+//! Runs all benchmarks in sequence and writes one page of tables.
 
 use std::{
     fmt::Write as _,
@@ -10,21 +10,22 @@ use std::{
 use anyhow::Context as _;
 
 use crate::{
-    mix, parse,
-    process::{Buffers, Server, backlog_drops, free_port, pin},
-    sender::{Sent, send},
-    servers::{Kind, Servers, Setting},
-    sink::Sink,
-    tables::{Spread, Table},
+    parse,
+    process::{RaisedBufferLimits, ServerProcess, backlog_drops, free_port, pin},
+    sender::{SendStats, send},
+    servers::{ServerInventory, ServerKind, ServerOptions},
+    sink::CarbonSink,
+    tables::{MarkdownTable, MedianRange},
+    workload,
 };
 
-/// What to run, and with what.
+/// Options of the `run` subcommand.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The program that is measured
+    /// The howdah binary to measure
     #[arg(long, default_value = "target/release/howdah")]
     howdah: PathBuf,
-    /// Where servers of others are kept
+    /// Directory for the other servers
     #[arg(long)]
     cache: PathBuf,
     /// Fewer packets, one repetition: two minutes instead of ten
@@ -35,35 +36,40 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-/// The buffer of all runs but the ladder's.
+/// Receive buffer of all runs except the ladder.
 const BUFFER_BYTES: usize = 32 << 20;
-/// The flush interval of all runs.
-const FLUSH: Duration = Duration::from_secs(2);
+/// Flush interval of all runs.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Runs everything and prints the page.
+/// Runs all benchmarks, prints the page and writes it to `target/bench-statsd.md`.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let started = Instant::now();
-    let servers = Servers::find(args.howdah.clone(), args.cache.clone())?;
-    pin(crate::process::OWN_CORE)?;
-    let buffers = Buffers::raise(BUFFER_BYTES);
-    let bench = Bench { servers, sink: Sink::open()?, singles: mix::singles(), quick: args.quick };
+    let servers = ServerInventory::find(args.howdah.clone(), args.cache.clone())?;
+    pin(crate::process::SENDER_CORE)?;
+    let buffers = RaisedBufferLimits::raise(BUFFER_BYTES);
+    let bench = StatsdBench {
+        servers,
+        sink: CarbonSink::open()?,
+        singles: workload::singles(),
+        quick: args.quick,
+    };
     let mut page = bench.header(buffers.is_some());
     let sections: [(&str, Section); 7] = [
-        ("flat", Bench::flat_out),
-        ("paced", Bench::paced),
-        ("ladder", Bench::ladder),
-        ("flush", Bench::through_a_flush),
-        ("parse", Bench::parsing),
-        ("packed", Bench::packed),
-        ("keys", Bench::many_keys),
+        ("flat", StatsdBench::flat_out),
+        ("paced", StatsdBench::paced),
+        ("ladder", StatsdBench::ladder),
+        ("flush", StatsdBench::during_flush),
+        ("parse", StatsdBench::parsing),
+        ("packed", StatsdBench::packed),
+        ("keys", StatsdBench::many_keys),
     ];
     for (name, section) in sections {
         if !args.only.is_empty() && !args.only.iter().any(|only| only == name) {
             continue;
         }
-        // One server that misbehaves does not cost the other tables.
+        // A failing server must not prevent the other tables.
         let text = section(&bench).unwrap_or_else(|error| format!("Not measured: {error:#}\n"));
-        say(&text)?;
+        print(&text)?;
         page += "\n";
         page += &text;
     }
@@ -73,48 +79,48 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         std::fs::create_dir_all(folder)?;
     }
     std::fs::write(&out, &page).with_context(|| format!("cannot write {}", out.display()))?;
-    say(&format!("\nAll of it is in {}.\n", out.display()))
+    print(&format!("\nThe full page is in {}.\n", out.display()))
 }
 
-type Section = fn(&Bench) -> anyhow::Result<String>;
+type Section = fn(&StatsdBench) -> anyhow::Result<String>;
 
-fn say(text: &str) -> anyhow::Result<()> {
+fn print(text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-struct Bench {
-    servers: Servers,
-    sink: Sink,
+struct StatsdBench {
+    servers: ServerInventory,
+    sink: CarbonSink,
     singles: Vec<Vec<u8>>,
     quick: bool,
 }
 
-/// What one run came to.
+/// The measurements of one run.
 #[derive(Clone, Copy, Debug)]
-struct Outcome {
-    sent: Sent,
-    /// Dropped at the socket, and before it.
+struct ServerRun {
+    sent: SendStats,
+    /// Packets dropped at the socket or before it.
     lost: u64,
     cpu: Duration,
     memory_mb: u64,
-    /// What the server itself says that it got, if it says so.
+    /// Packets received according to the server itself, if it reports them.
     counted: Option<f64>,
 }
 
-impl Outcome {
+impl ServerRun {
     fn lost_percent(&self) -> f64 {
         100.0 * self.lost as f64 / self.sent.packets as f64
     }
 
-    /// CPU of the server for each packet it got, flushes included, in nanoseconds.
+    /// CPU nanoseconds of the server per received packet, flushes included.
     fn cpu_ns(&self) -> f64 {
         self.cpu.as_nanos() as f64 / (self.sent.packets - self.lost).max(1) as f64
     }
 }
 
-impl Bench {
-    /// The size of a run: as large as the table says, or what is quick.
+impl StatsdBench {
+    /// The size of a run: `quick` with `--quick`, else `full`.
     fn size(&self, full: u64, quick: u64) -> u64 {
         if self.quick { quick } else { full }
     }
@@ -135,52 +141,56 @@ impl Bench {
         text
     }
 
-    /// Starts a server, lets `send` send, waits until all of it is read and flushed.
+    /// Starts a server, calls `send`, and waits until everything is read and flushed.
     fn measure(
         &self,
-        kind: Kind,
+        kind: ServerKind,
         buffer_bytes: usize,
-        send: impl FnOnce(&Server, u16) -> anyhow::Result<Sent>,
-    ) -> anyhow::Result<Outcome> {
+        send: impl FnOnce(&ServerProcess, u16) -> anyhow::Result<SendStats>,
+    ) -> anyhow::Result<ServerRun> {
         self.measure_into(kind, buffer_bytes, Some(&self.sink), send)
     }
 
-    /// The same with another place to flush to.
+    /// As [`measure`](Self::measure), with another sink or none.
     fn measure_into(
         &self,
-        kind: Kind,
+        kind: ServerKind,
         buffer_bytes: usize,
-        sink: Option<&Sink>,
-        send: impl FnOnce(&Server, u16) -> anyhow::Result<Sent>,
-    ) -> anyhow::Result<Outcome> {
+        sink: Option<&CarbonSink>,
+        send: impl FnOnce(&ServerProcess, u16) -> anyhow::Result<SendStats>,
+    ) -> anyhow::Result<ServerRun> {
         let port = free_port()?;
         self.sink.clear();
-        let setting = Setting { port, buffer_bytes, flush: FLUSH, sink };
+        let setting = ServerOptions { port, buffer_bytes, flush: FLUSH_INTERVAL, sink };
         let server = self.servers.start(kind, &setting)?;
-        // What a program does to get going is not what a packet costs.
+        // Startup costs must not count as packet costs.
         std::thread::sleep(Duration::from_millis(300));
         let (cpu, backlog) = (server.cpu()?, backlog_drops());
         let sent = send(&server, port)?;
-        anyhow::ensure!(server.settle()?, "{} does not read its socket", kind.name());
+        anyhow::ensure!(
+            server.wait_until_drained()?,
+            "{} did not drain its socket within 60 s",
+            kind.name()
+        );
         let lost = server.socket()?.drops + (backlog_drops() - backlog);
-        if kind != Kind::Bare && kind != Kind::Exporter {
-            self.sink.wait_for_flush(2 * FLUSH);
+        if kind != ServerKind::Bare && kind != ServerKind::Exporter {
+            self.sink.wait_for_flush(2 * FLUSH_INTERVAL);
             std::thread::sleep(Duration::from_millis(100));
         }
         let (cpu, memory_mb) = (server.cpu()?.saturating_sub(cpu), server.memory_mb()?.1);
         server.stop()?;
         let counted = self.sink.count("statsd.packets_received");
-        Ok(Outcome { sent, lost, cpu, memory_mb, counted })
+        Ok(ServerRun { sent, lost, cpu, memory_mb, counted })
     }
 
     fn flat_out(&self) -> anyhow::Result<String> {
         let packets = self.size(5_000_000, 1_000_000);
-        let mut outcomes: Vec<(Kind, Vec<Outcome>)> =
+        let mut outcomes: Vec<(ServerKind, Vec<ServerRun>)> =
             self.servers.kinds.iter().map(|kind| (*kind, Vec::new())).collect();
         for round in 0..self.size(5, 1) {
             for (kind, outcomes) in &mut outcomes {
-                // The slow ones are slow every time.
-                if round > 0 && !matches!(kind, Kind::Bare | Kind::Howdah) {
+                // Slow servers are measured once: repetitions add little.
+                if round > 0 && !matches!(kind, ServerKind::Bare | ServerKind::Howdah) {
                     continue;
                 }
                 outcomes.push(self.measure(*kind, BUFFER_BYTES, |_, port| {
@@ -199,8 +209,11 @@ impl Bench {
         let mut outcomes = Vec::new();
         for kind in &self.servers.kinds {
             let mut one = Vec::new();
-            for _ in 0..if matches!(kind, Kind::Bare | Kind::Howdah) { self.size(3, 1) } else { 1 }
-            {
+            for _ in 0..if matches!(kind, ServerKind::Bare | ServerKind::Howdah) {
+                self.size(3, 1)
+            } else {
+                1
+            } {
                 one.push(self.measure(*kind, BUFFER_BYTES, |_, port| {
                     send(port, &self.singles, packets, Some(200_000.0))
                 })?);
@@ -211,10 +224,10 @@ impl Bench {
         Ok(title + &self.comparison(&outcomes))
     }
 
-    fn comparison(&self, outcomes: &[(Kind, Vec<Outcome>)]) -> String {
+    fn comparison(&self, outcomes: &[(ServerKind, Vec<ServerRun>)]) -> String {
         let bare =
-            outcomes.first().map_or(f64::NAN, |(_, runs)| spread(runs, Outcome::cpu_ns).median);
-        let mut table = Table::new(&[
+            outcomes.first().map_or(f64::NAN, |(_, runs)| spread(runs, ServerRun::cpu_ns).median);
+        let mut table = MarkdownTable::new(&[
             "server",
             "runs",
             "sent per second",
@@ -226,7 +239,7 @@ impl Bench {
             "sent − lost − its own count",
         ]);
         for (kind, runs) in outcomes {
-            let cpu = spread(runs, Outcome::cpu_ns);
+            let cpu = spread(runs, ServerRun::cpu_ns);
             let open = runs
                 .iter()
                 .filter_map(|run| Some((run.sent.packets - run.lost) as f64 - run.counted?));
@@ -235,11 +248,11 @@ impl Bench {
                 runs.len().to_string(),
                 spread(runs, |run| run.sent.rate()).text(0),
                 spread(runs, |run| run.lost as f64).text(0),
-                spread(runs, Outcome::lost_percent).text(2),
+                spread(runs, ServerRun::lost_percent).text(2),
                 cpu.text(0),
                 format!("{:.2}", cpu.median / bare),
                 spread(runs, |run| run.memory_mb as f64).text(0),
-                Spread::of(open).map_or("–".to_owned(), |open| open.text(0)),
+                MedianRange::from_values(open).map_or("–".to_owned(), |open| open.text(0)),
             ]);
         }
         table.text()
@@ -248,10 +261,15 @@ impl Bench {
     fn ladder(&self) -> anyhow::Result<String> {
         let packets = self.size(2_000_000, 500_000);
         let sizes: &[usize] = if self.quick { &[1, 8, 64] } else { &[1, 2, 4, 8, 16, 32, 64] };
-        let mut table =
-            Table::new(&["buffer", "sent per second", "lost", "lost %", "CPU ns per packet"]);
+        let mut table = MarkdownTable::new(&[
+            "buffer",
+            "sent per second",
+            "lost",
+            "lost %",
+            "CPU ns per packet",
+        ]);
         for megabytes in sizes {
-            let run = self.measure(Kind::Howdah, megabytes << 20, |_, port| {
+            let run = self.measure(ServerKind::Howdah, megabytes << 20, |_, port| {
                 send(port, &self.singles, packets, None)
             })?;
             table.row(&[
@@ -266,19 +284,19 @@ impl Bench {
         Ok(title + &table.text())
     }
 
-    /// Fills an interval with much to calculate, and sends flat out while it is calculated.
-    fn through_a_flush(&self) -> anyhow::Result<String> {
-        let keys = mix::packed(&mix::counters(100_000));
-        let samples = mix::packed(&mix::timings(1_000_000, 1000));
+    /// Fills an interval with many keys and samples, and sends flat out during its flush.
+    fn during_flush(&self) -> anyhow::Result<String> {
+        let keys = workload::packed(&workload::counters(100_000));
+        let samples = workload::packed(&workload::timings(1_000_000, 1000));
         let packets = self.size(2_500_000, 1_500_000);
         let mut table =
-            Table::new(&["run", "sent", "sent per second", "lost", "processing_time ms"]);
+            MarkdownTable::new(&["run", "sent", "sent per second", "lost", "processing_time ms"]);
         for run in 1..=self.size(3, 1) {
             let mut total = 0;
-            let outcome = self.measure(Kind::Howdah, BUFFER_BYTES, |_, port| {
+            let outcome = self.measure(ServerKind::Howdah, BUFFER_BYTES, |_, port| {
                 total += send(port, &keys, keys.len() as u64, None)?.packets;
                 total += send(port, &samples, samples.len() as u64, None)?.packets;
-                // Longer than an interval, so that a flush of all that is within.
+                // Longer than an interval, so that the expensive flush happens meanwhile.
                 send(port, &self.singles, packets, None)
             })?;
             let processing = self.sink.largest("statsd.processing_time");
@@ -295,10 +313,10 @@ impl Bench {
         Ok(title.to_owned() + &table.text())
     }
 
-    /// Parse and aggregate, without sockets.
+    /// Parsing and aggregation without sockets.
     fn parsing(&self) -> anyhow::Result<String> {
         let metrics = self.size(40_000_000, 10_000_000);
-        let mut table = Table::new(&[
+        let mut table = MarkdownTable::new(&[
             "input",
             "CPU ns per metric",
             "M metrics/s per core",
@@ -323,20 +341,20 @@ impl Bench {
         Ok(format!("### Parse and aggregate alone\n\n{}", table.text()))
     }
 
-    /// Packets full of metrics, at a pace that node keeps up with.
+    /// Full packets, at a rate that node can handle.
     fn packed(&self) -> anyhow::Result<String> {
-        let ring = mix::packed(&self.singles);
+        let ring = workload::packed(&self.singles);
         let per_packet = self.singles.len() as f64 / ring.len() as f64;
         let packets = self.size(30_000, 10_000);
-        let mut table = Table::new(&["server", "lost", "CPU ns per metric", "× node"]);
+        let mut table = MarkdownTable::new(&["server", "lost", "CPU ns per metric", "× node"]);
         let mut runs = Vec::new();
-        for kind in self.servers.kinds.iter().filter(|kind| **kind != Kind::Bare) {
+        for kind in self.servers.kinds.iter().filter(|kind| **kind != ServerKind::Bare) {
             let run = self.measure(*kind, BUFFER_BYTES, |_, port| {
                 send(port, &ring, packets, Some(4_000.0))
             })?;
             runs.push((*kind, run.lost, run.cpu_ns() / per_packet));
         }
-        let node = runs.iter().find(|(kind, ..)| *kind == Kind::Node).map(|(.., ns)| *ns);
+        let node = runs.iter().find(|(kind, ..)| *kind == ServerKind::Node).map(|(.., ns)| *ns);
         for (kind, lost, ns) in runs {
             table.row(&[
                 kind.name().to_owned(),
@@ -352,21 +370,22 @@ impl Bench {
         Ok(title + &table.text())
     }
 
-    /// A million keys, twice, with a flush between.
+    /// A million keys, sent twice with a flush in between.
     fn many_keys(&self) -> anyhow::Result<String> {
-        let ring = mix::packed(&mix::counters(1_000_000));
-        let mut table = Table::new(&["backends", "MB in use", "MB at the most", "lost"]);
+        let ring = workload::packed(&workload::counters(1_000_000));
+        let mut table = MarkdownTable::new(&["backends", "MB in use", "MB at the most", "lost"]);
         for (name, sink) in [("none", None), ("graphite", Some(&self.sink))] {
             let mut in_use = 0;
-            let outcome = self.measure_into(Kind::Howdah, BUFFER_BYTES, sink, |server, port| {
-                let mut all = send(port, &ring, ring.len() as u64, Some(20_000.0))?;
-                std::thread::sleep(2 * FLUSH);
-                let again = send(port, &ring, ring.len() as u64, Some(20_000.0))?;
-                std::thread::sleep(2 * FLUSH);
-                all.packets += again.packets;
-                in_use = server.memory_mb()?.0;
-                Ok(all)
-            })?;
+            let outcome =
+                self.measure_into(ServerKind::Howdah, BUFFER_BYTES, sink, |server, port| {
+                    let mut all = send(port, &ring, ring.len() as u64, Some(20_000.0))?;
+                    std::thread::sleep(2 * FLUSH_INTERVAL);
+                    let again = send(port, &ring, ring.len() as u64, Some(20_000.0))?;
+                    std::thread::sleep(2 * FLUSH_INTERVAL);
+                    all.packets += again.packets;
+                    in_use = server.memory_mb()?.0;
+                    Ok(all)
+                })?;
             table.row(&[
                 name.to_owned(),
                 in_use.to_string(),
@@ -378,11 +397,11 @@ impl Bench {
     }
 }
 
-fn spread(runs: &[Outcome], of: impl Fn(&Outcome) -> f64) -> Spread {
-    Spread::of(runs.iter().map(of)).unwrap_or_default()
+fn spread(runs: &[ServerRun], of: impl Fn(&ServerRun) -> f64) -> MedianRange {
+    MedianRange::from_values(runs.iter().map(of)).unwrap_or_default()
 }
 
-/// Instructions of parsing and adding up one metric: the difference of two runs under valgrind.
+/// Instructions to parse and aggregate one metric: the difference of two runs under valgrind.
 fn instructions(singles: bool) -> Option<f64> {
     let count = |metrics: u64| {
         let mut valgrind = Command::new("valgrind");
@@ -390,10 +409,10 @@ fn instructions(singles: bool) -> Option<f64> {
         valgrind.arg(std::env::current_exe().ok()?).arg("parse");
         valgrind.arg(format!("--metrics={metrics}")).args(singles.then_some("--singles"));
         let output = valgrind.output().ok()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let report = String::from_utf8_lossy(&output.stderr).into_owned();
         // ==123== I refs:        1,234,567
         let line =
-            said.lines().find(|line| line.contains("I refs") || line.contains("I   refs"))?;
+            report.lines().find(|line| line.contains("I refs") || line.contains("I   refs"))?;
         let digits: String =
             line.rsplit(':').next()?.chars().filter(char::is_ascii_digit).collect();
         digits.parse::<f64>().ok()

@@ -11,34 +11,34 @@ use rustix::{
     net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg},
 };
 
-/// Packets of one call: flat out, and paced.
+/// Packets per `sendmmsg` call: flat out and paced.
 const BATCH_FLAT: usize = 64;
 const BATCH_PACED: usize = 16;
 
-/// What was sent.
+/// The result of a send run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
-    /// Packets that the kernel took.
+pub(crate) struct SendStats {
+    /// Packets that the kernel accepted.
     pub(crate) packets: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub(crate) elapsed: Duration,
 }
 
-impl Sent {
+impl SendStats {
     /// Packets per second.
     pub(crate) fn rate(&self) -> f64 {
         self.packets as f64 / self.elapsed.as_secs_f64()
     }
 }
 
-/// Sends `total` packets to `port`, those of `ring` over and over; `rate` of them per second, or as
-/// fast as it goes.
+/// Sends `total` packets to `port`, cycling through `ring`, at `rate` packets per second or as fast
+/// as possible.
 pub(crate) fn send(
     port: u16,
     ring: &[Vec<u8>],
     total: u64,
     rate: Option<f64>,
-) -> anyhow::Result<Sent> {
+) -> anyhow::Result<SendStats> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(("127.0.0.1", port))?;
     let vectors: Vec<_> = ring.iter().map(|packet| [IoSlice::new(packet)]).collect();
@@ -58,18 +58,18 @@ pub(crate) fn send(
         let left = usize::try_from(total - sent).unwrap_or(usize::MAX);
         let end = (at + batch.min(left)).min(headers.len());
         match sendmmsg(&socket, &mut headers[at..end], SendFlags::empty()) {
-            Ok(taken) => {
-                sent += taken as u64;
-                at = (at + taken) % headers.len();
+            Ok(accepted) => {
+                sent += accepted as u64;
+                at = (at + accepted) % headers.len();
             }
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::CONNREFUSED) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Sent { packets: sent, elapsed: start.elapsed() })
+    Ok(SendStats { packets: sent, elapsed: start.elapsed() })
 }
 
-/// Sleeps while there is time, then looks at the clock until it has come.
+/// Sleeps until shortly before `due`, then spins until it is reached.
 fn wait_until(due: Instant) {
     let left = due.saturating_duration_since(Instant::now());
     if left > Duration::from_millis(1) {

@@ -1,4 +1,4 @@
-//! The servers that are measured: how each is had, and how it is started.
+//! The measured servers: how each is installed and started.
 
 use std::{
     env, fs,
@@ -9,30 +9,30 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::{process::Server, sink::Sink};
+use crate::{process::ServerProcess, sink::CarbonSink};
 
-/// Versions that are fetched.
+/// Versions to install.
 const NODE_STATSD: &str = "statsd@0.9.0";
 const GOSTATSD: &str = "github.com/atlassian/gostatsd/cmd/gostatsd@latest";
 const STATSD_EXPORTER: &str = "github.com/prometheus/statsd_exporter@v0.31.0";
 
-/// A server that can be started.
+/// A measured server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A loop over `recvmmsg` that counts.
+pub(crate) enum ServerKind {
+    /// A loop over `recvmmsg` that only counts.
     Bare,
     /// `howdah statsd`.
     Howdah,
-    /// Etsy's server.
+    /// Etsy's statsd.
     Node,
-    /// Atlassian's.
+    /// Atlassian's gostatsd.
     Gostatsd,
-    /// Prometheus'.
+    /// Prometheus' statsd_exporter.
     Exporter,
 }
 
-impl Kind {
-    /// How tables call it.
+impl ServerKind {
+    /// The name used in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare `recvmmsg` loop",
@@ -44,33 +44,33 @@ impl Kind {
     }
 }
 
-/// Where everything is.
+/// The available servers and their paths.
 #[derive(Debug)]
-pub(crate) struct Servers {
+pub(crate) struct ServerInventory {
     howdah: PathBuf,
     cache: PathBuf,
     scratch: PathBuf,
-    /// Those that can be had, the bare loop first.
-    pub(crate) kinds: Vec<Kind>,
-    /// What each says its version is, and why others are missing.
+    /// Available servers, the bare loop first.
+    pub(crate) kinds: Vec<ServerKind>,
+    /// The version of each server, or why it is missing.
     pub(crate) notes: Vec<String>,
 }
 
-/// How a server is to be run.
+/// Start options of a server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Setting<'s> {
+pub(crate) struct ServerOptions<'s> {
     pub(crate) port: u16,
     pub(crate) buffer_bytes: usize,
     pub(crate) flush: Duration,
-    /// Where it flushes to, if anywhere.
-    pub(crate) sink: Option<&'s Sink>,
+    /// The sink to flush to, if any.
+    pub(crate) sink: Option<&'s CarbonSink>,
 }
 
-impl Servers {
-    /// Looks for what is there, and fetches the others' servers into `cache` from their registries.
-    /// What cannot be had is noted and left out.
+impl ServerInventory {
+    /// Finds `howdah` and installs the other servers into `cache` from their registries. A server
+    /// that cannot be installed is noted and left out.
     pub(crate) fn find(howdah: PathBuf, cache: PathBuf) -> anyhow::Result<Self> {
-        ensure!(howdah.is_file(), "{} is not there: build it first", howdah.display());
+        ensure!(howdah.is_file(), "{} does not exist: build it first", howdah.display());
         let scratch = env::temp_dir().join(format!("howdah-bench-statsd-{}", std::process::id()));
         fs::create_dir_all(&cache)?;
         fs::create_dir_all(&scratch)?;
@@ -78,29 +78,29 @@ impl Servers {
             howdah,
             cache,
             scratch,
-            kinds: vec![Kind::Bare, Kind::Howdah],
+            kinds: vec![ServerKind::Bare, ServerKind::Howdah],
             notes: Vec::new(),
         };
-        servers.note(Kind::Howdah, version(&servers.howdah, "--version"));
+        servers.add_note(ServerKind::Howdah, version(&servers.howdah, "--version"));
         let node = servers.fetch_node();
-        servers.offer(Kind::Node, node);
+        servers.add_server(ServerKind::Node, node);
         let gostatsd = servers.fetch_go("gostatsd", GOSTATSD, "--version");
-        servers.offer(Kind::Gostatsd, gostatsd);
+        servers.add_server(ServerKind::Gostatsd, gostatsd);
         let exporter = servers.fetch_go("statsd_exporter", STATSD_EXPORTER, "--version");
-        servers.offer(Kind::Exporter, exporter);
-        servers.notes.push("brubeck: in no registry".to_owned());
+        servers.add_server(ServerKind::Exporter, exporter);
+        servers.notes.push("brubeck: not in any registry".to_owned());
         Ok(servers)
     }
 
-    fn offer(&mut self, kind: Kind, found: anyhow::Result<String>) {
-        if found.is_ok() {
+    fn add_server(&mut self, kind: ServerKind, version: anyhow::Result<String>) {
+        if version.is_ok() {
             self.kinds.push(kind);
         }
-        self.note(kind, found);
+        self.add_note(kind, version);
     }
 
-    fn note(&mut self, kind: Kind, found: anyhow::Result<String>) {
-        let note = found.unwrap_or_else(|error| format!("not measured, {error:#}"));
+    fn add_note(&mut self, kind: ServerKind, version: anyhow::Result<String>) {
+        let note = version.unwrap_or_else(|error| format!("not measured, {error:#}"));
         self.notes.push(format!("{}: {note}", kind.name()));
     }
 
@@ -109,7 +109,7 @@ impl Servers {
         if !self.node_main().is_file() {
             let mut npm = Command::new("npm");
             npm.args(["install", "--no-audit", "--no-fund", "--omit=optional", "--prefix"]);
-            quietly(npm.arg(&self.cache).arg(NODE_STATSD))?;
+            run_quietly(npm.arg(&self.cache).arg(NODE_STATSD))?;
         }
         Ok(format!("{NODE_STATSD} on node {node}"))
     }
@@ -121,7 +121,7 @@ impl Servers {
     fn fetch_go(&self, name: &str, package: &str, asks: &str) -> anyhow::Result<String> {
         let program = self.bin(name);
         if !program.is_file() {
-            quietly(
+            run_quietly(
                 Command::new("go").args(["install", package]).env("GOBIN", self.cache.join("bin")),
             )?;
         }
@@ -132,26 +132,30 @@ impl Servers {
         self.cache.join("bin").join(name)
     }
 
-    /// Starts one, with its socket open.
-    pub(crate) fn start(&self, kind: Kind, setting: &Setting<'_>) -> anyhow::Result<Server> {
+    /// Starts a server and waits until its socket is open.
+    pub(crate) fn start(
+        &self,
+        kind: ServerKind,
+        setting: &ServerOptions<'_>,
+    ) -> anyhow::Result<ServerProcess> {
         let command = match kind {
-            Kind::Bare => self.bare(setting)?,
-            Kind::Howdah => self.howdah(setting)?,
-            Kind::Node => self.node(setting)?,
-            Kind::Gostatsd => self.gostatsd(setting)?,
-            Kind::Exporter => self.exporter(setting),
+            ServerKind::Bare => self.bare(setting)?,
+            ServerKind::Howdah => self.howdah(setting)?,
+            ServerKind::Node => self.node(setting)?,
+            ServerKind::Gostatsd => self.gostatsd(setting)?,
+            ServerKind::Exporter => self.exporter(setting),
         };
-        Server::start(command, setting.port)
+        ServerProcess::start(command, setting.port)
     }
 
-    fn bare(&self, setting: &Setting<'_>) -> anyhow::Result<Command> {
+    fn bare(&self, setting: &ServerOptions<'_>) -> anyhow::Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.arg("bare").arg(setting.port.to_string()).arg(setting.buffer_bytes.to_string());
         Ok(command)
     }
 
-    fn howdah(&self, setting: &Setting<'_>) -> anyhow::Result<Command> {
-        let Setting { port, buffer_bytes, flush, sink } = setting;
+    fn howdah(&self, setting: &ServerOptions<'_>) -> anyhow::Result<Command> {
+        let ServerOptions { port, buffer_bytes, flush, sink } = setting;
         let graphite = sink.map_or_else(String::new, |sink| {
             let port = sink.port();
             format!("[[statsd.backends.graphite]]\nhost = \"127.0.0.1\"\nport = {port}\n")
@@ -170,8 +174,8 @@ impl Servers {
         Ok(command)
     }
 
-    fn node(&self, setting: &Setting<'_>) -> anyhow::Result<Command> {
-        let Setting { port, flush, sink, .. } = setting;
+    fn node(&self, setting: &ServerOptions<'_>) -> anyhow::Result<Command> {
+        let ServerOptions { port, flush, sink, .. } = setting;
         let file = self.write(
             "node.js",
             &format!(
@@ -180,7 +184,7 @@ impl Servers {
                  graphiteHost: '127.0.0.1', graphitePort: {} }}\n",
                 free_tcp_port()?,
                 flush.as_millis(),
-                sink.map_or(2003, Sink::port),
+                sink.map_or(2003, CarbonSink::port),
             ),
         )?;
         let mut command = Command::new("node");
@@ -188,11 +192,11 @@ impl Servers {
         Ok(command)
     }
 
-    fn gostatsd(&self, setting: &Setting<'_>) -> anyhow::Result<Command> {
-        let Setting { port, flush, sink, .. } = setting;
+    fn gostatsd(&self, setting: &ServerOptions<'_>) -> anyhow::Result<Command> {
+        let ServerOptions { port, flush, sink, .. } = setting;
         let file = self.write(
             "gostatsd.toml",
-            &format!("[graphite]\naddress = '127.0.0.1:{}'\n", sink.map_or(2003, Sink::port)),
+            &format!("[graphite]\naddress = '127.0.0.1:{}'\n", sink.map_or(2003, CarbonSink::port)),
         )?;
         let mut command = Command::new(self.bin("gostatsd"));
         command
@@ -204,8 +208,8 @@ impl Servers {
         Ok(command)
     }
 
-    fn exporter(&self, setting: &Setting<'_>) -> Command {
-        let Setting { port, buffer_bytes, .. } = setting;
+    fn exporter(&self, setting: &ServerOptions<'_>) -> Command {
+        let ServerOptions { port, buffer_bytes, .. } = setting;
         let mut command = Command::new(self.bin("statsd_exporter"));
         command
             .arg(format!("--statsd.listen-udp=127.0.0.1:{port}"))
@@ -222,7 +226,7 @@ impl Servers {
     }
 }
 
-impl Drop for Servers {
+impl Drop for ServerInventory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.scratch);
     }
@@ -232,18 +236,22 @@ fn free_tcp_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Runs an installer; its last line is what went wrong, if anything did.
-fn quietly(command: &mut Command) -> anyhow::Result<()> {
+/// Runs an installer; on failure the error quotes the last line of its stderr.
+fn run_quietly(command: &mut Command) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("no {name}"))?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{name}: {}", said.lines().last().unwrap_or_default().trim());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(
+        output.status.success(),
+        "{name}: {}",
+        stderr.lines().last().unwrap_or_default().trim()
+    );
     Ok(())
 }
 
-/// The first line that a program says about itself.
+/// The first line of a program's version output.
 fn version(program: &Path, asks: &str) -> anyhow::Result<String> {
     let output = Command::new(program).arg(asks).output()?;
-    let said = [output.stdout, output.stderr].concat();
-    Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().trim().to_owned())
+    let text = [output.stdout, output.stderr].concat();
+    Ok(String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned())
 }

@@ -1,16 +1,16 @@
-//! Medians, and tables in Markdown.
+//! Medians and Markdown tables.
 
-/// Several runs' values of one thing.
+/// Median and range of one value over several runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Spread {
+pub(crate) struct MedianRange {
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) max: f64,
 }
 
-impl Spread {
-    /// Nothing if there are no values.
-    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+impl MedianRange {
+    /// `None` if there are no values.
+    pub(crate) fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -22,7 +22,7 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    /// The median, with the range if there is one.
+    /// The median, followed by `[min–max]` if they differ.
     pub(crate) fn text(&self, decimals: usize) -> String {
         let median = format!("{:.decimals$}", self.median);
         let (min, max) = (format!("{:.decimals$}", self.min), format!("{:.decimals$}", self.max));
@@ -30,11 +30,11 @@ impl Spread {
     }
 }
 
-/// A table in the making.
+/// A Markdown table being built.
 #[derive(Debug)]
-pub(crate) struct Table(String);
+pub(crate) struct MarkdownTable(String);
 
-impl Table {
+impl MarkdownTable {
     pub(crate) fn new(columns: &[&str]) -> Self {
         Self(format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len())))
     }
@@ -49,8 +49,8 @@ impl Table {
 }
 
 #[test]
-fn the_median_of_an_even_number_lies_between() {
-    assert_eq!(Spread::of([4.0, 1.0, 3.0, 2.0]).unwrap().text(1), "2.5 [1.0–4.0]");
-    assert_eq!(Spread::of([7.0]).unwrap().text(0), "7");
-    assert_eq!(Spread::of([]), None);
+fn even_count_median_is_midpoint() {
+    assert_eq!(MedianRange::from_values([4.0, 1.0, 3.0, 2.0]).unwrap().text(1), "2.5 [1.0–4.0]");
+    assert_eq!(MedianRange::from_values([7.0]).unwrap().text(0), "7");
+    assert_eq!(MedianRange::from_values([]), None);
 }

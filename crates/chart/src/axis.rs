@@ -1,6 +1,6 @@
-//! Where values lie on a line, and which of them are named.
+//! Linear axes and tick positions.
 
-/// A straight axis: values `from` to `to` lie at places `begin` to `end`.
+/// A linear axis that maps values `from..to` to positions `begin..end`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Axis {
     from: f64,
@@ -10,51 +10,45 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An axis over some values; if they are all the same, it is as if there were a little more.
-    #[must_use]
+    /// Creates an axis. If all values are equal, the range is extended by one.
     pub fn new((from, to): (f64, f64), (begin, end): (f64, f64)) -> Self {
         let to = if to > from { to } else { from + 1.0 };
         Self { from, to, begin, end }
     }
 
-    /// How long a difference of values is.
-    #[must_use]
+    /// Length of a difference of values.
     pub fn length(&self, difference: f64) -> f64 {
         (difference / (self.to - self.from) * (self.end - self.begin)).abs()
     }
 
-    /// Where a value lies. What is beyond an end lies at it.
-    #[must_use]
-    pub fn at(&self, value: f64) -> f64 {
+    /// Position of a value. Values outside the range are clamped to its ends.
+    pub fn position(&self, value: f64) -> f64 {
         let share = ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0);
         self.begin + share * (self.end - self.begin)
     }
 }
 
 /// About `count` round numbers from 0 to `end`.
-#[must_use]
 pub fn ticks(end: f64, count: f64) -> Vec<f64> {
     let rough = end / count;
     let power = 10_f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
     let step = step.into_iter().find(|step| *step >= rough).unwrap_or(power * 10.0);
-    // Not a number, or none at all: a picture of nothing has no ticks.
+    // NaN or an empty range: an empty chart has no ticks.
     if !step.is_normal() {
         return vec![0.0];
     }
     (0..100).map(|number| f64::from(number) * step).take_while(|tick| *tick <= end).collect()
 }
 
-/// Powers of ten from at most `from` to at least `to`: the ends and ticks of a logarithmic axis.
-#[must_use]
+/// Powers of ten from at most `from` to at least `to`: ends and ticks of a logarithmic axis.
 pub fn decade_ticks(from: f64, to: f64) -> Vec<f64> {
     let power = |value: f64| value.max(1e-12).log10();
     let (first, last) = (power(from).floor() as i32, power(to).ceil() as i32);
     (first..=last.max(first + 1)).map(|power| 10_f64.powi(power)).collect()
 }
 
-/// About ten moments between two, in seconds since any midnight, at steps that people count time in.
-#[must_use]
+/// About ten ticks in seconds since midnight, at steps usual for clocks.
 pub fn time_ticks(from: f64, to: f64) -> Vec<f64> {
     const STEPS: [f64; 16] = [
         1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0,
@@ -75,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round() {
+    fn ticks_are_round_numbers() {
         assert_eq!(ticks(22.0, 5.0), [0.0, 5.0, 10.0, 15.0, 20.0]);
         assert_eq!(ticks(4.0, 5.0), [0.0, 1.0, 2.0, 3.0, 4.0]);
         assert_eq!(ticks(28_000.0, 5.0), [0.0, 10_000.0, 20_000.0]);
@@ -85,16 +79,19 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_those_of_a_clock() {
+    fn time_ticks_fall_on_clock_steps() {
         assert_eq!(time_ticks(3601.0, 3690.0).first(), Some(&3610.0));
         assert_eq!(time_ticks(0.0, 1800.0)[1], 300.0);
         assert!(time_ticks(0.0, 1e7).len() <= 20);
     }
 
     #[test]
-    fn what_is_beyond_lies_at_the_end() {
+    fn values_beyond_the_axis_are_clamped() {
         let axis = Axis::new((0.0, 10.0), (100.0, 0.0));
-        assert_eq!([axis.at(0.0), axis.at(5.0), axis.at(99.0)], [100.0, 50.0, 0.0]);
-        assert_eq!(Axis::new((3.0, 3.0), (0.0, 1.0)).at(3.0), 0.0);
+        assert_eq!(
+            [axis.position(0.0), axis.position(5.0), axis.position(99.0)],
+            [100.0, 50.0, 0.0]
+        );
+        assert_eq!(Axis::new((3.0, 3.0), (0.0, 1.0)).position(3.0), 0.0);
     }
 }

@@ -1,18 +1,19 @@
-//! Who does what: the rows of `pg_stat_activity`, read politely.
+//! What each session is doing: the rows of `pg_stat_activity`, read at low cost.
 //!
-//! One statement a tick reads all sessions. Blockers are asked for only of sessions that wait
-//! for a lock, since `pg_blocking_pids` holds up the lock manager. They are visible to every role.
+//! One statement per sample reads all sessions. Blockers are requested only for sessions that wait
+//! for a lock, since `pg_blocking_pids` briefly blocks the lock manager. Blockers are visible to
+//! every role.
 
+mod cursor;
 mod reader;
 mod statement;
-mod told;
 
 use std::{fmt, sync::Arc};
 
-pub(crate) use self::reader::Reader;
+pub(crate) use self::reader::ActivityReader;
 use crate::{
     SqlText,
-    text::{Lines, shown},
+    text::{LineBreaks, sanitized},
 };
 
 /// All sessions at one moment.
@@ -21,103 +22,104 @@ pub struct Activity {
     /// The server's clock, in microseconds since 1970.
     pub taken_us: i64,
     /// The sessions, ordered by process id.
-    pub backends: Vec<Backend>,
+    pub backends: Vec<BackendActivity>,
 }
 
-/// A server process and what it does. Times are microseconds since 1970 by the server's clock.
+/// One row of `pg_stat_activity`. Times are microseconds since 1970 by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backend {
+pub struct BackendActivity {
     /// Process id.
     pub pid: i32,
-    /// When the process began. With the pid it tells a session from another that got its pid later.
+    /// When the process started. Together with the pid it identifies a session: pids are reused.
     pub started_us: i64,
-    /// Its database.
+    /// Database the session is connected to.
     pub database: Option<Arc<str>>,
-    /// Its role.
+    /// Role the session runs as.
     pub user: Option<Arc<str>>,
-    /// What its client calls itself.
+    /// `application_name` as set by the client.
     pub application: Option<Arc<str>>,
-    /// Where its client is; `None` for a unix socket and for the server's own processes.
+    /// Client address; `None` for a Unix socket and for the server's own processes.
     pub client: Option<Arc<str>>,
-    /// The port there; -1 for a unix socket.
+    /// Client port; -1 for a Unix socket.
     pub client_port: Option<i32>,
-    /// What kind of process it is; `None` where the role may not know.
-    pub kind: Option<Kind>,
-    /// The process whose parallel query it helps with.
+    /// Backend type; `None` where the role may not see it.
+    pub kind: Option<BackendType>,
+    /// Leader process if this is a parallel worker.
     pub leader: Option<i32>,
-    /// What it does; `None` where the role may not know, and for processes without sessions.
-    pub state: Option<State>,
-    /// What it waits for.
-    pub wait: Option<Wait>,
+    /// Session state; `None` where the role may not see it, and for processes without a session.
+    pub state: Option<BackendState>,
+    /// Wait event, if it is waiting.
+    pub wait: Option<BackendWait>,
     /// Age of its transaction id, in transactions.
     pub xid_age: Option<i64>,
-    /// Age of the oldest transaction it still has to see, in transactions.
+    /// Age of the oldest transaction whose effects it must still see, in transactions.
     pub xmin_age: Option<i64>,
-    /// When its transaction began.
+    /// When the current transaction started.
     pub transaction_started_us: Option<i64>,
-    /// When its statement began; where it is idle, the last one, if texts of idle sessions were asked for.
+    /// When the current statement started; for an idle session the last one, if idle texts were
+    /// requested.
     pub query_started_us: Option<i64>,
-    /// When its state changed.
+    /// When `state` last changed.
     pub state_changed_us: Option<i64>,
-    /// The server's identifier of that statement.
+    /// `query_id` of that statement.
     pub query_id: Option<i64>,
-    /// Its statement; where it is idle, the last one.
+    /// Current statement; for an idle session the last one.
     pub query: Option<SqlText>,
-    /// What holds the lock it waits for.
+    /// Holders of the lock it waits for.
     pub blockers: Vec<Blocker>,
-    /// Since when it has waited for a lock.
+    /// Since when it has been waiting for a lock.
     pub blocked_since_us: Option<i64>,
-    /// The role is a superuser.
+    /// Whether the role is a superuser.
     pub is_superuser: bool,
-    /// Its role, database and state are there to be read.
+    /// Whether role, database and state are visible to the monitoring role.
     pub is_readable: bool,
 }
 
-/// What holds a lock.
+/// A holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Blocker {
-    /// A process, by its id.
+    /// A process, by process id.
     Process(i32),
     /// A prepared transaction, which has no process.
     Prepared,
 }
 
-/// What a wait is for, as the manual lists wait events.
+/// A wait event and its class, as listed in the manual.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Wait {
+pub struct BackendWait {
     /// `Lock`, `LWLock`, `IO`, …
     pub class: Arc<str>,
     /// `transactionid`, `WALWrite`, …
     pub event: Arc<str>,
 }
 
-impl fmt::Display for Wait {
+impl fmt::Display for BackendWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.class, self.event)
     }
 }
 
-/// The states of a session (manual, `pg_stat_activity.state`).
+/// Session states (manual, `pg_stat_activity.state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum State {
-    /// Runs a statement.
+pub enum BackendState {
+    /// Running a statement.
     Active,
-    /// Runs a function call of the fast path.
+    /// Running a fast-path function call.
     FastPath,
-    /// In a transaction, waits for its client.
+    /// In a transaction, waiting for its client.
     IdleInTransaction,
-    /// In a failed transaction, waits for its client.
+    /// In a failed transaction, waiting for its client.
     IdleInFailedTransaction,
-    /// Waits for its client.
+    /// Waiting for its client.
     Idle,
-    /// Does not say: `track_activities` is off there.
+    /// Unknown: `track_activities` is off for this session.
     Disabled,
-    /// Logs in (PostgreSQL 18).
+    /// Logging in (PostgreSQL 18).
     Starting,
 }
 
-impl State {
-    /// The state that the server has this word for.
+impl BackendState {
+    /// Parses the server's name of a state.
     pub fn parse(word: &str) -> Option<Self> {
         Some(match word {
             "active" => Self::Active,
@@ -131,7 +133,7 @@ impl State {
         })
     }
 
-    /// The server's word for it.
+    /// The server's name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -144,40 +146,40 @@ impl State {
         }
     }
 
-    /// Whether it is in a transaction and its client does nothing.
+    /// Whether the session is in a transaction and its client does nothing.
     pub fn is_idle_in_transaction(self) -> bool {
         matches!(self, Self::IdleInTransaction | Self::IdleInFailedTransaction)
     }
 }
 
-/// The kinds of server processes (manual, `pg_stat_activity.backend_type`).
+/// Backend types (manual, `pg_stat_activity.backend_type`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum BackendType {
     /// Serves a client.
     Client,
-    /// Helps with a query of another.
+    /// Helps execute a query of another backend.
     ParallelWorker,
-    /// Vacuums or analyzes.
+    /// Runs an automatic VACUUM or ANALYZE.
     AutovacuumWorker,
-    /// Sends the log to a standby or a subscriber.
+    /// Streams WAL to a standby or a subscriber.
     WalSender,
-    /// Any other, in the server's words.
+    /// Any other type, by the server's name.
     Other(Arc<str>),
 }
 
-impl Kind {
-    /// The kind that the server has this word for.
+impl BackendType {
+    /// Parses the server's name of a backend type.
     pub fn parse(word: &str) -> Self {
         match word {
             "client backend" => Self::Client,
             "parallel worker" => Self::ParallelWorker,
             "autovacuum worker" => Self::AutovacuumWorker,
             "walsender" => Self::WalSender,
-            other => Self::Other(shown(other, Lines::Join).into()),
+            other => Self::Other(sanitized(other, LineBreaks::Join).into()),
         }
     }
 
-    /// The server's word for it.
+    /// The server's name of the backend type.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Client => "client backend",
@@ -188,68 +190,69 @@ impl Kind {
         }
     }
 
-    /// Whether it applies changes of a publisher. 17 gave the one kind of worker three names.
+    /// Whether it applies changes of a publisher. PostgreSQL 17 split this type into three names.
     pub fn is_logical_replication(&self) -> bool {
         self.as_str().starts_with("logical replication")
     }
 }
 
-impl Backend {
-    /// What tells this session from all others of its server.
+impl BackendActivity {
+    /// Identifies this session among all sessions of its server: pid and start time.
     pub fn key(&self) -> (i32, i64) {
         (self.pid, self.started_us)
     }
 
-    /// Whether it is a client's session, as far as the role can tell. The kind of a hidden session is hidden, too;
-    /// that it has a database distinguishes it from the server's own processes, but not from workers in a database.
+    /// Whether it is a client's session, as far as the role can tell. A hidden session hides its
+    /// backend type, too: having a database sets it apart from the server's own processes, but not
+    /// from background workers connected to a database.
     pub fn may_be_client(&self) -> bool {
         match &self.kind {
-            Some(kind) => *kind == Kind::Client,
+            Some(kind) => *kind == BackendType::Client,
             None => self.database.is_some(),
         }
     }
 
-    /// Whether the role cannot see what this session does, and it may be a client's.
+    /// Whether it may be a client's session whose activity the role cannot see.
     pub fn is_hidden_client(&self) -> bool {
         !self.is_readable && self.may_be_client()
     }
 
-    /// Since when it does what it does: runs its statement, or idles.
+    /// Start of the current activity: of the statement it runs, or of being idle.
     pub fn since_us(&self) -> Option<i64> {
         match self.state? {
-            State::Active | State::FastPath => self.query_started_us,
+            BackendState::Active | BackendState::FastPath => self.query_started_us,
             _ => self.state_changed_us.or(self.query_started_us),
         }
     }
 
-    /// How long, in seconds, at `now_us`; `None` where that is not known.
+    /// Seconds since [`Self::since_us`], at `now_us`; `None` if unknown.
     pub fn duration(&self, now_us: i64) -> Option<f64> {
-        self.since_us().map(|since_us| span(since_us, now_us))
+        self.since_us().map(|since_us| seconds_between(since_us, now_us))
     }
 
-    /// How long, in seconds, it has waited for a lock.
+    /// Seconds it has been waiting for a lock.
     pub fn blocked_for(&self, now_us: i64) -> Option<f64> {
         if self.blockers.is_empty() {
             return None;
         }
         let since_us = self.blocked_since_us.or(self.state_changed_us)?;
-        Some(span(since_us, now_us))
+        Some(seconds_between(since_us, now_us))
     }
 
-    /// How long, in seconds, its transaction has lasted.
+    /// Age of its transaction in seconds.
     pub fn transaction_age(&self, now_us: i64) -> Option<f64> {
-        self.transaction_started_us.map(|since_us| span(since_us, now_us))
+        self.transaction_started_us.map(|since_us| seconds_between(since_us, now_us))
     }
 }
 
-/// Seconds between two moments, none of them negative: clocks of several processes are compared.
+/// Seconds from one time to another, never negative: clocks of several processes are compared.
 #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
-fn span(since_us: i64, now_us: i64) -> f64 {
+fn seconds_between(since_us: i64, now_us: i64) -> f64 {
     now_us.saturating_sub(since_us).max(0) as f64 / 1e6
 }
 
-/// The processes of an array such as `{4711,0}`, each once.
-fn blockers(array: &str) -> Vec<Blocker> {
+/// Parses an array such as `{4711,0}`, without duplicates. 0 is a prepared transaction.
+fn parse_blockers(array: &str) -> Vec<Blocker> {
     let numbers =
         array.trim_matches(['{', '}']).split(',').filter_map(|number| number.parse().ok());
     let mut blockers: Vec<Blocker> = numbers
@@ -265,33 +268,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blockers_are_told_once_each() {
-        assert_eq!(blockers("{}"), []);
+    fn blockers_are_deduplicated() {
+        assert_eq!(parse_blockers("{}"), []);
         assert_eq!(
-            blockers("{12,7,12,0}"),
+            parse_blockers("{12,7,12,0}"),
             [Blocker::Process(7), Blocker::Process(12), Blocker::Prepared]
         );
     }
 
     #[test]
-    fn an_idle_session_counts_from_its_last_statement_s_end() {
-        let mut backend = Backend {
-            state: Some(State::Idle),
+    fn idle_duration_starts_when_last_statement_ended() {
+        let mut backend = BackendActivity {
+            state: Some(BackendState::Idle),
             query_started_us: Some(1_000_000),
             state_changed_us: Some(4_000_000),
-            ..Backend::default()
+            ..BackendActivity::default()
         };
         assert_eq!(backend.duration(6_000_000), Some(2.0));
-        backend.state = Some(State::Active);
+        backend.state = Some(BackendState::Active);
         assert_eq!(backend.duration(6_000_000), Some(5.0));
         assert_eq!(backend.duration(0), Some(0.0));
     }
 
     #[test]
-    fn states_of_the_server_are_known_by_its_words() {
-        for state in [State::Active, State::IdleInFailedTransaction, State::Idle, State::Disabled] {
-            assert_eq!(State::parse(state.as_str()), Some(state));
+    fn backend_states_round_trip() {
+        for state in [
+            BackendState::Active,
+            BackendState::IdleInFailedTransaction,
+            BackendState::Idle,
+            BackendState::Disabled,
+        ] {
+            assert_eq!(BackendState::parse(state.as_str()), Some(state));
         }
-        assert_eq!(State::parse("dreaming"), None);
+        assert_eq!(BackendState::parse("dreaming"), None);
     }
 }

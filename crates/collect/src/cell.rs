@@ -1,15 +1,15 @@
-//! One value of a table.
+//! Values of view columns.
 
 use std::{cmp::Ordering, sync::Arc};
 
-/// A value as a screen, a file or a rule gets it.
+/// A value as shown on screens, written to files and tested by rules.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Cell {
-    /// The server says NULL: there is no value.
+pub enum ViewCell {
+    /// SQL NULL: there is no value.
     Null,
-    /// This role may not read it, or this version does not have it. Shown as `n/a`, never as zero.
+    /// The role may not read it, or this server version lacks it. Shown as `n/a`, never as zero.
     Unavailable,
-    /// Text that is safe to show: see [`shown_line`](crate::shown_line).
+    /// Text without control characters: see [`sanitized_line`](crate::sanitized_line).
     Text(Arc<str>),
     /// A whole number in the unit of its column.
     Integer(i64),
@@ -17,8 +17,8 @@ pub enum Cell {
     Real(f64),
 }
 
-impl Cell {
-    /// The number it holds, if it holds one.
+impl ViewCell {
+    /// The value as a number, if it is numeric.
     pub fn number(&self) -> Option<f64> {
         match *self {
             #[expect(clippy::cast_precision_loss, reason = "for rates and bars, not for money")]
@@ -28,7 +28,7 @@ impl Cell {
         }
     }
 
-    /// The text it holds, if it holds text.
+    /// The value as text, if it is text.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -36,13 +36,13 @@ impl Cell {
         }
     }
 
-    /// Whether there is a value, and it may be read.
+    /// Whether there is a readable value.
     pub fn has_value(&self) -> bool {
         !matches!(self, Self::Null | Self::Unavailable)
     }
 
-    /// The order of a column: numbers by size, texts by letters, what has no value behind both.
-    pub fn order(&self, other: &Self) -> Ordering {
+    /// Sort order of a column: numbers by size, then texts, then cells without a value.
+    pub fn compare(&self, other: &Self) -> Ordering {
         match (self.number(), other.number()) {
             (Some(mine), Some(theirs)) => mine.total_cmp(&theirs),
             (Some(_), None) => Ordering::Less,
@@ -57,57 +57,59 @@ impl Cell {
     }
 }
 
-impl From<&str> for Cell {
+impl From<&str> for ViewCell {
     fn from(text: &str) -> Self {
         Self::Text(text.into())
     }
 }
 
-impl<T: Into<Cell>> From<Option<T>> for Cell {
+impl<T: Into<ViewCell>> From<Option<T>> for ViewCell {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Into::into)
     }
 }
 
-impl From<i64> for Cell {
+impl From<i64> for ViewCell {
     fn from(value: i64) -> Self {
         Self::Integer(value)
     }
 }
 
-impl From<f64> for Cell {
+impl From<f64> for ViewCell {
     fn from(value: f64) -> Self {
         Self::Real(value)
     }
 }
 
-impl From<Arc<str>> for Cell {
+impl From<Arc<str>> for ViewCell {
     fn from(text: Arc<str>) -> Self {
         Self::Text(text)
     }
 }
 
-/// What a number counts.
+/// Unit of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// Words.
+pub enum ColumnUnit {
+    /// Text, not a number.
     Text,
-    /// Things.
+    /// A plain count.
     Count,
     /// Bytes.
     Bytes,
     /// Milliseconds.
     Milliseconds,
-    /// Seconds, a span.
+    /// A duration in seconds.
     Seconds,
-    /// Hundredths.
+    /// Percent.
     Percent,
 }
 
 #[test]
-fn what_has_no_value_sorts_last() {
-    let mut cells = [Cell::Null, "b".into(), Cell::Real(2.5), Cell::Integer(1), "a".into()];
-    cells.sort_by(Cell::order);
-    let expected = [Cell::Integer(1), Cell::Real(2.5), "a".into(), "b".into(), Cell::Null];
+fn cells_without_value_sort_last() {
+    let mut cells =
+        [ViewCell::Null, "b".into(), ViewCell::Real(2.5), ViewCell::Integer(1), "a".into()];
+    cells.sort_by(ViewCell::compare);
+    let expected =
+        [ViewCell::Integer(1), ViewCell::Real(2.5), "a".into(), "b".into(), ViewCell::Null];
     assert_eq!(cells, expected);
 }

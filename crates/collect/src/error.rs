@@ -1,41 +1,39 @@
-//! Why a server could not be read.
+//! Errors while reading a server.
 
 use howdah_connect::{ConnectError, QueryError};
 
-/// Why a reading failed.
+/// Why a server could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectError {
-    /// No connection could be had.
+    /// The connection could not be established.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A statement failed, or the connection did.
+    /// A statement or the connection failed.
     #[error("reading {what}: {source}")]
     Query {
-        /// What was to be read.
+        /// What was being read.
         what: &'static str,
-        /// What the server, or the connection, said.
+        /// The error of the server or of the connection.
         source: QueryError,
     },
-    /// The answer is not what the statement asks for: something else than PostgreSQL answers.
-    #[error("the server's answer has no {what}: is it PostgreSQL?")]
+    /// The response does not fit the statement: the peer is not PostgreSQL.
+    #[error("the server's response has no {what}: is it PostgreSQL?")]
     NotPostgres {
-        /// What was not there.
+        /// The missing part of the response.
         what: &'static str,
     },
-    /// The view is one of an extension that the database of the connection does not have.
+    /// The view belongs to an extension that is not installed in the connected database.
     #[error(
-        "there is no {extension} in this database: CREATE EXTENSION {extension}, \
-         once it is in shared_preload_libraries"
+        "extension {extension} is not installed in this database: add it to \
+         shared_preload_libraries, restart, and run CREATE EXTENSION {extension}"
     )]
     NoExtension {
-        /// Its name.
+        /// Name of the extension.
         extension: &'static str,
     },
-    /// What answers is no pooler's console, or one without the columns of PgBouncer's.
-    #[error(
-        "its console lacks columns of SHOW CLIENTS or SHOW SERVERS: is it the pooler's console?"
-    )]
+    /// The peer is not a pooler console, or its console lacks the columns of PgBouncer's.
+    #[error("SHOW CLIENTS or SHOW SERVERS lacks columns: is this a pooler console?")]
     NotPooler,
 }
 
@@ -44,7 +42,7 @@ impl CollectError {
         move |source| Self::Query { what, source }
     }
 
-    /// Whether the connection is gone, so that only a new one can help.
+    /// Whether the connection is lost, so that only a new one can help.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Connect(_) => true,
@@ -53,7 +51,7 @@ impl CollectError {
         }
     }
 
-    /// The server's error code, if the server refused.
+    /// SQLSTATE, if the server reported an error.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Query { source, .. } => source.sqlstate(),

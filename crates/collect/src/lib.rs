@@ -1,26 +1,26 @@
-//! A running PostgreSQL server seen by SQL: one versioned set of statements for activity, locks and
-//! statistics, and the types their rows become.
+//! Reads a running PostgreSQL server with SQL: versioned statements for activity, locks and
+//! statistics, and types for their rows.
 //!
-//! A [`Server`] is one connection that reads. [`Server::activity`] gives who does what, in one
-//! statement; [`Server::read`] gives one of the [`VIEWS`], each a table of columns that says from which
-//! version on a column exists and where it comes from. [`rates()`] makes of two readings what happened
-//! between them. What a role may not read is [`Cell::Unavailable`], never zero, and
-//! [`Privileges::missing`] names the grant that would help. [`Server::waits`] is a reading so small that it
-//! may be taken many times a second. [`Signals`] ends statements and sessions, and
-//! proves in the same statement that it is still the one that was meant. [`plan()`] shows how a statement of
-//! somebody else would be run, and runs nothing. A [`Pooler`] is asked who is behind
-//! which of a server's sessions.
+//! A [`MonitorConnection`] is one read-only connection. [`MonitorConnection::activity`] returns all
+//! sessions in one statement; [`MonitorConnection::read`] returns one of the [`VIEWS`], whose
+//! columns state the server versions that have them and their source. [`rates()`] turns two samples
+//! of a view into rates. What the role may not read is [`ViewCell::Unavailable`], never zero, and
+//! [`Privileges::missing`] names the grant that would help. [`MonitorConnection::waits`] is a
+//! sample so small that it can be taken many times a second. [`SignalConnection`] cancels
+//! statements and terminates sessions, and verifies the target in the same statement.
+//! [`explain_generic`] plans another session's statement without executing it.
+//! [`ConsoleConnection`] asks a pooler which of its clients use which server sessions.
 //!
-//! What this crate does not do: draw, keep history, decide what is slow.
+//! Out of scope: drawing, history, and judging what is slow.
 
 mod activity;
 mod blocking;
 mod cell;
 mod error;
+mod explain;
 mod overview;
-mod plan;
 mod pooler;
-mod prepared;
+mod prepared_query;
 mod privileges;
 mod rates;
 mod record;
@@ -32,20 +32,20 @@ mod view;
 mod views;
 mod waits;
 
-pub use activity::{Activity, Backend, Blocker, Kind, State, Wait};
-pub use blocking::{BlockingTrees, Node};
-pub use cell::{Cell, Unit};
+pub use activity::{Activity, BackendActivity, BackendState, BackendType, BackendWait, Blocker};
+pub use blocking::{BlockingNode, BlockingTrees};
+pub use cell::{ColumnUnit, ViewCell};
 pub use error::CollectError;
+pub use explain::{GenericPlan, GenericPlanError, explain_generic};
 pub use overview::Overview;
-pub use plan::{Plan, PlanError, plan};
-pub use pooler::{Held, Pooler, PoolerClient, PoolerClients};
-pub use privileges::{Missing, Privileges};
+pub use pooler::{ConsoleConnection, PooledBackend, PoolerClient, PoolerClients};
+pub use privileges::{MissingPrivilege, Privileges};
 pub use rates::{RateView, rates};
 pub use record::RecordFields;
-pub use server::{Identity, ServedBy, Server};
-pub use signal::{Action, SignalTarget, Signalled, Signals};
-pub use text::{SqlText, shown_line};
-pub use version::Version;
-pub use view::{Column, Meaning, Reading, View};
+pub use server::{BackendProcess, MonitorConnection, ServerInfo};
+pub use signal::{SignalAction, SignalConnection, SignalOutcome, SignalTarget};
+pub use text::{SqlText, sanitized_line};
+pub use version::ServerVersion;
+pub use view::{ColumnKind, StatsView, ViewColumn, ViewSample};
 pub use views::VIEWS;
 pub use waits::{WaitCount, WaitCounts};

@@ -1,18 +1,18 @@
-//! The figures of a whole cluster, for a header.
+//! Cluster-wide figures for the screen header.
 
 use howdah_connect::ResultSet;
 
 use crate::{
-    Version,
-    view::{Since, chosen},
+    ServerVersion,
+    view::{VersionedSql, sql_for_version},
 };
 
-/// Figures of a cluster at one moment. Sums are since the statistics were last reset.
+/// Figures of a cluster at one moment. Counters start at the last reset of the statistics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overview {
     /// The server's clock, in microseconds since 1970.
     pub taken_us: i64,
-    /// It follows a primary.
+    /// Whether the server is in recovery.
     pub is_standby: bool,
     /// Transactions committed, in all databases.
     pub commits: i64,
@@ -20,7 +20,7 @@ pub struct Overview {
     pub rollbacks: i64,
     /// Pages found in the buffer cache.
     pub blocks_hit: i64,
-    /// Pages asked of the operating system.
+    /// Pages requested from the operating system.
     pub blocks_read: i64,
     /// Bytes written to temporary files.
     pub temp_bytes: i64,
@@ -28,28 +28,26 @@ pub struct Overview {
     pub deadlocks: i64,
     /// Rows inserted, updated and deleted.
     pub rows_changed: i64,
-    /// Bytes of log written (primary) or received (standby) since the cluster was made; `None` where the
-    /// server does not say.
+    /// Bytes of WAL written (primary) or received (standby) since initdb; `None` if unknown.
     pub wal_bytes: Option<i64>,
-    /// A standby: bytes received and not yet replayed.
+    /// On a standby: bytes received but not yet replayed.
     pub replay_lag_bytes: Option<i64>,
-    /// A standby: seconds since the commit of the last transaction that was replayed, or zero if all that
-    /// was received is replayed.
+    /// On a standby: seconds since the commit of the last replayed transaction, or zero if
+    /// everything received is replayed.
     pub replay_lag_seconds: Option<f64>,
-    /// Bytes of log that the standby or subscriber furthest behind has not replayed; `None` where there is
-    /// none, or the role may not know.
+    /// Bytes of WAL not yet replayed by the standby or subscriber furthest behind; `None` if there
+    /// is none or the role may not see it.
     pub followers_lag_bytes: Option<i64>,
-    /// Seconds that the replay of the slowest standby or subscriber is behind, as the server measured it;
+    /// Replay lag of the slowest standby or subscriber in seconds, as measured by the server;
     /// `None` also while all of them have caught up.
     pub followers_lag_seconds: Option<f64>,
-    /// Standbys and subscribers whose lag the role may not see.
+    /// Number of standbys and subscribers whose lag the role may not see.
     pub followers_hidden: i64,
-    /// Age of the oldest transaction that must not be forgotten, in transactions: `datfrozenxid` of the
-    /// database where it is oldest.
+    /// Age of the oldest unfrozen transaction id, in transactions: the largest `age(datfrozenxid)`.
     pub frozen_age: Option<i64>,
 }
 
-// The walsenders' own function: the view over it joins all sessions once more.
+// Uses the function below pg_stat_replication: the view would join all sessions once more.
 const WAL_SINCE_10: &str = "\
     pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() \
     ELSE pg_current_wal_lsn() END, '0/0')::int8, \
@@ -76,11 +74,11 @@ const WAL_SINCE_9: &str = "\
     FROM pg_stat_get_wal_senders()), NULL, \
     (SELECT count(*) FROM pg_stat_get_wal_senders() WHERE state IS NULL)";
 
-const WAL: &[Since] = &[(9, WAL_SINCE_9), (10, WAL_SINCE_10)];
+const WAL: &[VersionedSql] = &[(9, WAL_SINCE_9), (10, WAL_SINCE_10)];
 
-/// The statement for it.
-pub(crate) fn sql(version: Version) -> String {
-    let wal = chosen(WAL, version).unwrap_or("NULL, NULL, NULL, NULL, NULL, NULL");
+/// Builds the statement for a server version.
+pub(crate) fn sql(version: ServerVersion) -> String {
+    let wal = sql_for_version(WAL, version).unwrap_or("NULL, NULL, NULL, NULL, NULL, NULL");
     format!(
         "SELECT (date_part('epoch', clock_timestamp()) * 1e6)::int8, pg_is_in_recovery(), \
          sum(xact_commit)::int8, sum(xact_rollback)::int8, sum(blks_hit)::int8, sum(blks_read)::int8, \
@@ -91,7 +89,7 @@ pub(crate) fn sql(version: Version) -> String {
 }
 
 impl Overview {
-    pub(crate) fn of(result: &ResultSet) -> Option<Self> {
+    pub(crate) fn from_result(result: &ResultSet) -> Option<Self> {
         let row = result.rows.first()?;
         let number = |at| row.text(at).and_then(|text| text.parse().ok());
         Some(Self {
@@ -114,9 +112,9 @@ impl Overview {
         })
     }
 
-    /// Growth per second of a sum since `before`; `None` if it was reset between, or no time passed.
+    /// Growth per second of a counter since `before`; `None` after a reset or if no time passed.
     pub fn rate(&self, before: &Self, sum: impl Fn(&Self) -> Option<i64>) -> Option<f64> {
-        #[expect(clippy::cast_precision_loss, reason = "a rate is for looking at")]
+        #[expect(clippy::cast_precision_loss, reason = "a rate for display")]
         let of = |growth: i64, microseconds: i64| growth as f64 * 1e6 / microseconds as f64;
         let growth = sum(self)? - sum(before)?;
         let microseconds = self.taken_us - before.taken_us;
@@ -125,7 +123,7 @@ impl Overview {
 }
 
 #[test]
-fn a_sum_that_was_reset_has_no_rate() {
+fn reset_counter_has_no_rate() {
     let before = Overview { taken_us: 1_000_000, commits: 100, ..Overview::default() };
     let now = Overview { taken_us: 3_000_000, commits: 300, ..Overview::default() };
     let commits = |overview: &Overview| Some(overview.commits);

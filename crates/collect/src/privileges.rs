@@ -1,44 +1,44 @@
-//! What the role of a connection may read and do, and which grant would let it do more.
+//! What the connection's role may read and do, and which grants are missing.
 
 use std::borrow::Cow;
 
 use howdah_connect::Client;
 
-use crate::{CollectError, Version};
+use crate::{CollectError, ServerVersion};
 
-/// What a role may do here.
+/// Privileges of a role on this server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Privileges {
     /// Name of the role.
     pub role: String,
-    /// It may do all.
+    /// Whether the role is a superuser.
     pub is_superuser: bool,
-    /// It sees what the sessions of other roles do.
-    pub reads_all_stats: bool,
-    /// It sees all settings.
-    pub reads_all_settings: bool,
-    /// It may end statements and sessions of others than superusers.
-    pub signals_backends: bool,
+    /// Whether it sees the activity of other roles' sessions.
+    pub can_read_all_stats: bool,
+    /// Whether it sees all settings.
+    pub can_read_all_settings: bool,
+    /// Whether it may cancel and terminate sessions of roles other than superusers.
+    pub can_signal_backends: bool,
 }
 
-/// Something that a role cannot see or do, and what would help.
+/// Something that a role cannot see or do, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    /// What is not there.
+pub struct MissingPrivilege {
+    /// What is missing.
     pub what: Cow<'static, str>,
-    /// The statement that a superuser could run.
+    /// The statement for a superuser to run.
     pub remedy: String,
 }
 
-impl Missing {
-    /// [`Missing::what`] where other roles' sessions are hidden.
+impl MissingPrivilege {
+    /// [`MissingPrivilege::what`] if other roles' sessions are hidden.
     pub const SESSIONS: &str =
         "statements, states and waits of other roles' sessions; sizes of databases";
 }
 
 impl Privileges {
-    pub(crate) fn read(client: &mut Client, version: Version) -> Result<Self, CollectError> {
-        // Before version 10 there were no such roles, and only superusers saw all.
+    pub(crate) fn read(client: &mut Client, version: ServerVersion) -> Result<Self, CollectError> {
+        // The predefined roles exist since version 10; before, only superusers saw everything.
         let sql = if version.major() >= 10 {
             "SELECT current_user, rolsuper, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
              pg_has_role(current_user, 'pg_read_all_settings', 'USAGE'), \
@@ -48,7 +48,7 @@ impl Privileges {
             "SELECT current_user, rolsuper, rolsuper, rolsuper, rolsuper \
              FROM pg_roles WHERE rolname = current_user"
         };
-        let what = "what its role may read";
+        let what = "the role's privileges";
         let results = client.query(sql).map_err(CollectError::query(what))?;
         let row = results.first().and_then(|result| result.rows.first());
         let row = row.ok_or(CollectError::NotPostgres { what: "roles" })?;
@@ -56,14 +56,14 @@ impl Privileges {
         Ok(Self {
             role: row.text(0).unwrap_or_default().into_owned(),
             is_superuser: holds(1),
-            reads_all_stats: holds(2),
-            reads_all_settings: holds(3),
-            signals_backends: holds(4),
+            can_read_all_stats: holds(2),
+            can_read_all_settings: holds(3),
+            can_signal_backends: holds(4),
         })
     }
 
-    /// What it cannot see or do, with what would help.
-    pub fn missing(&self, version: Version) -> Vec<Missing> {
+    /// Lists what the role cannot see or do, each with its remedy.
+    pub fn missing(&self, version: ServerVersion) -> Vec<MissingPrivilege> {
         if self.is_superuser {
             return Vec::new();
         }
@@ -73,25 +73,27 @@ impl Privileges {
             _ => format!("ALTER ROLE \"{role}\" SUPERUSER"),
         };
         let table = [
-            (self.reads_all_stats, Missing::SESSIONS, "pg_monitor"),
-            (self.reads_all_settings, "settings such as data_directory", "pg_monitor"),
+            (self.can_read_all_stats, MissingPrivilege::SESSIONS, "pg_monitor"),
+            (self.can_read_all_settings, "settings such as data_directory", "pg_monitor"),
             (
-                self.signals_backends,
+                self.can_signal_backends,
                 "cancelling and terminating other roles' sessions",
                 "pg_signal_backend",
             ),
         ];
         let lacking = table.into_iter().filter(|(has, ..)| !has);
-        lacking.map(|(_, what, role)| Missing { what: what.into(), remedy: grant(role) }).collect()
+        lacking
+            .map(|(_, what, role)| MissingPrivilege { what: what.into(), remedy: grant(role) })
+            .collect()
     }
 }
 
 #[test]
-fn a_grant_is_named_for_what_is_missing() {
+fn missing_privilege_names_the_grant() {
     let plain = Privileges { role: "mon\"itor".to_owned(), ..Privileges::default() };
-    let missing = plain.missing(Version::of_major(15));
+    let missing = plain.missing(ServerVersion::from_major(15));
     assert_eq!(missing.len(), 3);
     assert_eq!(missing[0].remedy, "GRANT pg_monitor TO \"mon\"\"itor\"");
     let all = Privileges { is_superuser: true, ..plain };
-    assert_eq!(all.missing(Version::of_major(15)), []);
+    assert_eq!(all.missing(ServerVersion::from_major(15)), []);
 }

@@ -1,39 +1,40 @@
-//! Records in the server's text form: `(4711,,"a ""quoted"" word")`. A record takes a comma for a value that is
-//! not there, where a column takes four bytes.
+//! Parses records in the server's text form: `(4711,,"a ""quoted"" word")`. NULL takes one comma in
+//! a record, but four bytes as a column.
 //!
-//! Source: `record_out` in `rowtypes.c`. It goes by bytes, so it does not matter in which encoding a word is.
+//! Source: `record_out` in `rowtypes.c`. It works on bytes, so the encoding of a value does not
+//! matter.
 
 use std::borrow::Cow;
 
-/// The values of a record, from the left; `None` is NULL. What is no record has none.
+/// The values of a record, from left to right; `None` is NULL. Anything but a record has no values.
 ///
 /// ```
 /// use howdah_collect::RecordFields;
 ///
-/// let mut fields = RecordFields::of(br#"(7,,"say ""hi""")"#);
+/// let mut fields = RecordFields::new(br#"(7,,"say ""hi""")"#);
 /// assert_eq!(fields.integer(), Some(7));
-/// assert_eq!(fields.word(), None);
-/// assert_eq!(fields.word().as_deref(), Some(&br#"say "hi""#[..]));
+/// assert_eq!(fields.value(), None);
+/// assert_eq!(fields.value().as_deref(), Some(&br#"say "hi""#[..]));
 /// ```
 #[derive(Clone, Debug)]
 pub struct RecordFields<'a> {
-    /// What follows, from the first byte of the next value on; `None` behind the last.
+    /// Remaining bytes, from the start of the next value; `None` after the last.
     rest: Option<&'a [u8]>,
 }
 
 impl<'a> RecordFields<'a> {
-    /// Those of a record.
-    pub fn of(record: &'a [u8]) -> Self {
+    /// Reads the values of a record.
+    pub fn new(record: &'a [u8]) -> Self {
         Self { rest: record.strip_prefix(b"(").and_then(|rest| rest.strip_suffix(b")")) }
     }
 
-    /// The next value, if there is one and it is a number.
+    /// The next value, if it is an integer.
     pub fn integer(&mut self) -> Option<i64> {
-        self.word().and_then(|word| number(&word))
+        self.value().and_then(|word| parse_integer(&word))
     }
 
-    /// The next value, if there is one that is not NULL.
-    pub fn word(&mut self) -> Option<Cow<'a, [u8]>> {
+    /// The next value, if it is not NULL.
+    pub fn value(&mut self) -> Option<Cow<'a, [u8]>> {
         self.next().flatten()
     }
 }
@@ -43,7 +44,7 @@ impl<'a> Iterator for RecordFields<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let bytes = self.rest.take()?;
-        let end = end(bytes);
+        let end = value_end(bytes);
         self.rest = bytes.get(end + 1..);
         let value = &bytes[..end];
         Some(match value {
@@ -54,8 +55,8 @@ impl<'a> Iterator for RecordFields<'a> {
     }
 }
 
-/// Where the value that `bytes` begin with ends: at the comma behind it, or with them.
-fn end(bytes: &[u8]) -> usize {
+/// End of the value at the start of `bytes`: the next comma outside quotes, or the end.
+fn value_end(bytes: &[u8]) -> usize {
     let mut is_quoted = false;
     let is_end = |byte: &u8| {
         is_quoted ^= *byte == b'"';
@@ -64,7 +65,7 @@ fn end(bytes: &[u8]) -> usize {
     bytes.iter().position(is_end).unwrap_or(bytes.len())
 }
 
-/// A value without the quotes around it, and with one of each two quotes and backslashes in it.
+/// Removes the quotes around a value and undoubles quotes and backslashes in it.
 fn unquoted(value: &[u8]) -> Vec<u8> {
     let inner = value.strip_prefix(b"\"").unwrap_or(value);
     let inner = inner.strip_suffix(b"\"").unwrap_or(inner);
@@ -80,8 +81,8 @@ fn unquoted(value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The number that `text` is.
-pub(crate) fn number(text: &[u8]) -> Option<i64> {
+/// Parses a decimal integer.
+pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
@@ -92,11 +93,11 @@ mod tests {
     use super::*;
 
     fn fields(record: &[u8]) -> Vec<Option<Vec<u8>>> {
-        RecordFields::of(record).map(|field| field.map(Cow::into_owned)).collect()
+        RecordFields::new(record).map(|field| field.map(Cow::into_owned)).collect()
     }
 
     #[test]
-    fn a_record_is_read_as_the_server_writes_it() {
+    fn record_out_text_is_parsed() {
         let record = br#"(1,,"",a b,"x,y","(a ""b"" \\c)",)"#;
         let expected: [Option<&[u8]>; 7] =
             [Some(b"1"), None, Some(b""), Some(b"a b"), Some(b"x,y"), Some(br#"(a "b" \c)"#), None];
@@ -105,19 +106,19 @@ mod tests {
     }
 
     #[test]
-    fn a_record_in_a_record_comes_out_whole() {
-        let mut outer = RecordFields::of(br#"(7,"(1,""a,b"",""say """"hi"""""")")"#);
+    fn nested_record_is_parsed() {
+        let mut outer = RecordFields::new(br#"(7,"(1,""a,b"",""say """"hi"""""")")"#);
         assert_eq!(outer.integer(), Some(7));
-        let inner = outer.word().unwrap();
-        let mut inner = RecordFields::of(&inner);
+        let inner = outer.value().unwrap();
+        let mut inner = RecordFields::new(&inner);
         assert_eq!(inner.integer(), Some(1));
-        assert_eq!(inner.word().as_deref(), Some(&b"a,b"[..]));
-        assert_eq!(inner.word().as_deref(), Some(&br#"say "hi""#[..]));
-        assert_eq!(inner.word(), None);
+        assert_eq!(inner.value().as_deref(), Some(&b"a,b"[..]));
+        assert_eq!(inner.value().as_deref(), Some(&br#"say "hi""#[..]));
+        assert_eq!(inner.value(), None);
     }
 
-    /// What `record_out` makes of values.
-    fn written(values: &[Option<Vec<u8>>]) -> Vec<u8> {
+    /// Encodes values as `record_out` does.
+    fn encode(values: &[Option<Vec<u8>>]) -> Vec<u8> {
         let mut record = vec![b'('];
         for (at, value) in values.iter().enumerate() {
             if at > 0 {
@@ -139,14 +140,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_come_back_whatever_they_are(
+        fn arbitrary_values_round_trip(
             values in proptest::collection::vec(proptest::option::of(any::<Vec<u8>>()), 1..8),
         ) {
-            prop_assert_eq!(fields(&written(&values)), values);
+            prop_assert_eq!(fields(&encode(&values)), values);
         }
 
         #[test]
-        fn any_bytes_are_read(bytes: Vec<u8>) {
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
             prop_assert!(fields(&bytes).len() <= bytes.len() + 1);
         }
     }

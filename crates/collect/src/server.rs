@@ -1,146 +1,154 @@
-//! One server, and the connection that reads it.
+//! The connection that reads one server.
 
 use std::time::Duration;
 
-use howdah_connect::{Client, QueryError, Target};
+use howdah_connect::{Client, ConnectTarget, QueryError};
 
 use crate::{
-    Activity, CollectError, Overview, Privileges, Reading, Version, View, WaitCounts, activity,
-    prepared::Prepared,
-    view::{Since, chosen},
+    Activity, CollectError, Overview, Privileges, ServerVersion, StatsView, ViewSample, WaitCounts,
+    activity,
+    prepared_query::PreparedQuery,
+    view::{VersionedSql, sql_for_version},
 };
 
-/// Longest that one statement of ours may run or wait for a lock in the server.
+/// `statement_timeout`: limit for one of our statements in the server, lock waits included.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest that we wait for an answer. Longer than the server's own limit, so that a slow server can say
-/// that it is slow, and only one that says nothing loses the connection.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+/// Maximum time to wait for a response. Longer than the server's own limit, so that a slow server
+/// can report a timeout and only a silent one loses the connection.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A connection that reads what a server does.
+/// A connection that reads a server's activity and statistics.
 ///
-/// It is polite: its statements have time limits, are prepared once, and one tick is one statement for
-/// each thing that is shown. It never writes.
+/// It limits its own cost: statements have timeouts and are prepared once, and each sample runs one
+/// statement per kind of data. It never writes.
 #[derive(Debug)]
-pub struct Server {
+pub struct MonitorConnection {
     client: Client,
-    identity: Identity,
+    info: ServerInfo,
     privileges: Privileges,
-    activity: activity::Reader,
-    overview: Prepared,
-    waits: Prepared,
-    views: Vec<Prepared>,
+    activity: activity::ActivityReader,
+    overview: PreparedQuery,
+    waits: PreparedQuery,
+    views: Vec<PreparedQuery>,
 }
 
-/// What does not change while a connection lasts.
+/// Properties of the server that do not change while a connection lasts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
-    /// Its version.
-    pub version: Version,
-    /// When it was started, in microseconds since 1970 by its clock.
+pub struct ServerInfo {
+    /// Server version.
+    pub version: ServerVersion,
+    /// Start time of the server, in microseconds since 1970 by its clock.
     pub started_us: i64,
-    /// The host it was reached by.
+    /// Host of the connection.
     pub host: String,
-    /// The port it was reached by.
+    /// Port of the connection.
     pub port: u16,
-    /// The database of the connection.
+    /// Connected database.
     pub database: String,
     /// `max_connections`.
-    pub connections_max: i64,
-    /// Where its files are, if the role may know.
+    pub max_connections: i64,
+    /// Data directory, if the role may see it.
     pub data_directory: Option<String>,
-    /// The process that serves the connection.
-    pub backend: ServedBy,
+    /// The backend that serves the connection.
+    pub backend: BackendProcess,
 }
 
-/// The process that serves a connection, as the server knows it. A process of this host with that id and
-/// that start is that process, whatever lies between: then the server is here.
+/// The backend that serves a connection, as the server knows it. If a process on this host has the
+/// same id and start time, the server runs on this host, whatever network lies between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServedBy {
-    /// Process id, in the server's own namespace.
+pub struct BackendProcess {
+    /// Process id in the server's pid namespace.
     pub pid: i32,
-    /// When it began, in microseconds since 1970 by the server's clock.
+    /// Start time in microseconds since 1970 by the server's clock.
     pub started_us: i64,
 }
 
-impl Server {
-    /// Connects, and finds out what this server is and what the role may read.
+impl MonitorConnection {
+    /// Connects and reads the server's properties and the role's privileges.
     ///
     /// # Errors
     ///
-    /// No connection could be had, or what answers is not PostgreSQL.
-    pub fn connect(target: &Target) -> Result<Self, CollectError> {
+    /// The connection could not be established, or the peer is not PostgreSQL.
+    pub fn connect(target: &ConnectTarget) -> Result<Self, CollectError> {
         let mut client = Client::connect(target)?;
-        client.set_timeout(Some(ANSWER_TIMEOUT));
-        let version = version(&mut client)?;
-        set_up(&mut client, version)?;
-        let identity = Identity::read(&mut client, version, target)?;
+        client.set_timeout(Some(RESPONSE_TIMEOUT));
+        let version = query_version(&mut client)?;
+        apply_settings(&mut client, version)?;
+        let identity = ServerInfo::read(&mut client, version, target)?;
         let privileges = Privileges::read(&mut client, version)?;
-        let query_bytes_max =
-            setting(&mut client, "track_activity_query_size")?.and_then(|value| bytes_of(&value));
-        let activity = activity::Reader::new(version, query_bytes_max);
-        let overview = Prepared::new("overview", crate::overview::sql(version));
-        let waits = Prepared::new("waits", crate::waits::sql(version));
-        Ok(Self { client, identity, privileges, activity, overview, waits, views: Vec::new() })
+        let query_bytes_max = setting(&mut client, "track_activity_query_size")?
+            .and_then(|value| parse_bytes(&value));
+        let activity = activity::ActivityReader::new(version, query_bytes_max);
+        let overview = PreparedQuery::new("overview", crate::overview::sql(version));
+        let waits = PreparedQuery::new("waits", crate::waits::sql(version));
+        Ok(Self {
+            client,
+            info: identity,
+            privileges,
+            activity,
+            overview,
+            waits,
+            views: Vec::new(),
+        })
     }
 
-    /// What it is.
-    pub fn identity(&self) -> &Identity {
-        &self.identity
+    /// Properties of the server.
+    pub fn info(&self) -> &ServerInfo {
+        &self.info
     }
 
-    /// What the role may read.
+    /// Privileges of the role.
     pub fn privileges(&self) -> &Privileges {
         &self.privileges
     }
 
-    /// Has [`Server::activity`] read the whole texts of all statements from now on. Else a statement that has not
-    /// run for a second yet has its first 200 characters, and says that it is truncated.
-    pub fn want_whole_texts(&mut self) {
-        self.activity.want_whole_texts();
+    /// Makes [`Self::activity`] read complete statement texts from now on. Otherwise a statement
+    /// that has run for less than a second has only its first 200 characters, marked as truncated.
+    pub fn request_full_texts(&mut self) {
+        self.activity.request_full_texts();
     }
 
-    /// Who does what. `idle_texts`: also what idle sessions ran last.
+    /// Reads all sessions. With `idle_texts` idle sessions include their last statement.
     ///
     /// # Errors
     ///
-    /// The statement failed, or the connection did.
+    /// The statement or the connection failed.
     pub fn activity(&mut self, idle_texts: bool) -> Result<Activity, CollectError> {
         self.activity.read(&mut self.client, idle_texts)
     }
 
-    /// What sessions at work wait for, counted in the server.
+    /// Counts the wait events of working sessions, aggregated in the server.
     ///
     /// # Errors
     ///
-    /// As for [`Server::activity`].
+    /// As for [`Self::activity`].
     pub fn waits(&mut self) -> Result<WaitCounts, CollectError> {
-        Ok(WaitCounts::of_result(&self.waits.run(&mut self.client, &[])?))
+        Ok(WaitCounts::from_result(&self.waits.run(&mut self.client, &[])?))
     }
 
-    /// The figures of the whole cluster.
+    /// Reads the cluster-wide figures.
     ///
     /// # Errors
     ///
-    /// As for [`Server::activity`].
+    /// As for [`Self::activity`].
     pub fn overview(&mut self) -> Result<Overview, CollectError> {
         let result = self.overview.run(&mut self.client, &[])?;
-        Overview::of(&result).ok_or(CollectError::NotPostgres { what: "overview" })
+        Overview::from_result(&result).ok_or(CollectError::NotPostgres { what: "overview" })
     }
 
-    /// Reads a view; `None` if a server of this version has no such thing.
+    /// Reads a view; `None` if this server version does not have it.
     ///
     /// # Errors
     ///
-    /// The statement failed: the role may not read it, or an extension is not there. Or the connection
-    /// did.
-    pub fn read(&mut self, view: &'static View) -> Result<Option<Reading>, CollectError> {
-        let version = self.identity.version;
+    /// The statement failed, for lack of a privilege or of an extension, or the connection failed.
+    pub fn read(&mut self, view: &'static StatsView) -> Result<Option<ViewSample>, CollectError> {
+        let version = self.info.version;
         let at = match self.views.iter().position(|known| known.name() == view.name) {
             Some(at) => at,
             None => {
                 let Some(sql) = view.sql(version) else { return Ok(None) };
-                self.views.push(Prepared::new(view.name, sql));
+                self.views.push(PreparedQuery::new(view.name, sql));
                 self.views.len() - 1
             }
         };
@@ -151,17 +159,21 @@ impl Server {
                 _ => error,
             }
         })?;
-        Ok(Some(view.reading(&result, version)))
+        Ok(Some(view.sample(&result, version)))
     }
 }
 
-impl Identity {
-    fn read(client: &mut Client, version: Version, target: &Target) -> Result<Self, CollectError> {
+impl ServerInfo {
+    fn read(
+        client: &mut Client,
+        version: ServerVersion,
+        target: &ConnectTarget,
+    ) -> Result<Self, CollectError> {
         let sql = "SELECT (date_part('epoch', pg_postmaster_start_time()) * 1e6)::int8, \
             current_setting('max_connections'), current_database(), pg_backend_pid(), \
             (SELECT (date_part('epoch', backend_start) * 1e6)::int8 FROM pg_stat_activity \
             WHERE pid = pg_backend_pid())";
-        let results = client.query(sql).map_err(CollectError::query("the server's start"))?;
+        let results = client.query(sql).map_err(CollectError::query("the server's start time"))?;
         let row = results.first().and_then(|result| result.rows.first());
         let row = row.ok_or(CollectError::NotPostgres { what: "start time" })?;
         let number = |at| row.text(at).and_then(|text| text.parse().ok());
@@ -174,9 +186,9 @@ impl Identity {
             database: row
                 .text(2)
                 .map_or_else(|| target.database().to_owned(), std::borrow::Cow::into_owned),
-            connections_max: number(1).unwrap_or(0),
+            max_connections: number(1).unwrap_or(0),
             data_directory: setting(client, "data_directory")?,
-            backend: ServedBy {
+            backend: BackendProcess {
                 pid: number(3).and_then(|pid| pid.try_into().ok()).unwrap_or(0),
                 started_us: number(4).unwrap_or(0),
             },
@@ -184,45 +196,46 @@ impl Identity {
     }
 }
 
-/// The version of the server itself: a pooler in front may give another in its greeting.
-fn version(client: &mut Client) -> Result<Version, CollectError> {
+/// Version of the server itself: a pooler in between may report another in its startup message.
+fn query_version(client: &mut Client) -> Result<ServerVersion, CollectError> {
     let text = client
         .one_value("SELECT current_setting('server_version_num')")
         .map_err(CollectError::query("the server's version"))?;
     let number = text.and_then(|text| text.parse().ok());
-    number.map(Version).ok_or(CollectError::NotPostgres { what: "version" })
+    number.map(ServerVersion).ok_or(CollectError::NotPostgres { what: "version" })
 }
 
-/// Sets what the connection needs: limits for us, and bytes as they are. In `SQL_ASCII` the server sends
-/// texts of other databases unconverted, where it would else refuse the whole row set for one bad byte.
-fn set_up(client: &mut Client, version: Version) -> Result<(), CollectError> {
-    const SETTINGS: &[&[Since]] = &[
+/// Applies the connection's settings: limits for us, and texts as raw bytes. With `SQL_ASCII` the
+/// server sends texts of other databases unconverted; otherwise one invalid byte would fail the
+/// whole result.
+fn apply_settings(client: &mut Client, version: ServerVersion) -> Result<(), CollectError> {
+    const SETTINGS: &[&[VersionedSql]] = &[
         &[(9, "client_encoding = 'SQL_ASCII'")],
         &[(9, "default_transaction_read_only = on")],
         &[(9, "lock_timeout = '1s'")],
-        // Before 12 the shortest exact form of a number had to be asked for.
+        // Before version 12 the shortest exact form of a float had to be requested.
         &[(9, "extra_float_digits = 3"), (12, "")],
-        // Compiling costs more than such statements ever win by it.
+        // JIT compilation costs more than it can save for such statements.
         &[(9, ""), (11, "jit = off")],
-        // The statements are read many times, and their plans do not depend on values.
+        // The statements run many times, and their plans do not depend on parameter values.
         &[(9, ""), (12, "plan_cache_mode = force_generic_plan")],
     ];
     let mut sql = format!("SET statement_timeout = {}", STATEMENT_TIMEOUT.as_millis());
-    for setting in SETTINGS.iter().filter_map(|list| chosen(list, version)) {
+    for setting in SETTINGS.iter().filter_map(|list| sql_for_version(list, version)) {
         sql.push_str("; SET ");
         sql.push_str(setting);
     }
-    sql.push_str(KEEP_MEMORY);
+    sql.push_str(RAISE_MMAP_THRESHOLD);
     client.query(&sql).map(drop).map_err(CollectError::query("settings of the connection"))
 }
 
-/// Has the server's process keep the memory that a reading needs. The C library's allocator gives back what is free
-/// at each statement's end, so that each reading touches megabytes of fresh pages: half of what it costs. It no longer
-/// does once a block of that size was freed (mallopt(3), `M_MMAP_THRESHOLD`: "dynamic mmap threshold"); elsewhere than
-/// with glibc this is a string that is made once.
-const KEEP_MEMORY: &str = "; SELECT length(repeat(' ', 8388608))";
+/// Makes the backend keep the memory that a sample needs. By default malloc returns free memory to
+/// the system at the end of each statement, so that each sample faults in megabytes of fresh pages:
+/// half of its cost. Freeing one block of this size raises the threshold for that (mallopt(3),
+/// `M_MMAP_THRESHOLD`: "dynamic mmap threshold"). Without glibc it only builds a string once.
+const RAISE_MMAP_THRESHOLD: &str = "; SELECT length(repeat(' ', 8388608))";
 
-/// A setting; `None` if the server does not know it or the role may not.
+/// Value of a setting; `None` if the server does not know it or the role may not read it.
 fn setting(client: &mut Client, name: &str) -> Result<Option<String>, CollectError> {
     match client.one_value(&format!("SELECT current_setting('{name}')")) {
         Ok(value) => Ok(value),
@@ -231,8 +244,8 @@ fn setting(client: &mut Client, name: &str) -> Result<Option<String>, CollectErr
     }
 }
 
-/// The bytes of a setting such as `1kB`, in the units that `SHOW` gives for bytes.
-fn bytes_of(text: &str) -> Option<usize> {
+/// Parses a size setting such as `1kB`, in the units that `SHOW` uses.
+fn parse_bytes(text: &str) -> Option<usize> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: usize = text[..digits].parse().ok()?;
     let factor = match &text[digits..] {
@@ -246,9 +259,9 @@ fn bytes_of(text: &str) -> Option<usize> {
 }
 
 #[test]
-fn sizes_are_read_as_the_server_writes_them() {
-    assert_eq!(bytes_of("1kB"), Some(1024));
-    assert_eq!(bytes_of("1500B"), Some(1500));
-    assert_eq!(bytes_of("1024"), Some(1024));
-    assert_eq!(bytes_of("many"), None);
+fn setting_sizes_are_parsed() {
+    assert_eq!(parse_bytes("1kB"), Some(1024));
+    assert_eq!(parse_bytes("1500B"), Some(1500));
+    assert_eq!(parse_bytes("1024"), Some(1024));
+    assert_eq!(parse_bytes("many"), None);
 }

@@ -1,25 +1,26 @@
-//! Ending statements and sessions, and only those that were meant.
+//! Cancels statements and terminates sessions, and only the intended ones.
 //!
-//! Between the moment a person decides and the moment a signal is sent a process may have ended and its id
-//! gone to another. So the statement that signals looks again, in the server, whether process, start and
-//! statement are still the same. What is left is the time between that look and the signal inside the
-//! server, which its own source admits (`pg_signal_backend` in `signalfuncs.c`).
+//! Between a person's decision and the signal, the process may have ended and its id been reused.
+//! The signalling statement therefore checks in the server that process, start time and statement
+//! are unchanged. What remains is the time between this check and the signal inside the server,
+//! which PostgreSQL documents itself (`pg_signal_backend` in `signalfuncs.c`).
 
-use howdah_connect::{Client, QueryError, Target};
+use howdah_connect::{Client, ConnectTarget, QueryError};
 
-use crate::{Backend, CollectError};
+use crate::{BackendActivity, CollectError};
 
-/// What to do to a session.
+/// What to do with a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Action {
-    /// End its statement. A session that runs none, one idle in its transaction too, is left alone.
+pub enum SignalAction {
+    /// Cancels its statement. Has no effect on a session that runs none, such as one idle in
+    /// transaction.
     Cancel,
-    /// End the session, with its transaction.
+    /// Terminates the session and its transaction.
     Terminate,
 }
 
-impl Action {
-    /// The verb.
+impl SignalAction {
+    /// The verb shown to users.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cancel => "cancel",
@@ -35,99 +36,102 @@ impl Action {
     }
 }
 
-/// Whom a signal is for: one statement of one session.
+/// Target of a signal: a session, or one statement of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SignalTarget {
     /// Process id.
     pub pid: i32,
-    /// When the session began, in microseconds since 1970.
+    /// Start time of the session, in microseconds since 1970.
     pub started_us: i64,
-    /// When the statement began; `None` if whatever the session does is meant.
+    /// Start time of the statement; `None` to signal the session whatever it runs.
     pub query_started_us: Option<i64>,
 }
 
 impl SignalTarget {
-    /// The statement that this session runs.
-    pub fn statement_of(backend: &Backend) -> Self {
-        Self { query_started_us: backend.query_started_us, ..Self::session_of(backend) }
+    /// Targets the statement that this session runs.
+    pub fn for_statement(backend: &BackendActivity) -> Self {
+        Self { query_started_us: backend.query_started_us, ..Self::for_session(backend) }
     }
 
-    /// This session, whatever it does.
-    pub fn session_of(backend: &Backend) -> Self {
+    /// Targets this session, whatever it runs.
+    pub fn for_session(backend: &BackendActivity) -> Self {
         Self { pid: backend.pid, started_us: backend.started_us, query_started_us: None }
     }
 }
 
-/// What became of a signal.
+/// Outcome of a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Signalled {
-    /// It was sent.
+pub enum SignalOutcome {
+    /// The signal was sent.
     Sent,
-    /// That session, or that statement, is over. Nothing was sent.
+    /// The session or statement has ended. Nothing was sent.
     Gone,
-    /// The server could not send it: the process ended just then.
+    /// The server failed to send it: the process ended just then.
     NotSent,
-    /// The server refused, in its words, and with its code.
+    /// The server refused.
     Refused {
-        /// What the server said.
+        /// The server's message.
         message: String,
         /// SQLSTATE; 42501 is a missing privilege.
         sqlstate: String,
     },
 }
 
-/// A connection of its own for signals: it works when the one that reads is stuck.
+/// A separate connection for signals: it works while the sampling connection is stuck.
 #[derive(Debug)]
-pub struct Signals {
+pub struct SignalConnection {
     client: Client,
 }
 
-impl Signals {
+impl SignalConnection {
     /// Connects.
     ///
     /// # Errors
     ///
-    /// No connection could be had.
-    pub fn connect(target: &Target) -> Result<Self, CollectError> {
+    /// The connection could not be established.
+    pub fn connect(target: &ConnectTarget) -> Result<Self, CollectError> {
         let mut client = Client::connect(target)?;
         client.set_timeout(Some(std::time::Duration::from_secs(10)));
-        // For the exact times that sessions are known by, in servers before 12.
+        // Servers before 12 need it to return exact start times, which identify sessions.
         client
             .query("SET statement_timeout = '5s'; SET extra_float_digits = 3")
             .map_err(CollectError::query("settings of the connection"))?;
         Ok(Self { client })
     }
 
-    /// Sends one signal, if the one it is for is still there.
+    /// Sends one signal if its target still exists.
     ///
     /// # Errors
     ///
-    /// The connection failed; whether the signal was sent is not known then.
+    /// The connection failed; the signal may or may not have been sent.
     pub fn send(
         &mut self,
-        action: Action,
-        suspect: SignalTarget,
-    ) -> Result<Signalled, CollectError> {
+        action: SignalAction,
+        signal_target: SignalTarget,
+    ) -> Result<SignalOutcome, CollectError> {
         let sql = format!(
             "SELECT {}(a.pid) FROM pg_stat_activity a WHERE a.pid = $1::int4 \
              AND (date_part('epoch', a.backend_start) * 1e6)::int8 = $2::int8 \
              AND ($3::int8 IS NULL OR (date_part('epoch', a.query_start) * 1e6)::int8 = $3::int8)",
             action.function()
         );
-        let pid = suspect.pid.to_string();
-        let started = suspect.started_us.to_string();
-        let query_started = suspect.query_started_us.map(|us| us.to_string());
+        let pid = signal_target.pid.to_string();
+        let started = signal_target.started_us.to_string();
+        let query_started = signal_target.query_started_us.map(|us| us.to_string());
         let values = [Some(pid.as_str()), Some(started.as_str()), query_started.as_deref()];
         match self.client.query_with(&sql, &values) {
             Ok(result) => Ok(match result.rows.first().and_then(|row| row.bytes(0)) {
-                None => Signalled::Gone,
-                Some(b"t") => Signalled::Sent,
-                Some(_) => Signalled::NotSent,
+                None => SignalOutcome::Gone,
+                Some(b"t") => SignalOutcome::Sent,
+                Some(_) => SignalOutcome::NotSent,
             }),
-            Err(QueryError::Sql(error)) if !error.ends_session() => Ok(Signalled::Refused {
-                message: crate::text::shown(&error.message, crate::text::Lines::Join).into_owned(),
-                sqlstate: error.sqlstate.to_string(),
-            }),
+            Err(QueryError::Sql(error)) if !error.closes_connection() => {
+                Ok(SignalOutcome::Refused {
+                    message: crate::text::sanitized(&error.message, crate::text::LineBreaks::Join)
+                        .into_owned(),
+                    sqlstate: error.sqlstate.to_string(),
+                })
+            }
             Err(error) => Err(CollectError::query("the signal")(error)),
         }
     }

@@ -1,61 +1,60 @@
-//! Text that other people wrote, made safe to show.
+//! Sanitizes text written by other users.
 //!
 //! `pg_stat_activity.query` is bytes in the encoding of *that session's* database, which the server
-//! neither checks nor converts. And it is hostile: any user can put an escape sequence for the terminal of
-//! whoever watches into a comment.
+//! neither validates nor converts. It is also untrusted: any user can put a terminal escape
+//! sequence into a comment.
 
 use std::{borrow::Cow, sync::Arc};
 
 use encoding_rs::Encoding;
 
-/// The text of a statement, as the server has it.
+/// Text of a statement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SqlText {
-    shown: Arc<str>,
-    /// The same on one line. Every picture and every table has it, so it is made once.
+    text: Arc<str>,
+    /// The text on one line. Every screen and table uses it, so it is computed once.
     line: Arc<str>,
-    /// The server cut it at `track_activity_query_size`, or may have.
+    /// The server truncated it at `track_activity_query_size`, or may have.
     pub is_truncated: bool,
-    /// What is shown is, character by character, what was sent.
+    /// Whether sanitizing changed nothing: the text is what the client sent.
     pub is_exact: bool,
 }
 
 impl SqlText {
-    /// Makes of the bytes of a `query` column a text that is safe to show. `encoding` is that of the
-    /// session's database; `bytes_max` the most bytes the server keeps, `track_activity_query_size`.
+    /// Sanitizes the bytes of a `query` column. `encoding` is that of the session's database;
+    /// `bytes_max` is the server's limit, `track_activity_query_size`.
     pub fn new(bytes: &[u8], encoding: Option<&str>, bytes_max: Option<usize>) -> Self {
-        // A cut falls between characters, of which the longest has four bytes.
+        // The server truncates between characters, of which the longest has four bytes.
         let is_truncated = bytes_max.is_some_and(|max| bytes.len() + 4 >= max);
         let (decoded, is_decoded) = decode(bytes, encoding);
-        let shown = shown(&decoded, Lines::Keep);
-        Self::safe(&shown, is_truncated, is_decoded && shown == decoded)
+        let shown = sanitized(&decoded, LineBreaks::Keep);
+        Self::from_sanitized(&shown, is_truncated, is_decoded && shown == decoded)
     }
 
-    /// A text that was shown before and comes back from a file: made safe once more, for whoever wrote the
-    /// file may not have been us.
-    pub fn restored(text: &str, is_truncated: bool, is_exact: bool) -> Self {
-        let shown = shown(text, Lines::Keep);
-        Self::safe(&shown, is_truncated, is_exact && shown == text)
+    /// Restores a text from a file. It is sanitized again, since the file may come from elsewhere.
+    pub fn from_recording(text: &str, is_truncated: bool, is_exact: bool) -> Self {
+        let shown = sanitized(text, LineBreaks::Keep);
+        Self::from_sanitized(&shown, is_truncated, is_exact && shown == text)
     }
 
-    fn safe(shown: &str, is_truncated: bool, is_exact: bool) -> Self {
-        let line = joined(shown);
+    fn from_sanitized(shown: &str, is_truncated: bool, is_exact: bool) -> Self {
+        let line = single_line(shown);
         let shown: Arc<str> = shown.into();
         let line = if line == *shown { Arc::clone(&shown) } else { line.into() };
-        Self { shown, line, is_truncated, is_exact }
+        Self { text: shown, line, is_truncated, is_exact }
     }
 
-    /// The text. No control character is in it but line feed and tab.
+    /// The sanitized text. Its only control characters are line feed and tab.
     pub fn as_str(&self) -> &str {
-        &self.shown
+        &self.text
     }
 
-    /// The text, shared.
+    /// The sanitized text, shared.
     pub fn to_shared(&self) -> Arc<str> {
-        Arc::clone(&self.shown)
+        Arc::clone(&self.text)
     }
 
-    /// The text on one line, each run of white space a single space.
+    /// The text on one line, with each run of white space as a single space.
     pub fn one_line(&self) -> String {
         self.line.as_ref().to_owned()
     }
@@ -66,8 +65,8 @@ impl SqlText {
     }
 }
 
-/// A text on one line, each run of white space a single space.
-fn joined(text: &str) -> String {
+/// Joins a text into one line, with each run of white space as a single space.
+fn single_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for word in text.split_whitespace() {
         if !line.is_empty() {
@@ -78,9 +77,9 @@ fn joined(text: &str) -> String {
     line
 }
 
-/// The characters of `bytes`, and whether all of them were characters.
+/// Decodes `bytes`, and returns whether all of them were valid.
 fn decode<'a>(bytes: &'a [u8], encoding: Option<&str>) -> (Cow<'a, str>, bool) {
-    match encoding.and_then(label) {
+    match encoding.and_then(encoding_for) {
         None => match str::from_utf8(bytes) {
             Ok(text) => (text.into(), true),
             Err(_) => (String::from_utf8_lossy(bytes), false),
@@ -92,9 +91,9 @@ fn decode<'a>(bytes: &'a [u8], encoding: Option<&str>) -> (Cow<'a, str>, bool) {
     }
 }
 
-/// What the WHATWG calls an encoding of PostgreSQL's (manual, "Character Set Support"); `None` for UTF-8
-/// and for what has no counterpart, which is read as UTF-8.
-fn label(name: &str) -> Option<&'static Encoding> {
+/// Maps a PostgreSQL encoding (manual, "Character Set Support") to its WHATWG counterpart; `None`
+/// for UTF-8 and for encodings without one, which are read as UTF-8.
+fn encoding_for(name: &str) -> Option<&'static Encoding> {
     let label: &[u8] = match name {
         "LATIN1" => b"iso-8859-1",
         "LATIN2" => b"iso-8859-2",
@@ -135,26 +134,26 @@ fn label(name: &str) -> Option<&'static Encoding> {
     Encoding::for_label(label)
 }
 
-/// `text` on one line, without what could steer a terminal.
-pub fn shown_line(text: &str) -> Cow<'_, str> {
-    shown(text, Lines::Join)
+/// Returns `text` on one line, without terminal control characters.
+pub fn sanitized_line(text: &str) -> Cow<'_, str> {
+    sanitized(text, LineBreaks::Join)
 }
 
-/// What becomes of line feeds and tabs.
+/// Treatment of line feeds and tabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lines {
-    /// They stay.
+pub(crate) enum LineBreaks {
+    /// Keep them.
     Keep,
-    /// Each becomes a space.
+    /// Replace each by a space.
     Join,
 }
 
-/// `text` without what could move a terminal's cursor, change its state, or reorder what a person reads:
-/// control characters become their pictures (`␛`), those that turn the direction of writing and those
-/// without width become `�`. A text without any of them is given back as it is.
-pub(crate) fn shown(text: &str, lines: Lines) -> Cow<'_, str> {
+/// Replaces everything in `text` that could move a terminal's cursor, change its state, or reorder
+/// what is read: control characters become their symbols (`␛`), bidirectional controls and
+/// zero-width characters become `�`. Text without any of them is returned unchanged.
+pub(crate) fn sanitized(text: &str, lines: LineBreaks) -> Cow<'_, str> {
     let replacement = |c: char| match c {
-        '\n' | '\t' if lines == Lines::Keep => None,
+        '\n' | '\t' if lines == LineBreaks::Keep => None,
         '\n' | '\t' | '\r' => Some(' '),
         '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(c)),
         '\x7f' => Some('␡'),
@@ -185,11 +184,11 @@ mod tests {
         let text = SqlText::new(b"select 1 /* \x1b]52;c;aGk=\x07 \xc2\x9b2J */", None, None);
         assert_eq!(text.as_str(), "select 1 /* ␛]52;c;aGk=␇ \u{fffd}2J */");
         assert!(!text.is_exact);
-        assert_eq!(shown("a\u{202e}b", Lines::Keep), "a\u{fffd}b");
+        assert_eq!(sanitized("a\u{202e}b", LineBreaks::Keep), "a\u{fffd}b");
     }
 
     #[test]
-    fn a_text_is_read_in_its_own_encoding() {
+    fn text_is_decoded_in_its_own_encoding() {
         let latin = SqlText::new(b"select 'caf\xe9'", Some("LATIN1"), None);
         assert_eq!((latin.as_str(), latin.is_exact), ("select 'café'", true));
         let broken = SqlText::new(b"select 'caf\xe9'", Some("UTF8"), None);
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_the_server_s_buffer_is_taken_for_cut() {
+    fn text_that_fills_server_buffer_counts_as_truncated() {
         assert!(SqlText::new(&[b'x'; 1023], None, Some(1024)).is_truncated);
         assert!(SqlText::new(&[b'x'; 1020], None, Some(1024)).is_truncated);
         assert!(!SqlText::new(&[b'x'; 1019], None, Some(1024)).is_truncated);
@@ -212,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_steers_a_terminal_is_left(bytes: Vec<u8>, latin: bool) {
+        fn no_control_characters_remain(bytes: Vec<u8>, latin: bool) {
             let text = SqlText::new(&bytes, latin.then_some("LATIN1"), None);
             prop_assert!(text.as_str().chars().all(|c| matches!(c, '\n' | '\t') || !c.is_control()));
             prop_assert!(!text.one_line().contains(['\n', '\t']));

@@ -1,25 +1,25 @@
-//! The version of a server, as statements choose by it.
+//! Server versions, which select the statements to use.
 
 use std::fmt;
 
-/// A server's version as `server_version_num` has it: 170002 is 17.2, 90624 is 9.6.24.
+/// A server version in the format of `server_version_num`: 170002 is 17.2, 90624 is 9.6.24.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(pub u32);
+pub struct ServerVersion(pub u32);
 
-impl Version {
-    /// The first release of a major: `Version::major(17)` is 17.0, `Version::major(9)` is 9.0.
-    pub const fn of_major(major: u32) -> Self {
+impl ServerVersion {
+    /// The first release of a major version: `from_major(17)` is 17.0, `from_major(9)` is 9.0.
+    pub const fn from_major(major: u32) -> Self {
         Self(major * 10_000)
     }
 
-    /// The number in front: 17, or 9.
+    /// The first number: 17, or 9.
     pub const fn major(self) -> u32 {
         self.0 / 10_000
     }
 }
 
-/// As people write it: `17.2`, `9.6.24`.
-impl fmt::Display for Version {
+/// Formats the version as released: `17.2`, `9.6.24`.
+impl fmt::Display for ServerVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(number) = *self;
         match self.major() {
@@ -30,8 +30,8 @@ impl fmt::Display for Version {
 }
 
 #[test]
-fn versions_read_as_people_write_them() {
-    assert_eq!(Version(170_002).to_string(), "17.2");
-    assert_eq!(Version(90_624).to_string(), "9.6.24");
-    assert!(Version::of_major(17) <= Version(170_000));
+fn versions_are_displayed_as_released() {
+    assert_eq!(ServerVersion(170_002).to_string(), "17.2");
+    assert_eq!(ServerVersion(90_624).to_string(), "9.6.24");
+    assert!(ServerVersion::from_major(17) <= ServerVersion(170_000));
 }

@@ -1,175 +1,180 @@
-//! A view: a table that a server can be asked for, described once for every version.
+//! Statistics views, each described once for all server versions.
 
 use std::{fmt::Write as _, sync::Arc};
 
-use howdah_connect::{ResultSet, Row};
+use howdah_connect::{ResultRow, ResultSet};
 
 use crate::{
-    Cell, Unit, Version,
-    text::{Lines, shown},
+    ColumnUnit, ServerVersion, ViewCell,
+    text::{LineBreaks, sanitized},
 };
 
-/// What a column's number means over time.
+/// How a column's value behaves over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Meaning {
-    /// Part of what tells one row from another.
+pub enum ColumnKind {
+    /// Part of the row's identity.
     Key,
-    /// What holds now.
+    /// A current value.
     Gauge,
-    /// A sum since some start: what people want to see is how fast it grows.
+    /// A sum since a reset, shown as a rate.
     Counter,
 }
 
-/// SQL that holds from a major version on. The last of a list whose version is not above the server's
-/// counts; an empty text says that the server has no such thing any more.
-pub(crate) type Since = (u32, &'static str);
+/// SQL valid from a major version on. In a list, the last entry not newer than the server applies;
+/// empty SQL means that the server no longer has the item.
+pub(crate) type VersionedSql = (u32, &'static str);
 
 /// A column of a view.
 #[derive(Debug)]
-pub struct Column {
-    /// Its name, in SQL, in files, in filters.
+pub struct ViewColumn {
+    /// Name in SQL, files and filters.
     pub name: &'static str,
-    /// What stands above it on a screen.
+    /// Title on screens.
     pub title: &'static str,
-    /// What its numbers count.
-    pub unit: Unit,
-    /// What they mean over time.
-    pub meaning: Meaning,
-    /// Where it comes from.
-    pub(crate) sql: &'static [Since],
-    /// What it is, in a sentence.
+    /// Unit of its values.
+    pub unit: ColumnUnit,
+    /// How its values behave over time.
+    pub kind: ColumnKind,
+    /// Source expression by server version.
+    pub(crate) sql: &'static [VersionedSql],
+    /// Description in one sentence.
     pub help: &'static str,
 }
 
-impl Column {
-    /// Part of what tells one row from another.
+impl ViewColumn {
+    /// A column that is part of the row's identity.
     pub(crate) const fn key(
         name: &'static str,
         title: &'static str,
-        sql: &'static [Since],
+        sql: &'static [VersionedSql],
         help: &'static str,
     ) -> Self {
-        Self { name, title, unit: Unit::Text, meaning: Meaning::Key, sql, help }
+        Self { name, title, unit: ColumnUnit::Text, kind: ColumnKind::Key, sql, help }
     }
 
-    /// What holds now.
+    /// A column with a current value.
     pub(crate) const fn gauge(
         name: &'static str,
         title: &'static str,
-        unit: Unit,
-        sql: &'static [Since],
+        unit: ColumnUnit,
+        sql: &'static [VersionedSql],
         help: &'static str,
     ) -> Self {
-        Self { name, title, unit, meaning: Meaning::Gauge, sql, help }
+        Self { name, title, unit, kind: ColumnKind::Gauge, sql, help }
     }
 
-    /// A sum, shown as its growth per second.
+    /// A counter column, shown as growth per second.
     pub(crate) const fn counter(
         name: &'static str,
         title: &'static str,
-        unit: Unit,
-        sql: &'static [Since],
+        unit: ColumnUnit,
+        sql: &'static [VersionedSql],
         help: &'static str,
     ) -> Self {
-        Self { name, title, unit, meaning: Meaning::Counter, sql, help }
+        Self { name, title, unit, kind: ColumnKind::Counter, sql, help }
     }
 }
 
-/// A table that a server can be asked for.
+/// A table that can be read from a server.
 #[derive(Debug)]
-pub struct View {
-    /// Its name, as on the command line.
+pub struct StatsView {
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it shows, in a sentence.
+    /// Description in one sentence.
     pub help: &'static str,
-    /// Its columns, from the left.
-    pub columns: &'static [Column],
-    /// What stands behind `FROM`.
-    pub(crate) from: &'static [Since],
-    /// The column to sort by, the greatest first, unless somebody says otherwise.
+    /// Columns from left to right.
+    pub columns: &'static [ViewColumn],
+    /// The FROM clause by server version.
+    pub(crate) from: &'static [VersionedSql],
+    /// Default sort column, in descending order.
     pub order: &'static str,
-    /// The columns that a narrow screen shows first, the most important first. The others follow by position.
-    pub essentials: &'static [&'static str],
-    /// It shows the database of the connection, not the whole cluster.
-    pub is_of_database: bool,
-    /// The extension that it is of, if it is none of the server's own.
+    /// Columns that a narrow screen shows first, most important first. The others follow in order.
+    pub essential_columns: &'static [&'static str],
+    /// Whether it covers only the connected database instead of the whole cluster.
+    pub is_per_database: bool,
+    /// The extension that provides it, if any.
     pub(crate) extension: Option<&'static str>,
 }
 
-/// What a view said at one moment.
+/// Rows of a view at one moment.
 #[derive(Clone, Debug)]
-pub struct Reading {
-    /// The view.
-    pub view: &'static View,
+pub struct ViewSample {
+    /// The sampled view.
+    pub view: &'static StatsView,
     /// The server's clock, in microseconds since 1970.
     pub taken_us: i64,
-    /// A row has a cell for each column of the view.
-    pub rows: Arc<[Box<[Cell]>]>,
+    /// Rows with one cell per column of the view.
+    pub rows: Arc<[Box<[ViewCell]>]>,
 }
 
-impl View {
-    /// The place of a column.
+impl StatsView {
+    /// Index of a column.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.name == name)
     }
 
-    /// Whether a server of this version has it.
-    pub fn exists_in(&self, version: Version) -> bool {
-        self.source(version).is_some()
+    /// Whether this server version has the view.
+    pub fn exists_in(&self, version: ServerVersion) -> bool {
+        self.source_in(version).is_some()
     }
 
-    fn source(&self, version: Version) -> Option<&'static str> {
-        chosen(self.from, version)
+    fn source_in(&self, version: ServerVersion) -> Option<&'static str> {
+        sql_for_version(self.from, version)
     }
 
-    /// The statement that reads it. Its first column is the server's clock; then come those columns that
-    /// a server of this version has. `None` if it has none of it.
-    pub fn sql(&self, version: Version) -> Option<String> {
-        let from = self.source(version)?;
+    /// Builds the statement that reads it: the server's clock, then the columns that this version
+    /// has. `None` if the version lacks the view.
+    pub fn sql(&self, version: ServerVersion) -> Option<String> {
+        let from = self.source_in(version)?;
         let mut sql =
             "SELECT (date_part('epoch', clock_timestamp()) * 1e6)::int8 AS taken_us".to_owned();
         for column in self.columns {
-            if let Some(expression) = chosen(column.sql, version) {
-                write!(sql, ", {expression} AS {}", column.name).expect("a String takes all");
+            if let Some(expression) = sql_for_version(column.sql, version) {
+                write!(sql, ", {expression} AS {}", column.name)
+                    .expect("writing to a String cannot fail");
             }
         }
-        write!(sql, " FROM {from}").expect("a String takes all");
+        write!(sql, " FROM {from}").expect("writing to a String cannot fail");
         Some(sql)
     }
 
-    /// Makes a reading of a result of [`View::sql`].
-    pub(crate) fn reading(&'static self, result: &ResultSet, version: Version) -> Reading {
-        let number = |row: &Row| row.text(0)?.parse().ok();
+    /// Builds a sample from the result of [`StatsView::sql`].
+    pub(crate) fn sample(&'static self, result: &ResultSet, version: ServerVersion) -> ViewSample {
+        let number = |row: &ResultRow| row.text(0)?.parse().ok();
         let taken_us = result.rows.first().and_then(number).unwrap_or(0);
         let rows = result.rows.iter().map(|row| {
             let mut place = 0;
-            let cell = |column: &Column| {
-                if chosen(column.sql, version).is_none() {
-                    return Cell::Unavailable;
+            let cell = |column: &ViewColumn| {
+                if sql_for_version(column.sql, version).is_none() {
+                    return ViewCell::Unavailable;
                 }
                 place += 1;
-                row.bytes(place).map_or(Cell::Null, |bytes| column.unit.cell(bytes))
+                row.bytes(place).map_or(ViewCell::Null, |bytes| column.unit.parse_cell(bytes))
             };
             self.columns.iter().map(cell).collect()
         });
-        Reading { view: self, taken_us, rows: rows.collect() }
+        ViewSample { view: self, taken_us, rows: rows.collect() }
     }
 }
 
-/// What of a list of SQL holds in this version.
-pub(crate) fn chosen(list: &'static [Since], version: Version) -> Option<&'static str> {
-    let holds = |since: &&Since| Version::of_major(since.0) <= version;
+/// Selects the SQL for a server version.
+pub(crate) fn sql_for_version(
+    list: &'static [VersionedSql],
+    version: ServerVersion,
+) -> Option<&'static str> {
+    let holds = |since: &&VersionedSql| ServerVersion::from_major(since.0) <= version;
     list.iter().rfind(holds).map(|(_, sql)| *sql).filter(|sql| !sql.is_empty())
 }
 
-impl Unit {
-    /// The cell of a value in the text form of its type.
-    fn cell(self, bytes: &[u8]) -> Cell {
+impl ColumnUnit {
+    /// Parses a value in the text format of its type.
+    fn parse_cell(self, bytes: &[u8]) -> ViewCell {
         let text = String::from_utf8_lossy(bytes);
-        let number = || text.parse().map(Cell::Integer).or_else(|_| text.parse().map(Cell::Real));
+        let number =
+            || text.parse().map(ViewCell::Integer).or_else(|_| text.parse().map(ViewCell::Real));
         match self {
-            Self::Text => Cell::Text(shown(&text, Lines::Join).into()),
-            _ => number().unwrap_or(Cell::Null),
+            Self::Text => ViewCell::Text(sanitized(&text, LineBreaks::Join).into()),
+            _ => number().unwrap_or(ViewCell::Null),
         }
     }
 }
@@ -180,9 +185,9 @@ mod tests {
     use crate::VIEWS;
 
     #[test]
-    fn the_last_that_is_not_too_new_counts() {
-        const LIST: &[Since] = &[(10, "a"), (14, "b"), (17, "")];
-        let of = |major| chosen(LIST, Version::of_major(major));
+    fn newest_supported_sql_is_used() {
+        const LIST: &[VersionedSql] = &[(10, "a"), (14, "b"), (17, "")];
+        let of = |major| sql_for_version(LIST, ServerVersion::from_major(major));
         assert_eq!(
             [of(9), of(10), of(13), of(16), of(17)],
             [None, Some("a"), Some("a"), Some("b"), None]
@@ -190,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn every_view_can_be_sorted_and_told_apart() {
+    fn views_have_sort_and_key_columns() {
         for view in VIEWS {
             assert!(view.column(view.order).is_some(), "{}", view.name);
-            for name in view.essentials {
+            for name in view.essential_columns {
                 assert!(view.column(name).is_some(), "{}: {name}", view.name);
             }
             assert!(
-                view.columns.iter().any(|column| column.meaning == Meaning::Key),
+                view.columns.iter().any(|column| column.kind == ColumnKind::Key),
                 "{}",
                 view.name
             );

@@ -1,7 +1,8 @@
-//! The views, a file for each thing they are about.
+//! The views, one file per topic.
 //!
-//! Which version has which column is from the manual's chapter "The Cumulative Statistics System" and the
-//! release notes of each major; tests read every view of every major that is at hand.
+//! Which version has which column comes from the manual's chapter "The Cumulative Statistics
+//! System" and the release notes of each major version; tests read every view on every installed
+//! major version.
 
 mod databases;
 mod io;
@@ -13,10 +14,10 @@ mod statements;
 mod vacuum;
 mod wal;
 
-use crate::View;
+use crate::StatsView;
 
-/// Every view there is.
-pub static VIEWS: &[View] = &[
+/// All views.
+pub static VIEWS: &[StatsView] = &[
     databases::DATABASES,
     relations::TABLES,
     relations::INDEXES,

@@ -1,31 +1,32 @@
-//! What sessions at work wait for, counted in the server: a few short rows, so that it may be asked often.
+//! Wait events of working sessions, counted in the server: a few short rows that are cheap to read
+//! often.
 
 use std::sync::Arc;
 
 use howdah_connect::ResultSet;
 
 use crate::{
-    Activity, Backend, Kind, State, Version, Wait,
-    text::shown_line,
-    view::{Since, chosen},
+    Activity, BackendActivity, BackendState, BackendType, BackendWait, ServerVersion,
+    text::sanitized_line,
+    view::{VersionedSql, sql_for_version},
 };
 
-/// How many sessions at work were in which wait, at one moment. The same wait stands there once.
+/// Number of working sessions per wait event at one moment, each event once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitCounts(Vec<WaitCount>);
 
-/// Sessions in one wait.
+/// Number of sessions in one wait event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitCount {
-    /// What they wait for; `None` if for nothing: they run.
-    pub wait: Option<Wait>,
-    /// How many there are.
+    /// The wait event; `None` for sessions that run without waiting.
+    pub wait: Option<BackendWait>,
+    /// Number of sessions.
     pub sessions: u32,
 }
 
-/// Sessions at work, as [`Backend::works`] has it. Before 10 there were no kinds, and only walsenders are
-/// in doubt: they count there.
-const FROM: &[Since] = &[
+/// Selects working sessions, as [`BackendActivity::is_working`] does. Before version 10 there is no
+/// backend type; walsenders cannot be told apart and are counted.
+const FROM: &[VersionedSql] = &[
     (9, "a.state IN ('active', 'fastpath function call')"),
     (
         10,
@@ -34,9 +35,9 @@ const FROM: &[Since] = &[
     ),
 ];
 
-/// The statement that counts them.
-pub(crate) fn sql(version: Version) -> String {
-    let works = chosen(FROM, version).unwrap_or("false");
+/// Builds the counting statement.
+pub(crate) fn sql(version: ServerVersion) -> String {
+    let works = sql_for_version(FROM, version).unwrap_or("false");
     format!(
         "SELECT a.wait_event_type, a.wait_event, count(*)::int4 FROM pg_stat_activity a \
          WHERE a.pid <> pg_backend_pid() AND ({works}) GROUP BY 1, 2"
@@ -44,7 +45,7 @@ pub(crate) fn sql(version: Version) -> String {
 }
 
 impl WaitCounts {
-    /// Counts of a set of waits. Those that stand there twice are added up.
+    /// Merges counts: those of the same event are added up.
     pub fn new(counts: impl IntoIterator<Item = WaitCount>) -> Self {
         let mut sums: Vec<WaitCount> = Vec::new();
         for count in counts {
@@ -57,36 +58,36 @@ impl WaitCounts {
         Self(sums)
     }
 
-    /// The counts of sessions that were read one by one.
-    pub fn of(activity: &Activity) -> Self {
-        let working = activity.backends.iter().filter(|backend| backend.works());
+    /// Counts the wait events of sampled sessions.
+    pub fn from_activity(activity: &Activity) -> Self {
+        let working = activity.backends.iter().filter(|backend| backend.is_working());
         Self::new(working.map(|backend| WaitCount { wait: backend.wait.clone(), sessions: 1 }))
     }
 
-    pub(crate) fn of_result(result: &ResultSet) -> Self {
-        let word = |text: std::borrow::Cow<'_, str>| -> Arc<str> { shown_line(&text).into() };
+    pub(crate) fn from_result(result: &ResultSet) -> Self {
+        let word = |text: std::borrow::Cow<'_, str>| -> Arc<str> { sanitized_line(&text).into() };
         Self::new(result.rows.iter().map(|row| {
             WaitCount {
                 wait: row
                     .text(0)
                     .zip(row.text(1))
-                    .map(|(class, event)| Wait { class: word(class), event: word(event) }),
+                    .map(|(class, event)| BackendWait { class: word(class), event: word(event) }),
                 sessions: row.text(2).and_then(|text| text.parse().ok()).unwrap_or(0),
             }
         }))
     }
 
-    /// Each wait, in order, running first.
+    /// Counts ordered by wait event, running sessions first.
     pub fn iter(&self) -> impl Iterator<Item = &WaitCount> {
         self.0.iter()
     }
 
-    /// How many sessions are at work.
+    /// Total number of working sessions.
     pub fn sessions(&self) -> u32 {
         self.0.iter().fold(0, |sum, count| sum.saturating_add(count.sessions))
     }
 
-    /// How many of them wait for another session: for a lock, a latch, a pinned buffer.
+    /// Number of sessions that wait for another session: for a lock, a latch or a pinned buffer.
     pub fn waiting_for_others(&self) -> u32 {
         let waits = |count: &&WaitCount| {
             let class = count.wait.as_ref().map(|wait| &*wait.class);
@@ -96,12 +97,12 @@ impl WaitCounts {
     }
 }
 
-impl Backend {
-    /// Whether it is at work: runs a statement, or helps with one. A walsender runs for ever and is not.
-    pub fn works(&self) -> bool {
-        let helps = self.kind == Some(Kind::ParallelWorker);
-        let runs = matches!(self.state, Some(State::Active | State::FastPath));
-        (helps || runs) && self.kind != Some(Kind::WalSender)
+impl BackendActivity {
+    /// Whether it runs a statement or helps with one. Walsenders run forever and do not count.
+    pub fn is_working(&self) -> bool {
+        let helps = self.kind == Some(BackendType::ParallelWorker);
+        let runs = matches!(self.state, Some(BackendState::Active | BackendState::FastPath));
+        (helps || runs) && self.kind != Some(BackendType::WalSender)
     }
 }
 
@@ -110,18 +111,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_work_is_counted() {
-        let wait = Wait { class: "IO".into(), event: "DataFileRead".into() };
-        let backend = |state, kind, wait| Backend { state, kind, wait, ..Backend::default() };
-        let counts = WaitCounts::of(&Activity {
+    fn only_working_sessions_are_counted() {
+        let wait = BackendWait { class: "IO".into(), event: "DataFileRead".into() };
+        let backend =
+            |state, kind, wait| BackendActivity { state, kind, wait, ..BackendActivity::default() };
+        let counts = WaitCounts::from_activity(&Activity {
             taken_us: 0,
             backends: vec![
-                backend(Some(State::Active), Some(Kind::Client), Some(wait.clone())),
-                backend(Some(State::Active), Some(Kind::Client), None),
-                backend(None, Some(Kind::ParallelWorker), None),
-                backend(Some(State::Idle), Some(Kind::Client), Some(wait.clone())),
-                backend(Some(State::Active), Some(Kind::WalSender), Some(wait.clone())),
-                backend(None, Some(Kind::Other("checkpointer".into())), Some(wait.clone())),
+                backend(Some(BackendState::Active), Some(BackendType::Client), Some(wait.clone())),
+                backend(Some(BackendState::Active), Some(BackendType::Client), None),
+                backend(None, Some(BackendType::ParallelWorker), None),
+                backend(Some(BackendState::Idle), Some(BackendType::Client), Some(wait.clone())),
+                backend(
+                    Some(BackendState::Active),
+                    Some(BackendType::WalSender),
+                    Some(wait.clone()),
+                ),
+                backend(None, Some(BackendType::Other("checkpointer".into())), Some(wait.clone())),
             ],
         });
         let running = WaitCount { wait: None, sessions: 2 };

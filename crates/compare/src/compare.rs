@@ -1,18 +1,19 @@
 //! From two [`Samples`] to a [`Comparison`].
 //!
-//! Per query that both runs executed often enough: the shift of the logarithm of service time, with
-//! its interval and p-value; p-values adjusted over all queries. Then [`judge()`] decides.
+//! For each query that both runs executed often enough: the shift of the logarithm of service time,
+//! with its interval and p-value; p-values are adjusted over all queries. Then [`classify()`] gives
+//! the verdict.
 
-mod judge;
+mod classify;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use howdah_sql::Fingerprint;
 
-use self::judge::{Evidence, judge};
+use self::classify::{Evidence, classify};
 use crate::{
-    Caveat, Change, Comparison, Control, ErrorChange, Interval, Measures, Overall, QueryComparison,
-    Samples, Settings, Side, Verdict,
+    Caveat, Change, CompareSettings, Comparison, Control, ErrorChange, Interval, Measures, Overall,
+    QueryComparison, QueryVerdict, Samples, Side,
     samples::Query,
     statistics::{
         fdr::benjamini_hochberg,
@@ -23,27 +24,27 @@ use crate::{
 /// Compares `run` with `base`, query by query.
 ///
 /// A `control` is a second run of the base's setup. Where it differs from the base although nothing
-/// changed, `run` has to differ twice as much for a verdict. The same input gives the same result.
+/// changed, `run` must differ twice as much for a verdict. The same input gives the same result.
 pub fn compare(
     base: &Samples,
     run: &Samples,
     control: Option<&Samples>,
-    settings: &Settings,
+    settings: &CompareSettings,
 ) -> Comparison {
     let fingerprints: BTreeSet<Fingerprint> =
         base.fingerprints().chain(run.fingerprints()).collect();
     let shifts = shifts(base, run, &fingerprints, settings);
-    let noise =
-        control.map(|control| Noise::of(&self::shifts(base, control, &fingerprints, settings)));
-    let changes = adjusted(&shifts);
+    let noise = control
+        .map(|control| Noise::from_shifts(&self::shifts(base, control, &fingerprints, settings)));
+    let changes = adjusted_changes(&shifts);
     let mut queries: Vec<QueryComparison> = fingerprints
         .into_iter()
         .map(|fingerprint| {
             let change = changes.get(&fingerprint).copied();
             let pair = Pair { base: base.query(fingerprint), run: run.query(fingerprint) };
-            let words = run.words(fingerprint).or_else(|| base.words(fingerprint));
-            let mut query = pair.compared(fingerprint, change, noise.as_ref(), settings);
-            query.words = words.cloned().unwrap_or_default();
+            let words = run.query_text(fingerprint).or_else(|| base.query_text(fingerprint));
+            let mut query = pair.compare(fingerprint, change, noise.as_ref(), settings);
+            query.text = words.cloned().unwrap_or_default();
             query.types_deduced =
                 base.has_deduced_types(fingerprint) || run.has_deduced_types(fingerprint);
             query
@@ -53,13 +54,13 @@ pub fn compare(
     let drift = median(shifts.values().map(|shift| shift.estimate)).map(f64::exp);
     Comparison {
         settings: *settings,
-        base: Side::of(base),
-        run: Side::of(run),
+        base: Side::from_samples(base),
+        run: Side::from_samples(run),
         control: control.zip(noise).map(|(control, noise)| Control {
-            about: control.about().clone(),
+            info: control.info().clone(),
             noise: noise.typical.exp(),
         }),
-        verdict: Overall::of(queries.iter().map(|query| query.verdict)),
+        verdict: Overall::from_verdicts(queries.iter().map(|query| query.verdict)),
         caveats: caveats(base, run, drift, &queries, settings),
         queries,
         drift,
@@ -68,12 +69,12 @@ pub fn compare(
 
 type Shifts = BTreeMap<Fingerprint, Shift>;
 
-/// The shift of every query that both have executed often enough, in logarithms.
+/// The shift of each query that both runs executed often enough, in logarithms.
 fn shifts(
     base: &Samples,
     run: &Samples,
     fingerprints: &BTreeSet<Fingerprint>,
-    settings: &Settings,
+    settings: &CompareSettings,
 ) -> Shifts {
     let enough = |query: &&Query| query.timed() >= settings.executions_min.max(2);
     let shift_of = |fingerprint: &Fingerprint| {
@@ -86,12 +87,12 @@ fn shifts(
     fingerprints.iter().filter_map(shift_of).collect()
 }
 
-/// Durations are whole microseconds, so what took none counts as one.
+/// Durations are whole microseconds, so zero counts as one.
 fn logarithms(query: &Query) -> Vec<f64> {
     query.durations_us().into_iter().map(|duration| duration.max(1.0).ln()).collect()
 }
 
-fn adjusted(shifts: &Shifts) -> BTreeMap<Fingerprint, Change> {
+fn adjusted_changes(shifts: &Shifts) -> BTreeMap<Fingerprint, Change> {
     let p_values: Vec<f64> = shifts.values().map(|shift| shift.p_beyond_margin).collect();
     let change = |((fingerprint, shift), q): ((&Fingerprint, &Shift), f64)| {
         let factor = Interval {
@@ -104,7 +105,7 @@ fn adjusted(shifts: &Shifts) -> BTreeMap<Fingerprint, Change> {
     shifts.iter().zip(benjamini_hochberg(&p_values)).map(change).collect()
 }
 
-/// What two runs of one setup differ by, in logarithms.
+/// The differences between two runs of one setup, in logarithms.
 struct Noise {
     own: BTreeMap<Fingerprint, f64>,
     /// The median over all queries.
@@ -112,7 +113,7 @@ struct Noise {
 }
 
 impl Noise {
-    fn of(shifts: &Shifts) -> Self {
+    fn from_shifts(shifts: &Shifts) -> Self {
         let own: BTreeMap<_, _> = shifts
             .iter()
             .map(|(fingerprint, shift)| (*fingerprint, shift.estimate.abs()))
@@ -125,9 +126,9 @@ impl Noise {
         self.own.get(&fingerprint).copied()
     }
 
-    /// What counts as noise for a query: what it showed itself, but at least what is typical,
-    /// because one pair of runs may agree by luck.
-    fn of_query(&self, fingerprint: Fingerprint) -> f64 {
+    /// The noise of a query: its own, but at least the typical noise, because a single pair of runs
+    /// may agree by chance.
+    fn for_query(&self, fingerprint: Fingerprint) -> f64 {
         self.own(fingerprint).unwrap_or(0.0).max(self.typical)
     }
 }
@@ -139,32 +140,32 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    fn compared(
+    fn compare(
         &self,
         fingerprint: Fingerprint,
         change: Option<Change>,
         noise: Option<&Noise>,
-        settings: &Settings,
+        settings: &CompareSettings,
     ) -> QueryComparison {
-        let evidence = Evidence { change, noise: noise.map(|noise| noise.of_query(fingerprint)) };
+        let evidence = Evidence { change, noise: noise.map(|noise| noise.for_query(fingerprint)) };
         let (verdict, mean_change) = match (self.executed_base(), self.executed_run()) {
-            (Some(base), Some(run)) => judge(base, run, &evidence, settings, fingerprint.0),
-            (Some(_), None) => (Verdict::OnlyInBase, None),
-            (None, Some(_)) => (Verdict::OnlyInRun, None),
-            (None, None) => (Verdict::TooFew, None),
+            (Some(base), Some(run)) => classify(base, run, &evidence, settings, fingerprint.0),
+            (Some(_), None) => (QueryVerdict::OnlyInBase, None),
+            (None, Some(_)) => (QueryVerdict::OnlyInRun, None),
+            (None, None) => (QueryVerdict::TooFew, None),
         };
         QueryComparison {
             fingerprint,
-            words: crate::Words::default(),
+            text: crate::QueryText::default(),
             verdict,
-            base: self.base.map(Measures::of),
-            run: self.run.map(Measures::of),
+            base: self.base.map(Measures::from_query),
+            run: self.run.map(Measures::from_query),
             change,
             mean_change,
             noise: noise.and_then(|noise| noise.own(fingerprint)).map(f64::exp),
             impact_us: self.impact_us(),
             errors: self.errors(),
-            because: None,
+            plan_change: None,
             types_deduced: false,
         }
     }
@@ -177,8 +178,8 @@ impl Pair<'_> {
         self.run.filter(|query| query.calls() > 0)
     }
 
-    /// The difference of total times; of runs that executed the query differently often, that of
-    /// the base's executions at either mean.
+    /// The difference of total times. If the runs executed the query differently often, the
+    /// difference of the means times the base's executions.
     fn impact_us(&self) -> f64 {
         let timed = |query: Option<&Query>| query.map_or(0, Query::timed);
         let mean = |query: Option<&Query>| query.map_or(0.0, Query::mean_us);
@@ -189,7 +190,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Failures by code, where the numbers differ.
+    /// Failures by code, where the counts differ.
     fn errors(&self) -> Vec<ErrorChange> {
         let mut changes = BTreeMap::new();
         for (query, in_run) in [(self.base, false), (self.run, true)] {
@@ -208,9 +209,9 @@ impl Pair<'_> {
 }
 
 impl Side {
-    fn of(samples: &Samples) -> Self {
+    fn from_samples(samples: &Samples) -> Self {
         let mut side = Self {
-            about: samples.about().clone(),
+            info: samples.info().clone(),
             unattributed: samples.unattributed(),
             ..Self::default()
         };
@@ -229,16 +230,16 @@ fn caveats(
     run: &Samples,
     drift: Option<f64>,
     queries: &[QueryComparison],
-    settings: &Settings,
+    settings: &CompareSettings,
 ) -> Vec<Caveat> {
     let mut caveats = Vec::new();
-    if base.about().capture != run.about().capture {
+    if base.info().capture != run.info().capture {
         caveats.push(Caveat::DifferentCaptures);
     }
-    if base.about().rate != run.about().rate {
+    if base.info().rate != run.info().rate {
         caveats.push(Caveat::DifferentRates);
     }
-    for about in [base.about(), run.about()] {
+    for about in [base.info(), run.info()] {
         if !about.complete {
             caveats.push(Caveat::Incomplete { name: about.name.clone() });
         }
@@ -258,15 +259,16 @@ fn caveats(
     caveats
 }
 
-/// Queries below which no drift is looked for: one that changed would be most of them.
+/// Minimum number of queries for drift: with fewer, a single changed query would be most of them.
 const DRIFT_QUERIES_MIN: usize = 4;
 
-/// Share of the judged queries that must have moved with the drift.
+/// Share of the classified queries that must have moved with the drift.
 const DRIFT_SHARE_MIN: f64 = 0.8;
 
-/// Whether the drift, the median of the factors, is a change in itself and nearly all queries moved by
-/// about that factor: within half of [`Settings::change_min`], in logarithms, on either side.
-fn moved_together(factors: &[f64], drift: f64, settings: &Settings) -> bool {
+/// Whether the drift, the median of the factors, is a change in itself and nearly all queries
+/// changed by about that factor: within half of [`CompareSettings::change_min`], in logarithms, on
+/// either side.
+fn moved_together(factors: &[f64], drift: f64, settings: &CompareSettings) -> bool {
     let change = settings.change_min.get().ln();
     let near = |factor: &&f64| (factor.ln() - drift.ln()).abs() <= change / 2.0;
     let share = factors.iter().filter(near).count() as f64 / factors.len().max(1) as f64;

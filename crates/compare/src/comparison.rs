@@ -1,55 +1,55 @@
-//! [`Comparison`]: all that is known of two runs side by side.
+//! [`Comparison`]: the result of comparing two runs.
 
 use howdah_sql::Fingerprint;
 use howdah_traffic::SqlState;
 
-use crate::{About, Overall, Settings, Verdict, Words, samples::Query};
+use crate::{CompareSettings, Overall, QueryText, QueryVerdict, RunInfo, samples::Query};
 
 /// Two runs side by side, query by query.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Comparison {
-    /// What counted as a change.
-    pub settings: Settings,
+    /// The settings that define a change.
+    pub settings: CompareSettings,
     /// The run that is compared with.
     pub base: Side,
-    /// The run that is judged.
+    /// The run that is assessed.
     pub run: Side,
-    /// What a second run of the base's setup showed, if there was one.
+    /// The result of a second run of the base's setup, if there was one.
     pub control: Option<Control>,
-    /// What became of the workload.
+    /// The verdict on the workload.
     pub verdict: Overall,
-    /// Every query of either run, the largest change of total time to the worse first.
+    /// Every query of either run, the largest increase of total time first.
     pub queries: Vec<QueryComparison>,
-    /// What makes the two runs hard to compare.
+    /// Reasons why the two runs are hard to compare.
     pub caveats: Vec<Caveat>,
-    /// The factor by which the typical judged query changed: 1 if the changes are those of single
-    /// queries. `None` if no query could be judged.
+    /// The factor by which the typical query changed: 1 if only single queries changed. `None` if
+    /// no query had enough executions.
     pub drift: Option<f64>,
 }
 
 /// One of the two runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Side {
-    /// What it is.
-    pub about: About,
-    /// Executions asked of the server.
+    /// The run's description.
+    pub info: RunInfo,
+    /// Executions sent to the server.
     pub calls: u64,
     /// Those that failed.
     pub errors: u64,
     /// Executions that were captured but never sent.
     pub skipped: u64,
-    /// Time of all executions that ended well.
+    /// Total time of the successful executions.
     pub total_us: u64,
     /// Executions that belong to no query of the comparison.
     pub unattributed: u64,
 }
 
-/// A second run of the base's setup, which measures what differs without a change.
+/// A second run of the base's setup, which measures the differences without a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Control {
-    /// What it is.
-    pub about: About,
+    /// The run's description.
+    pub info: RunInfo,
     /// The factor by which the typical query differed from the base run, in either direction.
     pub noise: f64,
 }
@@ -58,37 +58,37 @@ pub struct Control {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct QueryComparison {
-    /// Names the query.
+    /// Identifies the query.
     pub fingerprint: Fingerprint,
-    /// How it reads, as far as the runs say.
-    pub words: Words,
-    /// What became of it.
-    pub verdict: Verdict,
-    /// How it did in the base run, if it was part of it.
+    /// Its text and an example's role and database, as far as the runs have them.
+    pub text: QueryText,
+    /// The verdict on the query.
+    pub verdict: QueryVerdict,
+    /// Its measures in the base run, if it was part of it.
     pub base: Option<Measures>,
-    /// How it did in the run that is judged, if it was part of it.
+    /// Its measures in the assessed run, if it was part of it.
     pub run: Option<Measures>,
     /// By how much typical executions changed, if there were enough of them.
     pub change: Option<Change>,
-    /// By how much the mean changed, with its interval at 99 %; worked out only where the mean and
+    /// By how much the mean changed, with its interval at 99 %; computed only where the mean and
     /// the typical executions disagree.
     pub mean_change: Option<Interval>,
     /// The factor by which it differed between base and control, if there is a control.
     pub noise: Option<f64>,
-    /// Time that the change costs, or saves if negative, over all executions of the base run.
+    /// Time that the change costs (or saves, if negative) over all executions of the base run.
     pub impact_us: f64,
     /// Failures by error code where the runs differ.
     pub errors: Vec<ErrorChange>,
-    /// What changed in its plan, if that was asked and found.
-    pub because: Option<String>,
-    /// A replay deduced types for its parameters, because its capture holds none.
+    /// What changed in its plan, if the plans were requested and differ.
+    pub plan_change: Option<String>,
+    /// Whether a replay deduced types for its parameters, because its capture has none.
     pub types_deduced: bool,
 }
 
-/// One query in one run. Times are in microseconds and of executions that ended well.
+/// The measures of one query in one run. Times are in microseconds and of successful executions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measures {
-    /// Executions asked of the server.
+    /// Executions sent to the server.
     pub calls: u64,
     /// Those that failed.
     pub errors: u64,
@@ -98,37 +98,38 @@ pub struct Measures {
     pub timed: u64,
     /// Mean time.
     pub mean_us: f64,
-    /// Half of the executions took at most this long.
+    /// Median time.
     pub p50_us: u64,
-    /// Nine of ten took at most this long.
+    /// 90th percentile.
     pub p90_us: u64,
-    /// 95 of 100 took at most this long.
+    /// 95th percentile.
     pub p95_us: u64,
-    /// 99 of 100 took at most this long.
+    /// 99th percentile.
     pub p99_us: u64,
     /// The longest.
     pub max_us: u64,
-    /// All together.
+    /// Sum of all times.
     pub total_us: u64,
-    /// Rows per execution, where the server said how many.
+    /// Rows per execution, where the server reported them.
     pub rows_mean: Option<f64>,
 }
 
-/// By how much typical executions changed, and how sure that is.
+/// By how much typical executions changed, with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
     /// The factor, by Hodges and Lehmann on logarithms, and its interval at
-    /// [`Settings::confidence`].
+    /// [`CompareSettings::confidence`].
     pub factor: Interval,
     /// p-value of the Mann–Whitney statistic against no change at all, its variance taken over
     /// blocks of time.
     pub p: f64,
-    /// The same against any change of less than half of [`Settings::change_min`] (in logarithms),
-    /// adjusted for the number of queries by Benjamini and Hochberg: what the verdict goes by.
+    /// The same against any change of less than half of [`CompareSettings::change_min`] (in
+    /// logarithms), adjusted for the number of queries by Benjamini and Hochberg. The verdict is
+    /// based on it.
     pub q: f64,
 }
 
-/// An estimate and the interval it is known to lie in.
+/// An estimate and its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The estimate.
@@ -142,29 +143,29 @@ pub struct Interval {
 /// Failures of one query with one error code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorChange {
-    /// The code, if a server said one.
+    /// The code, if a server reported one.
     pub sqlstate: Option<SqlState>,
     /// The message of one such failure.
     pub message: String,
-    /// How many in the base run.
+    /// Failures in the base run.
     pub base: u64,
-    /// How many in the run that is judged.
+    /// Failures in the assessed run.
     pub run: u64,
 }
 
 impl ErrorChange {
-    /// Whether the base run had none of them.
+    /// Whether only the assessed run had such failures.
     pub fn is_new(&self) -> bool {
         self.base == 0
     }
 
-    /// Whether only the base run had them.
+    /// Whether only the base run had such failures.
     pub fn is_gone(&self) -> bool {
         self.run == 0
     }
 }
 
-/// Something that makes two runs hard to compare.
+/// A reason why two runs are hard to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Caveat {
@@ -177,11 +178,11 @@ pub enum Caveat {
         /// Its name.
         name: String,
     },
-    /// Nearly all judged queries moved by about [`Comparison::drift`]: perhaps the machine, not the
-    /// change.
+    /// Nearly all classified queries changed by about [`Comparison::drift`]: perhaps because of the
+    /// machine, not the change.
     EverythingMoved,
-    /// Parameter types of some queries were deduced in one of the runs only, or in both: their plans
-    /// may be others than in production.
+    /// Parameter types of some queries were deduced in one or both of the runs: their plans may
+    /// differ from those in production.
     TypesDeduced {
         /// How many queries.
         queries: usize,
@@ -189,7 +190,7 @@ pub enum Caveat {
 }
 
 impl Measures {
-    pub(crate) fn of(query: &Query) -> Self {
+    pub(crate) fn from_query(query: &Query) -> Self {
         let [p50_us, p90_us, p95_us, p99_us] = query.percentiles_us([0.5, 0.9, 0.95, 0.99]);
         Self {
             calls: query.calls(),
@@ -213,7 +214,7 @@ impl QueryComparison {
     pub fn rows_differ(&self) -> bool {
         let rows = |side: Option<Measures>| side.and_then(|side| side.rows_mean);
         match (rows(self.base), rows(self.run)) {
-            // Sums of whole numbers divided by equal counts: equal means are equal exactly.
+            // Sums of whole numbers divided by equal counts: equal means are exactly equal.
             (Some(base), Some(run)) => base != run,
             _ => false,
         }
@@ -221,7 +222,7 @@ impl QueryComparison {
 }
 
 impl Comparison {
-    /// The queries that got slower, worst first.
+    /// The queries that got slower, the largest loss first.
     pub fn slower(&self) -> impl Iterator<Item = &QueryComparison> {
         self.queries.iter().filter(|query| query.verdict.is_slower())
     }

@@ -1,4 +1,5 @@
-//! Why a query changed: its plan on either server, asked by EXPLAIN, which runs nothing.
+//! Explains why a query changed by comparing its plans on both servers, using EXPLAIN without
+//! executing anything.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,29 +7,29 @@ use std::{
     time::Duration,
 };
 
-use howdah_connect::{Client, ConnectError, QueryError, ResultSet, Target};
-use howdah_dataset::{ReadError, Run, Statement};
-use howdah_sql::{Command, Fingerprint, placeholder_count, split_statements};
+use howdah_connect::{Client, ConnectError, ConnectTarget, QueryError, ResultSet};
+use howdah_dataset::{ReadError, ReplayRun, StatementInfo};
+use howdah_sql::{Fingerprint, SqlCommand, placeholder_count, split_statements};
 use howdah_traffic::Parameter;
 use serde_json::Value;
 
 use crate::{Comparison, ReadRunError, plan};
 
-/// How long a server may plan one statement.
+/// Time limit for planning one statement.
 const PLANNING_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Changed queries that are explained, the worst first: each costs two connections' worth of
-/// round trips.
+/// Maximum number of changed queries that are explained, the worst first: each costs round trips on
+/// two connections.
 const QUERIES_MAX: usize = 20;
 
-/// `GENERIC_PLAN` plans a statement whose values are not known, since this version.
+/// Version since which `GENERIC_PLAN` plans a statement whose values are not known.
 const GENERIC_PLAN_SINCE: u32 = 160_000;
 
-/// An execution of each of some queries.
+/// One execution of each of some queries, as an example.
 #[derive(Debug, Default)]
-pub struct Examples(HashMap<Fingerprint, Statement>);
+pub struct Examples(HashMap<Fingerprint, StatementInfo>);
 
-/// A statement's plan could not be had.
+/// The plan of a statement is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
@@ -37,34 +38,34 @@ pub enum ExplainError {
     Connect {
         /// The server.
         target: String,
-        /// What is wrong.
+        /// The error.
         source: Box<ConnectError>,
     },
-    /// The server would not plan it.
-    #[error("{target} does not plan it")]
+    /// The server refused to plan it.
+    #[error("{target} cannot plan it")]
     Query {
         /// The server.
         target: String,
-        /// What it said.
+        /// The server's error.
         source: Box<QueryError>,
     },
-    /// The run holds no execution of it.
-    #[error("the run holds no example of it")]
+    /// The run has no example of it.
+    #[error("the run has no example of it")]
     NoExample,
-    /// EXPLAIN does not take it: it is no query, or several.
-    #[error("EXPLAIN does not take it")]
+    /// EXPLAIN does not accept it: it is a utility command, or several statements.
+    #[error("EXPLAIN does not accept it")]
     NotExplainable,
-    /// It is not UTF-8, the only encoding in which servers are asked.
+    /// It is not UTF-8, the only encoding used for EXPLAIN.
     #[error("it is not UTF-8")]
     NotUtf8,
-    /// The values of its parameters are not known, and the server plans nothing without.
+    /// The values of its parameters are not known, and the server cannot plan without them.
     #[error("its values were not captured, and {target} is older than PostgreSQL 16")]
     ValuesUnknown {
         /// The server.
         target: String,
     },
-    /// The answer is not JSON.
-    #[error("{target} gave no plan")]
+    /// The reply is not JSON.
+    #[error("{target} returned no plan")]
     NoPlan {
         /// The server.
         target: String,
@@ -72,7 +73,7 @@ pub enum ExplainError {
 }
 
 impl ExplainError {
-    /// Whether the next statement would fail alike: the server is away, not just one database.
+    /// Whether the next statement would fail too: the server is unreachable, not just one database.
     fn is_fatal(&self) -> bool {
         const NO_SUCH_DATABASE: &str = "3D000";
         match self {
@@ -83,15 +84,15 @@ impl ExplainError {
 }
 
 impl Examples {
-    /// The examples that the run in the folder `path` holds of the queries that changed.
+    /// The examples of the changed queries in the run in folder `path`.
     ///
     /// # Errors
     ///
     /// There is no run, or it is damaged.
-    pub fn of_changed(comparison: &Comparison, path: &Path) -> Result<Self, ReadRunError> {
-        let wanted: HashSet<Fingerprint> = changed(comparison).collect();
+    pub fn for_changed(comparison: &Comparison, path: &Path) -> Result<Self, ReadRunError> {
+        let wanted: HashSet<Fingerprint> = changed_queries(comparison).collect();
         let read = || -> Result<Self, ReadError> {
-            let statements = Run::open(path)?.statements()?.into_iter();
+            let statements = ReplayRun::open(path)?.statements()?.into_iter();
             let named = statements.map(|statement| (Fingerprint(statement.fingerprint), statement));
             Ok(Self(named.filter(|(fingerprint, _)| wanted.contains(fingerprint)).collect()))
         };
@@ -99,23 +100,23 @@ impl Examples {
     }
 
     /// Adds an example.
-    pub fn insert(&mut self, statement: Statement) {
+    pub fn insert(&mut self, statement: StatementInfo) {
         self.0.insert(Fingerprint(statement.fingerprint), statement);
     }
 }
 
 /// The queries worth explaining.
-fn changed(comparison: &Comparison) -> impl Iterator<Item = Fingerprint> {
+fn changed_queries(comparison: &Comparison) -> impl Iterator<Item = Fingerprint> {
     let slower = comparison.slower();
     let faster = comparison.faster().collect::<Vec<_>>().into_iter().rev();
     slower.chain(faster).take(QUERIES_MAX).map(|query| query.fingerprint)
 }
 
-/// Fills in [`QueryComparison::because`](crate::QueryComparison::because) of the queries that
-/// changed, by asking both servers for the plan of one execution, with its values.
+/// Fills in [`QueryComparison::plan_change`](crate::QueryComparison::plan_change) of the changed
+/// queries, by requesting the plan of one execution, with its values, from both servers.
 ///
-/// Gives the queries whose plans could not be had, and why; a plan that did not change is neither.
-/// Nothing is executed: it is plain EXPLAIN, in a transaction that may only read.
+/// Returns the queries without plans, with the error; a plan that did not change is not included.
+/// Nothing is executed: it is plain EXPLAIN, in a read-only transaction.
 ///
 /// # Errors
 ///
@@ -123,20 +124,20 @@ fn changed(comparison: &Comparison) -> impl Iterator<Item = Fingerprint> {
 pub fn explain(
     comparison: &mut Comparison,
     examples: &Examples,
-    base: &Target,
-    run: &Target,
+    base: &ConnectTarget,
+    run: &ConnectTarget,
 ) -> Result<Vec<(Fingerprint, ExplainError)>, ExplainError> {
-    let (mut base, mut run) = (Server::new(base, examples), Server::new(run, examples));
+    let (mut base, mut run) = (PlanServer::new(base, examples), PlanServer::new(run, examples));
     let mut failures = Vec::new();
-    let wanted: HashSet<Fingerprint> = changed(comparison).collect();
+    let wanted: HashSet<Fingerprint> = changed_queries(comparison).collect();
     let queries = comparison.queries.iter_mut();
     for query in queries.filter(|query| wanted.contains(&query.fingerprint)) {
         let because = match examples.0.get(&query.fingerprint) {
-            Some(example) => because(example, &mut base, &mut run),
+            Some(example) => find_plan_change(example, &mut base, &mut run),
             None => Err(ExplainError::NoExample),
         };
         match because {
-            Ok(because) => query.because = because,
+            Ok(because) => query.plan_change = because,
             Err(error) if error.is_fatal() => return Err(error),
             Err(error) => failures.push((query.fingerprint, error)),
         }
@@ -144,46 +145,46 @@ pub fn explain(
     Ok(failures)
 }
 
-fn because(
-    example: &Statement,
-    base: &mut Server<'_>,
-    run: &mut Server<'_>,
+fn find_plan_change(
+    example: &StatementInfo,
+    base: &mut PlanServer<'_>,
+    run: &mut PlanServer<'_>,
 ) -> Result<Option<String>, ExplainError> {
     let ((_, before), (database, after)) = (base.plan(example)?, run.plan(example)?);
     let Some(mut sentence) = plan::difference(&before, &after) else { return Ok(None) };
-    for index in plan::indexes_given_up(&before, &after) {
+    for index in plan::dropped_indexes(&before, &after) {
         if !run.has_index(&database, &index)? {
-            sentence.push_str(&format!("; there is no index {index} any more"));
+            sentence.push_str(&format!("; index {index} no longer exists"));
         }
     }
     Ok(Some(sentence))
 }
 
 /// One of the two servers, with a connection per database.
-struct Server<'t> {
-    target: &'t Target,
-    /// Whether statements are planned in the database they were captured in, not the target's.
+struct PlanServer<'t> {
+    target: &'t ConnectTarget,
+    /// Whether statements are planned in the database they were captured in, not in the target's.
     ///
     /// A target whose database is one of the captured ones is a copy of the captured server. Any
-    /// other is a place that sessions were mapped to, or no choice of the user's at all.
-    as_captured: bool,
+    /// other was mapped to, or is just a default.
+    uses_captured_database: bool,
     clients: HashMap<String, Client>,
 }
 
-impl<'t> Server<'t> {
-    fn new(target: &'t Target, examples: &Examples) -> Self {
+impl<'t> PlanServer<'t> {
+    fn new(target: &'t ConnectTarget, examples: &Examples) -> Self {
         let as_captured =
             examples.0.values().any(|example| *example.database == *target.database());
-        Self { target, as_captured, clients: HashMap::new() }
+        Self { target, uses_captured_database: as_captured, clients: HashMap::new() }
     }
 
-    /// The plan of an execution, as EXPLAIN's JSON, and the database that it is for.
-    fn plan(&mut self, example: &Statement) -> Result<(String, Value), ExplainError> {
+    /// The plan of an execution, as EXPLAIN's JSON, and the database it was planned in.
+    fn plan(&mut self, example: &StatementInfo) -> Result<(String, Value), ExplainError> {
         let (captured, own) = (example.database.to_string(), self.target.database().to_owned());
         if captured.is_empty() || captured == own {
             return self.plan_in(own, example);
         }
-        if self.as_captured {
+        if self.uses_captured_database {
             return self.plan_in(captured, example);
         }
         match self.plan_in(own, example) {
@@ -197,28 +198,28 @@ impl<'t> Server<'t> {
     fn plan_in(
         &mut self,
         database: String,
-        example: &Statement,
+        example: &StatementInfo,
     ) -> Result<(String, Value), ExplainError> {
         let bytes = example.example_sql.as_bytes();
         let sql = example.example_sql.to_str().ok_or(ExplainError::NotUtf8)?;
-        if !Command::of(bytes).is_explainable() || split_statements(bytes).count() != 1 {
+        if !SqlCommand::from_sql(bytes).is_explainable() || split_statements(bytes).count() != 1 {
             return Err(ExplainError::NotExplainable);
         }
         let values = match &example.example_parameters {
-            Some(parameters) => values(parameters)?,
+            Some(parameters) => parameter_values(parameters)?,
             None => Some(Vec::new()).filter(|_| placeholder_count(bytes) == 0),
         };
         let target = self.target.to_string();
         let client = self.client(&database)?;
         let version = client.server_version_num().unwrap_or(0);
         let answer = match values {
-            Some(values) => read_only(client, |client| {
+            Some(values) => run_read_only(client, |client| {
                 client.query_with(&format!("EXPLAIN (FORMAT JSON) {sql}"), &values)
             }),
             None if version < GENERIC_PLAN_SINCE => {
                 return Err(ExplainError::ValuesUnknown { target });
             }
-            None => read_only(client, |client| {
+            None => run_read_only(client, |client| {
                 let explain = format!("EXPLAIN (FORMAT JSON, GENERIC_PLAN) {sql}");
                 client.query(&explain).map(|mut results| results.pop().unwrap_or_default())
             }),
@@ -251,16 +252,15 @@ impl<'t> Server<'t> {
                 target: target.to_string(),
                 source: Box::new(source),
             })?;
-            // The server's own limit comes first; this one is for a network that went.
+            // The server's own limit applies first; this one is for a broken network.
             client.set_timeout(Some(PLANNING_TIME_MAX * 2));
             self.clients.insert(database.to_owned(), client);
         }
-        Ok(self.clients.get_mut(database).expect("it was inserted above if it was not there"))
+        Ok(self.clients.get_mut(database).expect("it was inserted above if missing"))
     }
 }
 
-/// Whether there is no such database, or it lacks what the statement speaks of: an undefined table,
-/// schema or function.
+/// Whether the database does not exist, or lacks a table, schema or function of the statement.
 fn is_wrong_database(error: &ExplainError) -> bool {
     match error {
         ExplainError::Connect { .. } => !error.is_fatal(),
@@ -271,8 +271,8 @@ fn is_wrong_database(error: &ExplainError) -> bool {
     }
 }
 
-/// Runs `query` in a transaction that may only read and takes no more than its time.
-fn read_only(
+/// Runs `query` in a read-only transaction with a time limit.
+fn run_read_only(
     client: &mut Client,
     query: impl FnOnce(&mut Client) -> Result<ResultSet, QueryError>,
 ) -> Result<ResultSet, QueryError> {
@@ -283,8 +283,8 @@ fn read_only(
     answer.and_then(|answer| ended.map(|_| answer))
 }
 
-/// The values of a captured execution, or `None` if not all of them are known.
-fn values(parameters: &[Parameter]) -> Result<Option<Vec<Option<&str>>>, ExplainError> {
+/// The values of a captured execution, or `None` if some are not known.
+fn parameter_values(parameters: &[Parameter]) -> Result<Option<Vec<Option<&str>>>, ExplainError> {
     let mut values = Vec::with_capacity(parameters.len());
     for parameter in parameters {
         values.push(match parameter {

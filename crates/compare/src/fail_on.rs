@@ -1,4 +1,4 @@
-//! [`FailOn`]: a threshold that the user sets, such as `p95>1.5x`.
+//! [`FailOn`]: a threshold set by the user, such as `p95>1.5x`.
 
 use std::{fmt, str::FromStr};
 
@@ -19,16 +19,17 @@ use crate::{
 /// | `20ms`, `800us`, `2s`, `1min` | the run with a fixed time | times |
 /// | `10` | the run with a fixed number | `errors`, `calls` |
 ///
-/// It is crossed when any query crosses it. For times, a query needs
-/// [`Settings::executions_min`](crate::Settings::executions_min) executions that ended well, with
-/// `1.5x` in both runs. And a ratio of times must be more than luck: resampled blocks of time must
-/// show at 99 % that the metric did grow at all. (`max` is a single execution, of which nothing is
-/// sure: its ratio counts as it is.) Errors and calls count from the first; `errors>1x` is crossed
-/// by any query with more errors than in the base run, even where that had none.
+/// It is violated if any query violates it. For times, a query needs
+/// [`CompareSettings::executions_min`](crate::CompareSettings::executions_min) successful
+/// executions, for `1.5x` in both runs. A ratio of times must also be significant: resampled blocks
+/// of time must show with 99 % confidence that the metric increased. (`max` is a single execution,
+/// whose significance cannot be tested: its ratio counts as it is.) Errors and calls count from the
+/// first; `errors>1x` is violated by any query with more errors than in the base run, even if that
+/// had none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailOn {
     metric: Metric,
-    or_equal: bool,
+    is_inclusive: bool,
     limit: Limit,
 }
 
@@ -39,7 +40,7 @@ enum Limit {
     Count(f64),
 }
 
-/// A number that a query has in a run.
+/// A measure of a query in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// Mean time.
@@ -54,7 +55,7 @@ pub enum Metric {
     P99,
     /// The longest time.
     Max,
-    /// All times together.
+    /// Sum of all times.
     Total,
     /// Executions that failed.
     Errors,
@@ -62,46 +63,47 @@ pub enum Metric {
     Calls,
 }
 
-/// A query that crossed a [`FailOn`].
+/// A query that violates a [`FailOn`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Crossing {
+pub struct Violation {
     /// The condition.
     pub condition: FailOn,
     /// The query.
     pub fingerprint: Fingerprint,
-    /// The metric in the base run, microseconds or a number; `None` if the query was not in it.
+    /// The metric in the base run, in microseconds or as a count; `None` if the query was not in
+    /// it.
     pub base: Option<f64>,
-    /// The metric in the run.
+    /// The metric in the assessed run.
     pub run: f64,
 }
 
-/// A text that is no condition.
+/// The text is not a condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseFailOnError {
-    /// There is no `>` in it.
+    /// The text has no `>`.
     #[error(
-        "{text:?} compares nothing: a condition is a metric, > or >=, and a limit, as in p95>1.5x"
+        "{text:?} has no > or >=: a condition is a metric, > or >=, and a limit, as in p95>1.5x"
     )]
     NoComparator {
         /// The whole text.
         text: String,
     },
-    /// What stands before the `>` is no metric.
-    #[error("{metric:?} is not one of {}", Metric::NAMES.join(", "))]
+    /// The text before the `>` is not a metric.
+    #[error("{metric:?} is not a metric: use one of {}", Metric::NAMES.join(", "))]
     UnknownMetric {
         /// The text before the `>`.
         metric: String,
     },
-    /// What stands after the `>` is no limit.
+    /// The text after the `>` is not a limit.
     #[error("{limit:?} is not a limit such as 1.5x, 20ms or, for errors and calls, 10")]
     BadLimit {
         /// The text after the `>`.
         limit: String,
     },
-    /// The limit is of another kind than the metric.
+    /// The limit is of a different kind than the metric.
     #[error(
-        "{metric} cannot be compared with {limit:?}: times take 1.5x or 20ms, errors and calls 1.5x or 10"
+        "{metric} cannot be compared with {limit:?}: use 1.5x or 20ms for times, 1.5x or 10 for errors and calls"
     )]
     LimitDoesNotFit {
         /// The metric.
@@ -112,11 +114,11 @@ pub enum ParseFailOnError {
 }
 
 impl FailOn {
-    /// Reads a condition.
+    /// Parses a condition.
     ///
     /// # Errors
     ///
-    /// The text is none.
+    /// The text is not a condition.
     ///
     /// ```
     /// use howdah_compare::FailOn;
@@ -138,32 +140,33 @@ impl FailOn {
             .ok_or_else(|| ParseFailOnError::BadLimit { limit: limit.to_owned() })?;
         match (parsed, metric.is_time()) {
             (Limit::Ratio(_), _) | (Limit::Micros(_), true) | (Limit::Count(_), false) => {
-                Ok(Self { metric, or_equal, limit: parsed })
+                Ok(Self { metric, is_inclusive: or_equal, limit: parsed })
             }
             _ => Err(ParseFailOnError::LimitDoesNotFit { metric, limit: limit.to_owned() }),
         }
     }
 
-    /// The queries that cross it, in the comparison's order. The samples are those compared.
-    pub fn crossings(
+    /// The queries that violate it, in the order of the comparison. The samples must be those
+    /// compared.
+    pub fn violations(
         &self,
         comparison: &Comparison,
         base: &Samples,
         run: &Samples,
-    ) -> Vec<Crossing> {
+    ) -> Vec<Violation> {
         let executions_min = comparison.settings.executions_min;
         let crossing = |query: &QueryComparison| {
             let (left, right) = (base.query(query.fingerprint), run.query(query.fingerprint));
-            self.crossing(query, executions_min)
-                .filter(|_| self.is_more_than_luck(query.fingerprint, left, right))
+            self.violation(query, executions_min)
+                .filter(|_| self.is_significant(query.fingerprint, left, right))
         };
         comparison.queries.iter().filter_map(crossing).collect()
     }
 
-    fn crossing(&self, query: &QueryComparison, executions_min: u64) -> Option<Crossing> {
+    fn violation(&self, query: &QueryComparison, executions_min: u64) -> Option<Violation> {
         let enough = |side: &Measures| !self.metric.is_time() || side.timed >= executions_min;
-        let run = query.run.filter(enough).map(|side| self.metric.of(&side))?;
-        let base = query.base.filter(enough).map(|side| self.metric.of(&side));
+        let run = query.run.filter(enough).map(|side| self.metric.value(&side))?;
+        let base = query.base.filter(enough).map(|side| self.metric.value(&side));
         let crossed = match self.limit {
             Limit::Micros(limit) | Limit::Count(limit) => self.exceeds(run, limit),
             Limit::Ratio(limit) if self.metric == Metric::Errors => {
@@ -171,7 +174,7 @@ impl FailOn {
             }
             Limit::Ratio(limit) => base.is_some_and(|base| self.exceeds(run, limit * base)),
         };
-        crossed.then(|| Crossing {
+        crossed.then(|| Violation {
             condition: self.clone(),
             fingerprint: query.fingerprint,
             base,
@@ -180,11 +183,11 @@ impl FailOn {
     }
 
     fn exceeds(&self, value: f64, limit: f64) -> bool {
-        value > limit || self.or_equal && value == limit
+        value > limit || self.is_inclusive && value == limit
     }
 
-    /// Whether a ratio of times is sure to have grown.
-    fn is_more_than_luck(
+    /// Whether the increase of a ratio of times is statistically significant.
+    fn is_significant(
         &self,
         fingerprint: Fingerprint,
         base: Option<&Query>,
@@ -194,13 +197,17 @@ impl FailOn {
         let (Limit::Ratio(limit), Some(base), Some(run)) = (self.limit, base, run) else {
             return true;
         };
-        // A limit below 1 asks for what has not shrunk enough, which needs no growth.
+        // A limit below 1 requires an improvement, so an increase is not needed.
         if limit < 1.0 || !self.metric.is_time() || self.metric == Metric::Max {
             return true;
         }
         let pair = (&*base.durations_us(), &*run.durations_us());
-        let (low, _) =
-            ratio_interval(pair, |values| self.metric.of_values(values), CONFIDENCE, fingerprint.0);
+        let (low, _) = ratio_interval(
+            pair,
+            |values| self.metric.value_of_durations(values),
+            CONFIDENCE,
+            fingerprint.0,
+        );
         low > 1.0
     }
 
@@ -220,11 +227,11 @@ impl FromStr for FailOn {
 
 impl fmt::Display for FailOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.metric, if self.or_equal { ">=" } else { ">" })?;
+        write!(f, "{}{}", self.metric, if self.is_inclusive { ">=" } else { ">" })?;
         match self.limit {
             Limit::Ratio(ratio) => write!(f, "{ratio}x"),
             Limit::Micros(micros) => {
-                // The largest unit in which the number reads back as it is.
+                // Use the largest unit in which the number is exact.
                 let exact =
                     |(_, size): &(&str, f64)| micros >= *size && micros / size * size == micros;
                 let units = [("s", 1e6), ("ms", 1e3)].into_iter().find(exact);
@@ -237,8 +244,8 @@ impl fmt::Display for FailOn {
 }
 
 impl Limit {
+    // The longest suffix first: `ms` and `us` end in `s`.
     fn parse(text: &str) -> Option<Self> {
-        // Longest first: `ms` and `us` end in `s`.
         type Unit = (&'static str, fn(f64) -> Limit);
         const UNITS: [Unit; 7] = [
             ("min", |number| Limit::Micros((number * 60e6).round())),
@@ -253,7 +260,7 @@ impl Limit {
         let (digits, unit) =
             UNITS.iter().find_map(|(unit, make)| Some((text.strip_suffix(unit)?, make)))?;
         let digits = digits.trim();
-        // `parse` would also take `inf`, `nan` and signs.
+        // `parse` would also accept `inf`, `nan` and signs.
         let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         digits.parse().ok().filter(|_| plain).map(unit)
     }
@@ -280,17 +287,17 @@ impl Metric {
         found.ok_or_else(|| ParseFailOnError::UnknownMetric { metric: text.to_owned() })
     }
 
-    /// The word for it.
+    /// The name in conditions and output.
     pub fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// Whether it is in microseconds, not a number.
+    /// Whether it is a time in microseconds rather than a count.
     pub fn is_time(self) -> bool {
         !matches!(self, Self::Errors | Self::Calls)
     }
 
-    fn of(self, side: &Measures) -> f64 {
+    fn value(self, side: &Measures) -> f64 {
         match self {
             Self::Mean => side.mean_us,
             Self::P50 => side.p50_us as f64,
@@ -304,9 +311,9 @@ impl Metric {
         }
     }
 
-    /// Of single durations. A total grows as the mean does: how often a query was executed is no
-    /// matter of luck.
-    fn of_values(self, values: &mut [f64]) -> f64 {
+    /// Computes the metric from single durations. A total is treated like the mean, because the
+    /// number of executions is not random.
+    fn value_of_durations(self, values: &mut [f64]) -> f64 {
         let share = match self {
             Self::P50 => 0.5,
             Self::P90 => 0.9,

@@ -1,13 +1,13 @@
-//! Two runs of one capture, query by query: which query changed, by how much, and how sure that is.
+//! Compares two runs of one capture, query by query: which query changed, by how much, and with
+//! what confidence.
 //!
-//! [`Samples`] is what is kept of a run, in bounded memory. [`compare()`] puts two of them side by
-//! side and gives a [`Comparison`] with a [`Verdict`] on each query.
+//! [`Samples`] is the summary of a run, in bounded memory. [`compare()`] compares two of them and
+//! returns a [`Comparison`] with a [`QueryVerdict`] on each query.
 //!
-//! Durations are service times: from sending a statement to the end of its answer, of executions
-//! that ended well. How late a statement was sent is the replay's business and no part of them.
+//! Durations are service times: from sending a statement to the end of its reply, of successful
+//! executions. How late a statement was sent concerns the replay and is not included.
 //!
-//! This crate measures and judges. How a comparison looks on a terminal or in a file is
-//! `howdah-report`'s.
+//! This crate measures and classifies. `howdah-report` renders comparisons for terminals and files.
 
 mod compare;
 mod comparison;
@@ -25,7 +25,7 @@ pub use compare::compare;
 pub use comparison::{
     Caveat, Change, Comparison, Control, ErrorChange, Interval, Measures, QueryComparison, Side,
 };
-pub use fail_on::{Crossing, FailOn, Metric, ParseFailOnError};
-pub use samples::{About, ErrorCount, Errors, ReadRunError, Samples, Words};
-pub use settings::{ChangeFactor, ParseChangeFactorError, Settings};
-pub use verdict::{Overall, Part, Verdict};
+pub use fail_on::{FailOn, Metric, ParseFailOnError, Violation};
+pub use samples::{ErrorCount, Errors, QueryText, ReadRunError, RunInfo, Samples};
+pub use settings::{ChangeFactor, CompareSettings, ParseChangeFactorError};
+pub use verdict::{ChangedPart, Overall, QueryVerdict};

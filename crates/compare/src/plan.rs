@@ -1,8 +1,8 @@
-//! What differs between two plans, in one sentence.
+//! Describes the differences between two plans in one sentence.
 //!
-//! A plan is what `EXPLAIN (FORMAT JSON)` gives. Only what it says is compared, no server is asked:
-//! that is [`crate::explain`]'s business. Costs are in units that differ between servers and
-//! settings, so they only rank what is found.
+//! A plan is the output of `EXPLAIN (FORMAT JSON)`. Only plans are compared here;
+//! [`crate::explain`] queries the servers. Cost units differ between servers and settings, so costs
+//! only rank the differences.
 
 mod node;
 
@@ -10,20 +10,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use self::node::{Node, Scan};
+use self::node::{PlanNode, Scan};
 
-/// Differences that one sentence takes.
+/// Maximum number of differences in a sentence.
 const CLAUSES_MAX: usize = 3;
 
-/// An estimate of rows that differs by less than this factor explains nothing.
+/// Row estimates that differ by less than this factor explain nothing.
 const ROWS_FACTOR_MIN: f64 = 10.0;
 
-/// Says what changed from one plan to another, most telling first; `None` if they have the same
-/// shape, or if one is no plan.
+/// Describes what changed from one plan to another, most important first; `None` if they have the
+/// same shape, or if one is not a plan.
 ///
-/// Looked at, in this order: how each relation is read, how relations are joined, the join order,
-/// partitions read, steps that appeared or went (sorts, aggregation, materialisation), parallel
-/// workers, estimated rows, just-in-time compilation.
+/// Compared, in this order: how each relation is scanned, how relations are joined, the join order,
+/// subplans of Append, steps that appeared or disappeared (sorts, aggregation, materialisation),
+/// parallel workers, estimated rows, just-in-time compilation.
 ///
 /// ```
 /// use serde_json::json;
@@ -38,7 +38,7 @@ const ROWS_FACTOR_MIN: f64 = 10.0;
 /// );
 /// ```
 pub fn difference(base: &Value, run: &Value) -> Option<String> {
-    let (base, run) = (Facts::of(base)?, Facts::of(run)?);
+    let (base, run) = (PlanShape::from_explain(base)?, PlanShape::from_explain(run)?);
     let mut clauses = Vec::new();
     clauses.extend(scans(&base, &run));
     clauses.extend(joins(&base, &run));
@@ -52,22 +52,25 @@ pub fn difference(base: &Value, run: &Value) -> Option<String> {
 }
 
 /// The indexes that the base plan uses and the other does not.
-pub fn indexes_given_up(base: &Value, run: &Value) -> Vec<String> {
-    let (Some(base), Some(run)) = (Facts::of(base), Facts::of(run)) else { return Vec::new() };
-    let indexes = |facts: &Facts| -> BTreeSet<String> {
+pub fn dropped_indexes(base: &Value, run: &Value) -> Vec<String> {
+    let (Some(base), Some(run)) = (PlanShape::from_explain(base), PlanShape::from_explain(run))
+    else {
+        return Vec::new();
+    };
+    let indexes = |facts: &PlanShape| -> BTreeSet<String> {
         facts.scans.values().flatten().flat_map(|scan| scan.indexes.clone()).collect()
     };
     indexes(&base).difference(&indexes(&run)).cloned().collect()
 }
 
-/// What is compared of a plan.
+/// The properties of a plan that are compared.
 #[derive(Debug, Default)]
-struct Facts {
-    /// By alias, in the order of the plan: one alias may stand in several subqueries.
+struct PlanShape {
+    /// By alias, in the order of the plan: an alias may occur in several subqueries.
     scans: BTreeMap<String, Vec<Scan>>,
-    /// By the aliases that are joined, the innermost join first.
+    /// By the aliases that are joined.
     joins: BTreeMap<BTreeSet<String>, String>,
-    /// How many of each step that is neither scan nor join.
+    /// Count of each step that is neither scan nor join.
     steps: BTreeMap<String, usize>,
     /// Keys of the sorts.
     sort_keys: BTreeSet<String>,
@@ -78,19 +81,19 @@ struct Facts {
     jit: bool,
 }
 
-impl Facts {
-    fn of(explained: &Value) -> Option<Self> {
+impl PlanShape {
+    fn from_explain(explained: &Value) -> Option<Self> {
         let explained = explained.get(0).unwrap_or(explained);
-        let root = Node::new(explained.get("Plan")?)?;
+        let root = PlanNode::new(explained.get("Plan")?)?;
         let mut facts = Self { rows: root.rows(), ..Self::default() };
         facts.jit = explained.get("JIT").is_some();
         facts.visit(root);
         Some(facts)
     }
 
-    /// Takes account of a node and all below it; gives the aliases that are read there. The parser's
-    /// limit of 128 levels of JSON keeps the recursion short.
-    fn visit(&mut self, node: Node<'_>) -> BTreeSet<String> {
+    /// Adds a node and its descendants; returns the aliases scanned there. The parser's limit of
+    /// 128 levels of JSON bounds the recursion.
+    fn visit(&mut self, node: PlanNode<'_>) -> BTreeSet<String> {
         let mut aliases = BTreeSet::new();
         if let Some(scan) = node.scan() {
             aliases.insert(scan.alias.clone());
@@ -99,7 +102,7 @@ impl Facts {
         for child in node.children() {
             if !(node.is_bitmap_heap_scan() && child.is_bitmap()) {
                 let below = self.visit(child);
-                // What a subplan reads is not joined by the nodes above it.
+                // Relations scanned in a subplan are not joined by the nodes above it.
                 if !child.is_subplan() {
                     aliases.extend(below);
                 }
@@ -117,75 +120,75 @@ impl Facts {
     }
 }
 
-/// Relations that are read in another way, the costliest in the new plan first.
-fn scans(base: &Facts, run: &Facts) -> Vec<String> {
-    let mut found = Vec::new();
+/// Relations that are scanned differently, the most expensive in the new plan first.
+fn scans(base: &PlanShape, run: &PlanShape) -> Vec<String> {
+    let mut changes = Vec::new();
     for (alias, before) in &base.scans {
         let after = run.scans.get(alias).map_or(&[][..], Vec::as_slice);
         for (before, after) in before.iter().zip(after) {
-            if !before.same_way(after) {
-                found.push((after.cost, format!("{before} became {after}")));
+            if !before.is_same_access(after) {
+                changes.push((after.cost, format!("{before} became {after}")));
             }
         }
     }
-    found.sort_by(|left, right| right.0.total_cmp(&left.0));
-    found.into_iter().map(|(_, clause)| clause).collect()
+    changes.sort_by(|left, right| right.0.total_cmp(&left.0));
+    changes.into_iter().map(|(_, clause)| clause).collect()
 }
 
-fn joins(base: &Facts, run: &Facts) -> Vec<String> {
-    let mut found = Vec::new();
+fn joins(base: &PlanShape, run: &PlanShape) -> Vec<String> {
+    let mut changes = Vec::new();
     for (aliases, before) in &base.joins {
         if let Some(after) = run.joins.get(aliases).filter(|after| *after != before) {
             let joined: Vec<&str> = aliases.iter().map(String::as_str).collect();
-            found.push(format!("{before} of {} became {after}", joined.join(", ")));
+            changes.push(format!("{before} of {} became {after}", joined.join(", ")));
         }
     }
-    let order = |facts: &Facts| facts.joins.keys().cloned().collect::<BTreeSet<_>>();
+    let order = |facts: &PlanShape| facts.joins.keys().cloned().collect::<BTreeSet<_>>();
     let (before, after) = (order(base), order(run));
     if before != after && before.len() == after.len() {
-        found.push("relations are joined in another order".to_owned());
+        changes.push("the join order changed".to_owned());
     }
-    found
+    changes
 }
 
-fn partitions(base: &Facts, run: &Facts) -> Option<String> {
+fn partitions(base: &PlanShape, run: &PlanShape) -> Option<String> {
     let (before, after) = (base.partitions, run.partitions);
     (before != after).then(|| match (before, after) {
-        (0, after) => format!("an Append over {after} parts appeared"),
-        (before, 0) => format!("the Append over {before} parts went"),
-        (before, after) => format!("{after} parts are appended instead of {before}"),
+        (0, after) => format!("an Append over {after} subplans appeared"),
+        (before, 0) => format!("the Append over {before} subplans disappeared"),
+        (before, after) => format!("{after} subplans are appended instead of {before}"),
     })
 }
 
-fn steps(base: &Facts, run: &Facts) -> Vec<String> {
-    let count = |facts: &Facts, step: &str| facts.steps.get(step).copied().unwrap_or(0);
+fn steps(base: &PlanShape, run: &PlanShape) -> Vec<String> {
+    let count = |facts: &PlanShape, step: &str| facts.steps.get(step).copied().unwrap_or(0);
     let names: BTreeSet<&String> = base.steps.keys().chain(run.steps.keys()).collect();
-    let changed = |more: &Facts, less: &Facts| -> Vec<String> {
+    let changed = |more: &PlanShape, less: &PlanShape| -> Vec<String> {
         let names = names.iter().filter(|step| count(more, step) > count(less, step));
         names.map(|step| (*step).clone()).collect()
     };
-    let (appeared, went) = (changed(run, base), changed(base, run));
-    // `HashAggregate` went and `GroupAggregate` appeared: that is one change, not two.
-    let mut found = Vec::new();
+    let (appeared, disappeared) = (changed(run, base), changed(base, run));
+    // If `HashAggregate` disappeared and `GroupAggregate` appeared, that is one change, not two.
+    let mut changes = Vec::new();
     let is_aggregate = |step: &&String| step.ends_with("Aggregate");
-    let before = went.iter().find(is_aggregate);
+    let before = disappeared.iter().find(is_aggregate);
     let after = appeared.iter().find(is_aggregate);
     if let (Some(before), Some(after)) = (before, after) {
-        found.push(format!("{before} became {after}"));
+        changes.push(format!("{before} became {after}"));
     }
     let paired = |step: &&String| before.is_none() || after.is_none() || !is_aggregate(step);
     for step in appeared.iter().filter(paired) {
         let key = run.sort_keys.difference(&base.sort_keys).next();
-        found.push(match key {
+        changes.push(match key {
             Some(key) if step.ends_with("Sort") => format!("a {step} by {key} appeared"),
             _ => format!("a {step} appeared"),
         });
     }
-    found.extend(went.iter().filter(paired).map(|step| format!("the {step} went")));
-    found
+    changes.extend(disappeared.iter().filter(paired).map(|step| format!("the {step} disappeared")));
+    changes
 }
 
-fn workers(base: &Facts, run: &Facts) -> Option<String> {
+fn workers(base: &PlanShape, run: &PlanShape) -> Option<String> {
     let plural = |count: u64| match count {
         0 => "no parallel workers".to_owned(),
         1 => "1 parallel worker".to_owned(),
@@ -195,9 +198,9 @@ fn workers(base: &Facts, run: &Facts) -> Option<String> {
     (before != after).then(|| format!("{} became {}", plural(before), plural(after)))
 }
 
-/// Estimates that are far apart: those of a relation before that of the whole.
-fn rows(base: &Facts, run: &Facts) -> Option<String> {
-    let apart = |before: f64, after: f64| {
+/// Estimates that differ much: those of a relation before that of the whole plan.
+fn rows(base: &PlanShape, run: &PlanShape) -> Option<String> {
+    let ratio = |before: f64, after: f64| {
         let (before, after) = (before.max(1.0), after.max(1.0));
         (after / before).max(before / after)
     };
@@ -206,21 +209,24 @@ fn rows(base: &Facts, run: &Facts) -> Option<String> {
         before.iter().zip(after).map(|(before, after)| (before, after.rows))
     });
     let worst = relations
-        .filter(|(before, after)| apart(before.rows, *after) >= ROWS_FACTOR_MIN)
-        .max_by(|left, right| apart(left.0.rows, left.1).total_cmp(&apart(right.0.rows, right.1)));
+        .filter(|(before, after)| ratio(before.rows, *after) >= ROWS_FACTOR_MIN)
+        .max_by(|left, right| ratio(left.0.rows, left.1).total_cmp(&ratio(right.0.rows, right.1)));
     match worst {
         Some((scan, after)) => {
             Some(format!("{after} rows of {} are expected instead of {}", scan.relation, scan.rows))
         }
-        None => (apart(base.rows, run.rows) >= ROWS_FACTOR_MIN)
+        None => (ratio(base.rows, run.rows) >= ROWS_FACTOR_MIN)
             .then(|| format!("{} rows are expected instead of {}", run.rows, base.rows)),
     }
 }
 
-fn jit(base: &Facts, run: &Facts) -> Option<String> {
-    (base.jit != run.jit).then(|| match run.jit {
-        true => "just-in-time compilation appeared".to_owned(),
-        false => "just-in-time compilation went".to_owned(),
+fn jit(base: &PlanShape, run: &PlanShape) -> Option<String> {
+    (base.jit != run.jit).then(|| {
+        if run.jit {
+            "just-in-time compilation appeared".to_owned()
+        } else {
+            "just-in-time compilation disappeared".to_owned()
+        }
     })
 }
 

@@ -1,4 +1,4 @@
-//! [`Samples`]: what a comparison keeps of a run.
+//! [`Samples`]: the summary of a run for a comparison.
 
 mod histogram;
 mod query;
@@ -9,29 +9,29 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use howdah_dataset::{Disposition, ReadError, ReplayOutcome, Run, RunManifest};
+use howdah_dataset::{Disposition, ReadError, ReplayOutcome, ReplayRun, RunManifest};
 use howdah_sql::Fingerprint;
 
 pub(crate) use self::query::Query;
 pub use self::query::{ErrorCount, Errors};
 
-/// What a comparison keeps of a run: per query, counts, a histogram and a sample of executions.
+/// The summary of a run: per query, counts, a histogram and a sample of executions.
 ///
 /// Memory does not grow with the length of a run: a query takes up to about 50 kB, however often it
 /// was executed, and there are at most [`Samples::QUERIES_MAX`] queries.
 #[derive(Clone, Debug)]
 pub struct Samples {
-    about: About,
+    about: RunInfo,
     queries: HashMap<Fingerprint, Query>,
-    statements: HashMap<Fingerprint, Words>,
+    statements: HashMap<Fingerprint, QueryText>,
     /// Queries with deduced parameter types.
     typed: BTreeSet<Fingerprint>,
     unattributed: u64,
 }
 
-/// What a run is, for people to recognise it by.
+/// The description of a run, by which people recognise it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub struct RunInfo {
     /// The run's folder, or another name.
     pub name: String,
     /// The capture or log that was replayed.
@@ -42,14 +42,14 @@ pub struct About {
     pub rate: String,
     /// `server_version` of the target.
     pub server_version: String,
-    /// Whether the replay came to the end of its input.
+    /// Whether the replay reached the end of its input.
     pub complete: bool,
 }
 
-/// How a query reads and who ran it.
+/// The text of a query, and the role and database of an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Words {
-    /// The normal form, or its first [`Samples::TEXT_MAX`] bytes.
+pub struct QueryText {
+    /// The normalized text, or its first [`Samples::TEXT_MAX`] bytes.
     pub query: String,
     /// The role of an execution; empty if not known.
     pub user: String,
@@ -62,21 +62,21 @@ pub struct Words {
 #[error("cannot read the run {}", path.display())]
 #[non_exhaustive]
 pub struct ReadRunError {
-    /// The folder that was named.
+    /// The run's folder.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The reason.
     pub source: ReadError,
 }
 
 impl Samples {
-    /// Queries that are told apart. Executions of all others count as unattributed.
+    /// Maximum number of queries. Executions of further ones count as unattributed.
     pub const QUERIES_MAX: usize = 20_000;
 
-    /// Bytes of a query's text that are kept.
+    /// Maximum bytes of a query's text.
     pub const TEXT_MAX: usize = 4_096;
 
-    /// No executions yet.
-    pub fn new(about: About) -> Self {
+    /// Starts without executions.
+    pub fn new(about: RunInfo) -> Self {
         Self {
             about,
             queries: HashMap::new(),
@@ -92,33 +92,38 @@ impl Samples {
     ///
     /// There is no run, or it is damaged.
     pub fn read(path: &Path) -> Result<Self, ReadRunError> {
-        Self::read_watched(path, |_, _| {})
+        Self::read_with_progress(path, |_, _| {})
     }
 
-    /// Like [`Self::read`]; tells `watch` now and then how many outcomes were read, of how many.
+    /// Like [`Self::read`]; also calls `on_progress` from time to time with the outcomes read and
+    /// their total.
     ///
     /// # Errors
     ///
     /// As for [`Self::read`].
-    pub fn read_watched(path: &Path, watch: impl FnMut(u64, u64)) -> Result<Self, ReadRunError> {
-        Self::read_run(path, watch).map_err(|source| ReadRunError { path: path.to_owned(), source })
+    pub fn read_with_progress(
+        path: &Path,
+        on_progress: impl FnMut(u64, u64),
+    ) -> Result<Self, ReadRunError> {
+        Self::read_run(path, on_progress)
+            .map_err(|source| ReadRunError { path: path.to_owned(), source })
     }
 
-    fn read_run(path: &Path, mut watch: impl FnMut(u64, u64)) -> Result<Self, ReadError> {
-        const NOW_AND_THEN: usize = 4_096;
-        let run = Run::open(path)?;
+    fn read_run(path: &Path, mut on_progress: impl FnMut(u64, u64)) -> Result<Self, ReadError> {
+        const PROGRESS_EVERY_N: usize = 4_096;
+        let run = ReplayRun::open(path)?;
         let total = run.manifest().outcomes;
-        let mut samples = Self::new(About::of(path, run.manifest()));
+        let mut samples = Self::new(RunInfo::from_manifest(path, run.manifest()));
         samples.typed = typed_statements(run.manifest());
         for (read, outcome) in run.outcomes().enumerate() {
             samples.record(&outcome?);
-            if read % NOW_AND_THEN == 0 {
-                watch(read as u64, total);
+            if read % PROGRESS_EVERY_N == 0 {
+                on_progress(read as u64, total);
             }
         }
         for statement in run.statements()? {
             let fingerprint = Fingerprint(statement.fingerprint);
-            let words = Words {
+            let words = QueryText {
                 query: statement.query,
                 user: (*statement.user).to_owned(),
                 database: (*statement.database).to_owned(),
@@ -128,14 +133,14 @@ impl Samples {
         Ok(samples)
     }
 
-    /// Takes account of an outcome. Those that are no executions of a statement are left out.
+    /// Adds an outcome. Outcomes that are not executions of a statement are ignored.
     pub fn record(&mut self, outcome: &ReplayOutcome) {
         if !outcome.kind.is_execution() {
             return;
         }
-        let room = self.queries.len() < Self::QUERIES_MAX;
+        let has_room = self.queries.len() < Self::QUERIES_MAX;
         let fingerprint = outcome.fingerprint.map(Fingerprint);
-        let known = |fingerprint: &Fingerprint| room || self.queries.contains_key(fingerprint);
+        let known = |fingerprint: &Fingerprint| has_room || self.queries.contains_key(fingerprint);
         let Some(fingerprint) = fingerprint.filter(known) else {
             self.unattributed +=
                 u64::from(!matches!(outcome.disposition, Disposition::Skipped { .. }));
@@ -144,36 +149,36 @@ impl Samples {
         self.queries.entry(fingerprint).or_insert_with(|| Query::new(fingerprint)).record(outcome);
     }
 
-    /// Says how a query reads. Ignored for one that was never recorded.
-    pub fn describe(&mut self, fingerprint: Fingerprint, mut words: Words) {
+    /// Sets the text of a query. Ignored for queries without outcomes.
+    pub fn describe(&mut self, fingerprint: Fingerprint, mut words: QueryText) {
         if self.queries.contains_key(&fingerprint) {
             words.query.truncate(words.query.floor_char_boundary(Self::TEXT_MAX));
             self.statements.insert(fingerprint, words);
         }
     }
 
-    /// Marks a query whose parameters got deduced types: see [`Self::has_deduced_types`].
+    /// Marks a query whose parameters got deduced types; see [`Self::has_deduced_types`].
     pub fn mark_deduced_types(&mut self, fingerprint: Fingerprint) {
         self.typed.insert(fingerprint);
     }
 
-    /// Whether the replay deduced types for the query's parameters, because its capture holds none.
+    /// Whether the replay deduced types for the query's parameters, because its capture has none.
     pub fn has_deduced_types(&self, fingerprint: Fingerprint) -> bool {
         self.typed.contains(&fingerprint)
     }
 
-    /// The same executions under another name.
+    /// The same executions with another description.
     #[must_use]
-    pub fn with_about(self, about: About) -> Self {
+    pub fn with_info(self, about: RunInfo) -> Self {
         Self { about, ..self }
     }
 
-    /// What the run is.
-    pub fn about(&self) -> &About {
+    /// The run's description.
+    pub fn info(&self) -> &RunInfo {
         &self.about
     }
 
-    /// Whether no execution was asked of a server, nor skipped.
+    /// Whether there are no executions at all.
     pub fn is_empty(&self) -> bool {
         self.queries.is_empty() && self.unattributed == 0
     }
@@ -183,8 +188,8 @@ impl Samples {
         self.unattributed
     }
 
-    /// How a query reads, if that is known.
-    pub fn words(&self, fingerprint: Fingerprint) -> Option<&Words> {
+    /// The text of a query, if known.
+    pub fn query_text(&self, fingerprint: Fingerprint) -> Option<&QueryText> {
         self.statements.get(&fingerprint)
     }
 
@@ -197,15 +202,15 @@ impl Samples {
     }
 }
 
-/// What the summary of a run says about deduced types; nothing in those of an older replay.
+/// The statements with deduced types in the summary of a run; none in summaries of older replays.
 fn typed_statements(manifest: &RunManifest) -> BTreeSet<Fingerprint> {
     let statements = manifest.summary["types_deduced"]["statements"].as_array();
     let texts = statements.into_iter().flatten().filter_map(|text| text.as_str());
     texts.filter_map(|text| text.parse().ok()).collect()
 }
 
-impl About {
-    fn of(path: &Path, manifest: &RunManifest) -> Self {
+impl RunInfo {
+    fn from_manifest(path: &Path, manifest: &RunManifest) -> Self {
         Self {
             name: path.display().to_string(),
             capture: manifest.capture.clone(),

@@ -1,31 +1,32 @@
-//! [`Settings`]: what counts as a change.
+//! [`CompareSettings`]: what counts as a change.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 /// What counts as a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
-    /// Changes by less than this factor, either way, are no change. Default 1.25.
+pub struct CompareSettings {
+    /// Minimum factor of a change, in either direction. Default 1.25.
     ///
     /// Two replays of one capture against one server differ by up to a fifth on shared machines,
-    /// through moods of the machine that outlast a run and that no statistic of these two runs can
-    /// see. 1.25 lies above that, and its distance to 1.5 is still wider than the confidence
+    /// because of slow periods that outlast a run and that the statistics of two runs cannot
+    /// detect. 1.25 is above that, and its distance to 1.5 is still wider than the confidence
     /// interval of a query with a few dozen executions.
     pub change_min: ChangeFactor,
-    /// Changes of a typical execution by less than this are no change. Default 50 µs.
+    /// Minimum change of a typical execution. Default 50 µs.
     ///
-    /// Below that, the scheduler of either machine decides. With a control run, which measures
-    /// this, a fifth of it.
+    /// Smaller differences are due to the scheduler of either machine. With a control run, which
+    /// measures that, a fifth of it.
     pub floor: Duration,
-    /// Executions that a query needs in both runs to be judged. Default 15.
+    /// Minimum executions of a query in both runs. Default 15.
     pub executions_min: u64,
     /// Level of the confidence intervals of typical changes. Default 0.95.
     pub confidence: f64,
-    /// Of the queries called changed, the expected share of false ones is at most this. Default 0.01.
+    /// Maximum expected share of false discoveries among the queries reported as changed. Default
+    /// 0.01.
     pub false_discoveries_max: f64,
 }
 
-impl Default for Settings {
+impl Default for CompareSettings {
     fn default() -> Self {
         Self {
             change_min: ChangeFactor::DEFAULT,
@@ -42,7 +43,7 @@ impl Default for Settings {
 pub struct ChangeFactor(f64);
 
 impl ChangeFactor {
-    /// 1.25, see [`Settings::change_min`].
+    /// 1.25, see [`CompareSettings::change_min`].
     pub const DEFAULT: Self = Self(1.25);
 
     /// The factor, if it is a number above 1.
@@ -59,7 +60,7 @@ impl ChangeFactor {
 impl FromStr for ChangeFactor {
     type Err = ParseChangeFactorError;
 
-    /// Reads `1.25x`, `1.25` or `25%`.
+    /// Parses `1.25x`, `1.25` or `25%`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = |digits: &str| digits.trim().parse::<f64>().ok();
         let factor = match text.trim().strip_suffix('%') {
@@ -76,7 +77,7 @@ impl fmt::Display for ChangeFactor {
     }
 }
 
-/// A text that is no factor of change.
+/// The text is not a factor of change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a factor above 1 such as 1.25x or 25%")]
 pub struct ParseChangeFactorError {
@@ -84,7 +85,7 @@ pub struct ParseChangeFactorError {
 }
 
 #[test]
-fn factors_are_read_in_three_spellings() {
+fn factors_are_parsed_in_three_spellings() {
     for text in ["1.25x", "1.25", "25%", " 25 % ", "1.25×"] {
         assert_eq!(text.parse(), Ok(ChangeFactor::DEFAULT), "{text}");
     }

@@ -1,9 +1,9 @@
-//! The statistics behind a verdict, on plain numbers: no queries, no runs, no files.
+//! The statistics of a comparison, on plain numbers: no queries, no runs, no files.
 //!
-//! Latencies are skewed, heavy in the tail, tied (whole microseconds) and come in moods: a
+//! Latencies are skewed, heavy in the tail, tied (whole microseconds) and autocorrelated: a
 //! checkpoint slows everything for seconds. So the shift is measured on logarithms by ranks
-//! ([`shift`]), its variance is taken over blocks of neighbours in time, and what depends on the
-//! tail is resampled by such blocks ([`bootstrap`]).
+//! ([`shift`]), its variance is taken over blocks of neighbours in time, and metrics that depend on
+//! the tail are resampled by such blocks ([`bootstrap`]).
 
 pub(crate) mod bootstrap;
 pub(crate) mod fdr;
@@ -11,12 +11,12 @@ pub(crate) mod random;
 pub(crate) mod shift;
 pub(crate) mod student;
 
-/// Blocks that a run's executions of one query are cut into, in order of time.
+/// Number of blocks that a run's executions of one query are split into, in order of time.
 ///
-/// Numerous enough to tell how much the machine's moods matter, long enough to hold a short one.
+/// Enough blocks to estimate the effect of slow periods, each long enough to contain a short one.
 pub(crate) const BLOCKS: usize = 20;
 
-/// Cuts `values` into at most `count` runs of neighbours whose lengths differ by at most one.
+/// Splits `values` into at most `count` runs of neighbours whose lengths differ by at most one.
 pub(crate) fn blocks<T>(values: &[T], count: usize) -> impl ExactSizeIterator<Item = &[T]> {
     let count = count.min(values.len());
     (0..count)

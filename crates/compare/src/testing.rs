@@ -1,21 +1,21 @@
-//! Runs made up for tests.
+//! Synthetic runs for tests.
 
 use howdah_dataset::{Disposition, ReplayOutcome};
 use howdah_traffic::{Kind, SqlState, Timestamp};
 
-use crate::{About, Samples, statistics::random::Random};
+use crate::{RunInfo, Samples, statistics::random::SeededRandom};
 
-/// A run being made up.
-pub(crate) struct Maker {
+/// Builds a synthetic run.
+pub(crate) struct RunBuilder {
     pub(crate) samples: Samples,
-    pub(crate) random: Random,
+    pub(crate) random: SeededRandom,
     sent_us: i64,
 }
 
-impl Maker {
+impl RunBuilder {
     pub(crate) fn new(seed: u64) -> Self {
-        let about = About { complete: true, ..About::default() };
-        Self { samples: Samples::new(about), random: Random::new(seed), sent_us: 0 }
+        let about = RunInfo { complete: true, ..RunInfo::default() };
+        Self { samples: Samples::new(about), random: SeededRandom::new(seed), sent_us: 0 }
     }
 
     pub(crate) fn outcome(&mut self, query: u64, service_us: f64) -> ReplayOutcome {
@@ -39,12 +39,12 @@ impl Maker {
         }
     }
 
-    pub(crate) fn done(&mut self, query: u64, service_us: f64) {
+    pub(crate) fn record_done(&mut self, query: u64, service_us: f64) {
         let outcome = self.outcome(query, service_us);
         self.samples.record(&outcome);
     }
 
-    pub(crate) fn failed(&mut self, query: u64, sqlstate: &str) {
+    pub(crate) fn record_failed(&mut self, query: u64, sqlstate: &str) {
         let disposition = Disposition::Failed {
             sqlstate: SqlState::new(sqlstate.as_bytes()),
             message: "no".into(),
@@ -54,10 +54,10 @@ impl Maker {
     }
 
     /// Executions around `median_us`, log-normal: a third of them differ by more than `spread`.
-    pub(crate) fn many(&mut self, query: u64, count: usize, median_us: f64, spread: f64) {
+    pub(crate) fn record_many(&mut self, query: u64, count: usize, median_us: f64, spread: f64) {
         for _ in 0..count {
             let service_us = median_us * (spread * self.random.normal()).exp();
-            self.done(query, service_us);
+            self.record_done(query, service_us);
         }
     }
 }

@@ -1,18 +1,18 @@
-//! What a comparison concludes.
+//! The verdicts of a comparison.
 
 use std::fmt;
 
-/// What became of a query.
+/// The verdict on a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Verdict {
+pub enum QueryVerdict {
     /// It got slower.
-    Slower(Part),
+    Slower(ChangedPart),
     /// It got faster.
-    Faster(Part),
+    Faster(ChangedPart),
     /// No difference that is certain, large enough and above the noise.
     NoChange,
-    /// Too few executions ended well in one of the runs to say.
+    /// Too few successful executions in one of the runs.
     TooFew,
     /// It was executed in the base run only.
     OnlyInBase,
@@ -22,15 +22,15 @@ pub enum Verdict {
 
 /// Which executions of a query changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum ChangedPart {
     /// The typical ones.
     Typical,
-    /// Only some, but so much that the mean changed: the typical ones are as they were.
+    /// Only some, but so much that the mean changed: the typical ones are unchanged.
     Tail,
 }
 
-impl Verdict {
-    /// The word for it in files and output.
+impl QueryVerdict {
+    /// The word in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slower(_) => "slower",
@@ -42,8 +42,8 @@ impl Verdict {
         }
     }
 
-    /// Which part changed, if one did.
-    pub const fn part(self) -> Option<Part> {
+    /// Which executions changed, if any did.
+    pub const fn part(self) -> Option<ChangedPart> {
         match self {
             Self::Slower(part) | Self::Faster(part) => Some(part),
             _ => None,
@@ -61,14 +61,14 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for QueryVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
-impl Part {
-    /// The word for it in files and output.
+impl ChangedPart {
+    /// The word in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Typical => "typical",
@@ -77,7 +77,7 @@ impl Part {
     }
 }
 
-/// What became of the workload.
+/// The verdict on the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overall {
@@ -94,13 +94,13 @@ pub enum Overall {
 }
 
 impl Overall {
-    /// Of the queries' verdicts.
-    pub fn of(verdicts: impl IntoIterator<Item = Verdict>) -> Self {
+    /// Combines the verdicts on the queries.
+    pub fn from_verdicts(verdicts: impl IntoIterator<Item = QueryVerdict>) -> Self {
         let (mut slower, mut faster, mut same) = (false, false, false);
         for verdict in verdicts {
             slower |= verdict.is_slower();
             faster |= verdict.is_faster();
-            same |= verdict == Verdict::NoChange;
+            same |= verdict == QueryVerdict::NoChange;
         }
         match (slower, faster, same) {
             (true, true, _) => Self::Mixed,
@@ -111,7 +111,7 @@ impl Overall {
         }
     }
 
-    /// The word for it in files and output.
+    /// The word in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slower => "slower",
@@ -130,13 +130,13 @@ impl fmt::Display for Overall {
 }
 
 #[test]
-fn the_whole_is_judged_by_its_parts() {
-    use Verdict::{Faster, NoChange, OnlyInRun, Slower, TooFew};
-    let (slower, faster) = (Slower(Part::Typical), Faster(Part::Tail));
-    assert_eq!(Overall::of([NoChange, slower, TooFew]), Overall::Slower);
-    assert_eq!(Overall::of([NoChange, faster]), Overall::Faster);
-    assert_eq!(Overall::of([faster, slower]), Overall::Mixed);
-    assert_eq!(Overall::of([TooFew, NoChange]), Overall::NoChange);
-    assert_eq!(Overall::of([TooFew, OnlyInRun]), Overall::TooFew);
-    assert_eq!(Overall::of([]), Overall::TooFew);
+fn overall_verdict_combines_query_verdicts() {
+    use QueryVerdict::{Faster, NoChange, OnlyInRun, Slower, TooFew};
+    let (slower, faster) = (Slower(ChangedPart::Typical), Faster(ChangedPart::Tail));
+    assert_eq!(Overall::from_verdicts([NoChange, slower, TooFew]), Overall::Slower);
+    assert_eq!(Overall::from_verdicts([NoChange, faster]), Overall::Faster);
+    assert_eq!(Overall::from_verdicts([faster, slower]), Overall::Mixed);
+    assert_eq!(Overall::from_verdicts([TooFew, NoChange]), Overall::NoChange);
+    assert_eq!(Overall::from_verdicts([TooFew, OnlyInRun]), Overall::TooFew);
+    assert_eq!(Overall::from_verdicts([]), Overall::TooFew);
 }

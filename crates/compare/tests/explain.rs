@@ -1,25 +1,25 @@
-//! Plans from a real server, explained.
+//! Explains plans of a real server.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails, helpers included")]
 
 use howdah_compare::{
-    About, Comparison, Samples, Settings, compare,
+    CompareSettings, Comparison, RunInfo, Samples, compare,
     explain::{Examples, ExplainError, explain},
 };
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_dataset::{Disposition, ReplayOutcome, Statement};
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_dataset::{Disposition, ReplayOutcome, StatementInfo};
+use howdah_lab::{Cluster, skip_without_postgres};
 use howdah_traffic::{Kind, Parameter, Timestamp};
 
-fn target(cluster: &Cluster, database: &str) -> Target {
-    let words = Words::from_conninfo(cluster.uri(database));
-    Target::resolve(&words, &Environment::empty()).unwrap()
+fn target(cluster: &Cluster, database: &str) -> ConnectTarget {
+    let params = ConnParams::from_conninfo(cluster.uri(database));
+    ConnectTarget::resolve(&params, &Environment::empty()).unwrap()
 }
 
 /// Two databases, `before` and `after`: the second lacks an index.
 fn cluster() -> Option<Cluster> {
     let started = Cluster::builder().setting("autovacuum", "off").start();
-    let cluster = or_say_why_not("explain", started)?;
+    let cluster = skip_without_postgres("explain", started)?;
     let mut admin = Client::connect(&target(&cluster, "postgres")).unwrap();
     for (database, index) in
         [("before", "create index orders_customer_idx on orders (customer)"), ("after", "select 1")]
@@ -61,25 +61,25 @@ fn outcome(query: u64, number: i64, service_us: u64) -> ReplayOutcome {
 /// A comparison in which the queries 1 to `queries` got ten times slower.
 fn slower(queries: u64) -> Comparison {
     let samples = |service_us| {
-        let mut samples = Samples::new(About::default());
+        let mut samples = Samples::new(RunInfo::default());
         for query in 1..=queries {
             (0..50).for_each(|number| samples.record(&outcome(query, number, service_us)));
         }
         samples
     };
-    let comparison = compare(&samples(1_000), &samples(10_000), None, &Settings::default());
+    let comparison = compare(&samples(1_000), &samples(10_000), None, &CompareSettings::default());
     assert_eq!(comparison.slower().count() as u64, queries);
     comparison
 }
 
-fn example(fingerprint: u64, sql: &str, parameters: Option<Vec<Parameter>>) -> Statement {
-    Statement {
+fn example(fingerprint: u64, sql: &str, parameters: Option<Vec<Parameter>>) -> StatementInfo {
+    StatementInfo {
         fingerprint,
         query: String::new(),
         example_sql: sql.into(),
         example_parameters: parameters,
         user: "app".into(),
-        // Both targets name another one: sessions were mapped to these.
+        // Neither target is connected to this database: sessions were mapped to theirs.
         database: "shop".into(),
     }
 }
@@ -87,11 +87,11 @@ fn example(fingerprint: u64, sql: &str, parameters: Option<Vec<Parameter>>) -> S
 fn because(comparison: &Comparison, query: u64) -> &str {
     let mut queries = comparison.queries.iter();
     let found = queries.find(|found| found.fingerprint.0 == query).unwrap();
-    found.because.as_deref().unwrap_or_default()
+    found.plan_change.as_deref().unwrap_or_default()
 }
 
 #[test]
-fn a_lost_index_is_found_with_the_values_of_an_execution() {
+fn dropped_index_is_found_with_captured_values() {
     let Some(cluster) = cluster() else { return };
     let mut comparison = slower(4);
     let mut examples = Examples::default();
@@ -102,9 +102,12 @@ fn a_lost_index_is_found_with_the_values_of_an_execution() {
     let (before, after) = (target(&cluster, "before"), target(&cluster, "after"));
     let failures = explain(&mut comparison, &examples, &before, &after).unwrap();
     for query in [1, 2] {
-        let said = because(&comparison, query);
-        assert!(said.contains("orders_customer_idx on orders became Seq Scan on orders"), "{said}");
-        assert!(said.ends_with("; there is no index orders_customer_idx any more"), "{said}");
+        let change = because(&comparison, query);
+        assert!(
+            change.contains("orders_customer_idx on orders became Seq Scan on orders"),
+            "{change}"
+        );
+        assert!(change.ends_with("; index orders_customer_idx no longer exists"), "{change}");
     }
     assert_eq!(because(&comparison, 3), "", "its plan is the same");
     assert_eq!(failures.len(), 1);
@@ -116,7 +119,7 @@ fn a_lost_index_is_found_with_the_values_of_an_execution() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_said_and_does_not_stop_the_rest() {
+fn unplannable_queries_are_reported_and_skipped() {
     let Some(cluster) = cluster() else { return };
     let mut comparison = slower(5);
     let mut examples = Examples::default();
@@ -131,7 +134,7 @@ fn what_cannot_be_planned_is_said_and_does_not_stop_the_rest() {
     let of = |query: u64| failures.iter().find(|(found, _)| found.0 == query).map(|found| &found.1);
     assert!(matches!(of(1), Some(ExplainError::NotExplainable)));
     assert!(matches!(of(2), Some(ExplainError::NotExplainable)));
-    // The captured database is tried too, and is not there.
+    // The captured database is tried too, but does not exist.
     assert!(matches!(of(3), Some(ExplainError::Query { .. })), "{:?}", of(3));
     assert!(because(&comparison, 4).contains("Seq Scan on orders"));
     match cluster.major() {

@@ -1,6 +1,6 @@
-//! Keywords whose value is one of a few words: an enum, its words and how they are read, once.
+//! Enums for keywords with a fixed set of values: variants, keywords and parsing in one place.
 
-/// Defines an enum whose variants each stand for a word.
+/// Defines an enum whose variants each correspond to a keyword.
 macro_rules! choice {
     (
         $(#[$docs:meta])*
@@ -11,16 +11,16 @@ macro_rules! choice {
         pub enum $name { $( $(#[$variant_docs])* $variant, )+ }
 
         impl $name {
-            /// What an error says was expected.
+            /// The list of valid values, for error messages.
             pub const EXPECTED: &'static str =
                 concat!("one of:", $(" ", $word),+);
 
-            /// The word that stands for it in a connection string.
+            /// The keyword in a connection string.
             pub const fn as_str(self) -> &'static str {
                 match self { $( Self::$variant => $word, )+ }
             }
 
-            /// What a word stands for, if anything.
+            /// Parses the keyword.
             pub fn parse(word: &str) -> Option<Self> {
                 match word { $( $word => Some(Self::$variant), )+ _ => None }
             }

@@ -1,15 +1,16 @@
-//! [`Client`]: one blocking connection for the control plane, where a handful of statements are run
-//! and read by a program or a person.
+//! [`Client`]: one blocking connection for the control plane, where a program or a person runs a
+//! handful of statements.
 //!
 //! It is simple, not fast: one connection, one statement at a time, whole results in memory (up to
-//! [`RESULT_BYTES_MAX`]). Replay and pool have the event loop of the net crate.
+//! Results are held in memory as a whole (up to [`RESULT_BYTES_MAX`]), one statement at a time:
+//! simple, not fast. Replay and pool use the event loop of the net crate.
 
 mod cancel;
 mod connect;
 mod error;
 mod login;
+mod request;
 mod result;
-mod run;
 mod socket;
 mod versions;
 
@@ -20,26 +21,26 @@ use std::{
 };
 
 use howdah_session as session;
-use howdah_wire::Format;
+use howdah_wire::ValueFormat;
 
 pub use cancel::{CancelError, CancelHandle};
-pub use error::{ConnectError, ConnectFailure, Failure, QueryError, SqlError};
-pub use result::{ResultSet, Row};
+pub use error::{AttemptFailure, ConnectError, ConnectFailure, QueryError, SqlError};
+pub use result::{ResultRow, ResultSet};
 
-use crate::{Endpoint, Target};
-use run::{Copy, CopyIn, Rows};
+use crate::{ConnectTarget, Endpoint};
+use request::{CopyInSource, CopyOutSink, ResultCollector};
 use socket::Socket;
 
-/// Most bytes of one result that are held in memory.
+/// Maximum number of bytes of one result held in memory.
 pub const RESULT_BYTES_MAX: usize = 256 << 20;
 
 /// A blocking connection to a PostgreSQL server.
 ///
 /// ```no_run
-/// use howdah_connect::{Client, Environment, Target, Words};
+/// use howdah_connect::{Client, Environment, ConnectTarget, ConnParams};
 ///
-/// let words = Words::from_conninfo("postgresql://anna@db1/shop?sslmode=verify-full");
-/// let target = Target::resolve(&words, &Environment::from_process())?;
+/// let words = ConnParams::from_conninfo("postgresql://anna@db1/shop?sslmode=verify-full");
+/// let target = ConnectTarget::resolve(&words, &Environment::from_process())?;
 /// let mut client = Client::connect(&target)?;
 /// for row in &client.query("select id, name from customer")?[0].rows {
 ///     println!("{:?} {:?}", row.text(0), row.text(1));
@@ -47,13 +48,13 @@ pub const RESULT_BYTES_MAX: usize = 256 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Text goes both ways as UTF-8, unless the database is of encoding `SQL_ASCII`, where the server
-/// cannot convert. Notices go to `tracing`. Dropping it says goodbye to the server.
+/// Text is UTF-8 in both directions, unless the database encoding is `SQL_ASCII`, where the server
+/// cannot convert. Notices go to `tracing`. Dropping the client sends Terminate to the server.
 ///
-/// After a [`QueryError::Sql`] the connection goes on; after any other error that
-/// [`QueryError::is_fatal`] names it is closed, and every further call is an error.
+/// After a [`QueryError::Sql`] the connection remains usable; after any other error for which
+/// [`QueryError::is_fatal`] holds it is closed, and every further call fails.
 pub struct Client {
-    session: session::Client,
+    session: session::ClientSession,
     socket: Socket,
     endpoint: Endpoint,
     timeout: Option<Duration>,
@@ -62,34 +63,35 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the first endpoint of `target` that is there and has the kind of session wanted,
-    /// with TLS as its settings say.
+    /// Connects to the first endpoint of `target` that is reachable and has the requested kind of
+    /// session, with TLS as configured.
     ///
-    /// Endpoints that cannot be reached, are starting up, or have another kind of session are passed
-    /// over; one that refuses the login ends the search, as in libpq. Each address of each endpoint
-    /// has [`Target::connect_timeout`] to complete the login; looking a host name up may take longer.
+    /// Endpoints that cannot be reached, are starting up, or have another kind of session are
+    /// skipped; one that refuses the login ends the search, as in libpq. Each address of each
+    /// endpoint has [`ConnectTarget::connect_timeout`] to complete the login; resolving a host name
+    /// may take longer.
     ///
     /// # Errors
     ///
-    /// No endpoint would do; the error holds what each of them said.
-    pub fn connect(target: &Target) -> Result<Self, ConnectError> {
+    /// No endpoint is suitable; the error contains the result of each attempt.
+    pub fn connect(target: &ConnectTarget) -> Result<Self, ConnectError> {
         connect::connect(target)
     }
 
-    /// Runs one or more statements by the simple protocol, and gives one result for each.
+    /// Runs one or more statements by the simple protocol, and returns one result for each.
     ///
     /// # Errors
     ///
     /// A statement failed, in which case those before it may have taken effect; or the connection
-    /// did. `COPY` from or to the client is an error: see [`Client::copy_out`] and
+    /// failed. `COPY` from or to the client is an error: see [`Client::copy_out`] and
     /// [`Client::copy_in`].
     pub fn query(&mut self, sql: &str) -> Result<Vec<ResultSet>, QueryError> {
-        let mut rows = Rows::default();
+        let mut rows = ResultCollector::default();
         self.run(&mut rows, |session| session.query(sql.as_bytes()).map(drop))?;
         Ok(rows.results)
     }
 
-    /// Runs one statement with values for `$1`, `$2`, … by the extended protocol. The server deduces
+    /// Runs one statement with values for `$1`, `$2`, … by the extended protocol. The server infers
     /// their types; `None` is NULL.
     ///
     /// # Errors
@@ -100,21 +102,21 @@ impl Client {
         sql: &str,
         values: &[Option<&str>],
     ) -> Result<ResultSet, QueryError> {
-        self.query_with_in(Format::Text, sql, values)
+        self.query_with_in(ValueFormat::Text, sql, values)
     }
 
-    /// The same, with the columns of the result in `format`.
+    /// Like [`Client::query_with`], with the columns of the result in `format`.
     ///
     /// # Errors
     ///
     /// As for [`Client::query`].
     pub fn query_with_in(
         &mut self,
-        format: Format,
+        format: ValueFormat,
         sql: &str,
         values: &[Option<&str>],
     ) -> Result<ResultSet, QueryError> {
-        let mut rows = Rows::default();
+        let mut rows = ResultCollector::default();
         self.run(&mut rows, |session| {
             session.parse(b"", sql.as_bytes(), &[])?;
             let values = values.iter().map(|value| value.map(str::as_bytes));
@@ -133,7 +135,7 @@ impl Client {
     ///
     /// As for [`Client::query`].
     pub fn prepare(&mut self, name: &str, sql: &str) -> Result<(), QueryError> {
-        self.run(&mut Rows::default(), |session| {
+        self.run(&mut ResultCollector::default(), |session| {
             session.parse(name.as_bytes(), sql.as_bytes(), &[])?;
             session.sync();
             Ok(())
@@ -151,21 +153,21 @@ impl Client {
         name: &str,
         values: &[Option<&str>],
     ) -> Result<ResultSet, QueryError> {
-        self.query_prepared_in(Format::Text, name, values)
+        self.query_prepared_in(ValueFormat::Text, name, values)
     }
 
-    /// The same, with the columns of the result in `format`.
+    /// Like [`Client::query_prepared`], with the columns of the result in `format`.
     ///
     /// # Errors
     ///
     /// As for [`Client::query`].
     pub fn query_prepared_in(
         &mut self,
-        format: Format,
+        format: ValueFormat,
         name: &str,
         values: &[Option<&str>],
     ) -> Result<ResultSet, QueryError> {
-        let mut rows = Rows::default();
+        let mut rows = ResultCollector::default();
         self.run(&mut rows, |session| {
             let values = values.iter().map(|value| value.map(str::as_bytes));
             session.bind_with_formats(b"", name.as_bytes(), &[], values, &[format])?;
@@ -188,57 +190,58 @@ impl Client {
         Ok(row.and_then(|row| row.text(0)).map(std::borrow::Cow::into_owned))
     }
 
-    /// Runs a `COPY … TO STDOUT`, writes its data to `writer` as it comes, and gives the number of
-    /// rows.
+    /// Runs a `COPY … TO STDOUT`, writes its data to `writer` as it arrives, and returns the number
+    /// of rows.
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`]; or `writer` failed, and then the connection is closed, for the rest
-    /// of the data could be long.
+    /// As for [`Client::query`]. If `writer` fails, the connection is closed, because the remaining
+    /// data could be long.
     pub fn copy_out(&mut self, sql: &str, writer: &mut dyn Write) -> Result<u64, QueryError> {
-        let mut copy = Copy::new(writer);
+        let mut copy = CopyOutSink::new(writer);
         self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;
         copy.finish()
     }
 
-    /// Runs a `COPY … FROM STDIN` with what `reader` gives as its data, in pieces as it comes, and
-    /// gives the number of rows. Pieces need not end where rows end.
+    /// Runs a `COPY … FROM STDIN` with the data of `reader`, sent in pieces as it is read, and
+    /// returns the number of rows. Pieces need not end at row boundaries.
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`]; or `reader` failed, and then the `COPY` was ended without effect and
-    /// the connection goes on.
+    /// As for [`Client::query`]. If `reader` fails, the `COPY` is ended without effect and the
+    /// connection remains usable.
     pub fn copy_in(&mut self, sql: &str, reader: &mut dyn Read) -> Result<u64, QueryError> {
-        let mut copy = CopyIn::new(reader);
+        let mut copy = CopyInSource::new(reader);
         self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;
         copy.finish()
     }
 
-    /// Sets how long each of the calls above may take from now on; `None` is for ever. The
-    /// connection is closed when a call takes longer, while the server may go on with it: see
+    /// Sets how long each of the calls above may take from now on; `None` means no limit. The
+    /// connection is closed when a call takes longer, while the server may continue its work: see
     /// [`Client::cancel_handle`].
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
 
-    /// What it takes to cancel a statement of this connection from another thread, if the server has
-    /// said.
+    /// A handle that cancels a statement of this connection from another thread, if the server sent
+    /// a cancel key.
     pub fn cancel_handle(&self) -> Option<CancelHandle> {
         self.cancel.clone()
     }
 
-    /// A setting as the server has reported it: `server_version`, `TimeZone`, `in_hot_standby`, …
+    /// A session parameter as reported by the server: `server_version`, `TimeZone`,
+    /// `in_hot_standby`, …
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.session.parameter(name)
     }
 
-    /// The server's version as one number, `170002` for 17.2; `None` if it has not said. Poolers may
-    /// say anything.
+    /// The server's version as one number, `170002` for 17.2; `None` if it was not reported.
+    /// Poolers may report anything.
     pub fn server_version_num(&self) -> Option<u32> {
         versions::number(self.parameter("server_version")?)
     }
 
-    /// The endpoint it is connected to.
+    /// The connected endpoint.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -248,12 +251,12 @@ impl Client {
         self.socket.is_encrypted()
     }
 
-    /// The process id of the session's server process, if the server has said.
+    /// The process id of the session's backend, if the server sent it.
     pub fn process_id(&self) -> Option<i32> {
         self.session.cancel_key().map(session::CancelKey::process_id)
     }
 
-    /// Says goodbye and closes the connection. Dropping it does the same.
+    /// Sends Terminate and closes the connection. Dropping it does the same.
     pub fn close(self) {}
 
     fn deadline(&self) -> Option<Instant> {
@@ -261,7 +264,7 @@ impl Client {
     }
 }
 
-/// Without what was sent or received.
+/// Omits what was sent or received.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
@@ -278,7 +281,7 @@ impl Drop for Client {
             return;
         }
         self.session.terminate();
-        // A courtesy of a few bytes to a peer that may be gone: it is not worth waiting for.
+        // A courtesy of a few bytes to a peer that may be gone: not worth waiting for.
         self.socket.set_deadline(Some(Instant::now() + Duration::from_secs(1)));
         let _ = self.socket.send(self.session.transmit());
         self.socket.close();

@@ -1,46 +1,46 @@
-//! The first look at a connection string, and the keyword/value form of it.
+//! Recognizes the form of a connection string, and parses the keyword/value form.
 //!
-//! Source: PostgreSQL manual, "Connection Strings"; `recognized_connection_string` and
-//! `conninfo_parse` in `fe-connect.c` decide what it leaves open.
+//! Source: PostgreSQL manual, "Connection Strings"; where it is silent,
+//! `recognized_connection_string` and `conninfo_parse` in `fe-connect.c`.
 
 use crate::{
     resolve_error::ResolveError,
-    settings::{Origin, Settings},
+    settings::{KeywordValues, SettingOrigin},
     uri,
 };
 
-/// Reads a connection string: a URI, a keyword/value string, or the bare name of a database.
-pub(crate) fn parse(text: &str) -> Result<Settings, ResolveError> {
+/// Parses a connection string: a URI, a keyword/value string, or a plain database name.
+pub(crate) fn parse(text: &str) -> Result<KeywordValues, ResolveError> {
     if let Some(rest) = uri::after_scheme(text)? {
         return uri::parse(rest);
     }
     if text.contains('=') {
         return parse_keywords(text);
     }
-    // libpq would ask the server for a database of that name, and the password that is most
-    // probably in it would then stand in the server's log.
+    // libpq would ask the server for a database of that name, and the password that the text most
+    // probably contains would appear in the server's log.
     let credentials = text.split_once('@').is_some_and(|(before, _)| before.contains(':'));
     if credentials {
         return Err(ResolveError::UriWithoutScheme);
     }
-    let mut settings = Settings::default();
-    settings.set("dbname", text, Origin::Typed)?;
+    let mut settings = KeywordValues::default();
+    settings.set("dbname", text, SettingOrigin::Argument)?;
     Ok(settings)
 }
 
-/// Reads `keyword = value` pairs. A value with spaces stands between single quotes; a backslash
-/// takes the next character as it is, in and out of quotes.
-fn parse_keywords(text: &str) -> Result<Settings, ResolveError> {
-    let mut settings = Settings::default();
+/// Parses `keyword = value` pairs. A value with spaces is enclosed in single quotes; a backslash
+/// escapes the next character, inside and outside quotes.
+fn parse_keywords(text: &str) -> Result<KeywordValues, ResolveError> {
+    let mut settings = KeywordValues::default();
     let mut rest = text.trim_ascii_start();
     let mut after_password = false;
     while !rest.is_empty() {
-        let pair = Pair::read(rest).and_then(|pair| {
-            settings.set(&pair.keyword, pair.value, Origin::Typed)?;
+        let pair = KeywordPair::read(rest).and_then(|pair| {
+            settings.set(&pair.keyword, pair.value, SettingOrigin::Argument)?;
             Ok((pair.keyword, pair.rest))
         });
         let (keyword, after) = match pair {
-            // What cannot be read here may be the second half of a password with a space in it.
+            // This may be the second half of a password with a space in it.
             Err(_) if after_password => return Err(ResolveError::PasswordNotQuoted),
             other => other?,
         };
@@ -50,14 +50,14 @@ fn parse_keywords(text: &str) -> Result<Settings, ResolveError> {
     Ok(settings)
 }
 
-struct Pair<'a> {
+struct KeywordPair<'a> {
     keyword: String,
     value: String,
     rest: &'a str,
 }
 
-impl<'a> Pair<'a> {
-    /// Reads one pair at the start of `text`.
+impl<'a> KeywordPair<'a> {
+    /// Parses one pair at the start of `text`.
     fn read(text: &'a str) -> Result<Self, ResolveError> {
         let end = text.find(|c: char| c == '=' || is_space(c)).unwrap_or(text.len());
         let (keyword, rest) = text.split_at(end);
@@ -85,8 +85,8 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Reads up to the character that ends the value, and gives what follows that character: `None` if
-/// it never came.
+/// Reads up to the character that ends the value, and returns what follows that character: `None`
+/// if it is missing.
 fn read_value(text: &str, ends: impl Fn(char) -> bool) -> (String, Option<&str>) {
     let mut value = String::new();
     let mut chars = text.chars();
@@ -100,7 +100,7 @@ fn read_value(text: &str, ends: impl Fn(char) -> bool) -> (String, Option<&str>)
     (value, None)
 }
 
-/// What C calls space.
+/// Whether C's `isspace` accepts the character.
 fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')
 }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn keyword_value_strings_mean_what_libpq_reads() {
+    fn keyword_value_strings_parse_like_libpq() {
         let table: &[(&str, &[(&str, &str)])] = &[
             ("shop", &[("dbname", "shop")]),
             ("", &[("dbname", "")]),
@@ -127,7 +127,7 @@ mod tests {
             (r"host=a\", &[("host", "a")]),
             ("host=", &[("host", "")]),
             ("host='' port=2", &[("host", ""), ("port", "2")]),
-            // A value may be looked for behind spaces, so this is no empty host.
+            // A value may follow after spaces, so the host is not empty here.
             ("host= port=1", &[("host", "port=1")]),
             ("host=a'b'c", &[("host", "a'b'c")]),
             (r"password='it\'s \\ '", &[("password", r"it's \ ")]),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn errors_name_the_keyword() {
         let error = |text| parse(text).err().map(|error| error.to_string()).unwrap_or_default();
         assert_eq!(error("port=1 host"), "missing \"=\" after \"host\" in the connection string");
         assert_eq!(
@@ -154,7 +154,7 @@ mod tests {
         );
         assert_eq!(
             error("host='a port=1"),
-            "the quoted value of \"host\" does not end in the connection string"
+            "the quoted value of \"host\" is not closed in the connection string"
         );
         assert_eq!(
             error("mysql://u:hunter2@h/d?a=b"),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_repeats_what_may_be_a_part_of_a_password() {
+    fn errors_never_contain_password_parts() {
         let table = [
             "host=a password=correct hunter2",
             "host=a password=correct hunter2=x",
@@ -175,7 +175,7 @@ mod tests {
             "mysql://user:hunter2=@host/db",
         ];
         for text in table {
-            let error = parse(text).err().unwrap_or_else(|| panic!("{text} was taken"));
+            let error = parse(text).err().unwrap_or_else(|| panic!("{text} was accepted"));
             assert!(!error.to_string().contains("hunter2"), "{text}: {error}");
             assert!(!format!("{error:?}").contains("hunter2"), "{text}: {error:?}");
         }

@@ -1,15 +1,15 @@
-//! Calls of blocking sockets that end by a deadline.
+//! Blocking socket calls with a deadline.
 
 use std::{
     io,
     time::{Duration, Instant},
 };
 
-/// Makes a call again that a signal has interrupted, and gives a timeout its name.
+/// Repeats a call that was interrupted by a signal, and normalizes timeouts.
 ///
 /// # Errors
 ///
-/// The call's own; of the kind `TimedOut` where a socket's timeout says `WouldBlock`.
+/// The error of the call; `TimedOut` where a socket timeout reports `WouldBlock`.
 pub fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -22,11 +22,11 @@ pub fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// The time that is left, never zero: a timeout of zero would mean none.
+/// The remaining time, never zero: a timeout of zero would mean none.
 ///
 /// # Errors
 ///
-/// None is left: of the kind `TimedOut`.
+/// The deadline has passed: `TimedOut`.
 pub fn remaining(deadline: Instant) -> io::Result<Duration> {
     match deadline.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),

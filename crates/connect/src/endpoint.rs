@@ -1,4 +1,4 @@
-//! Where a server listens, and how lists of hosts and ports name several.
+//! Where a server listens, and how lists of hosts and ports describe several endpoints.
 
 use std::{
     borrow::Cow,
@@ -7,33 +7,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{environment::Environment, resolve_error::ResolveError, settings::Settings};
+use crate::{environment::Environment, resolve_error::ResolveError, settings::KeywordValues};
 
-/// One place where a server may listen.
+/// An address where a server may listen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// A TCP port.
     Tcp {
-        /// The name that was asked for: what a certificate must be for, and what the password file
-        /// is searched for. The text of the address if no name was given.
+        /// The given name: used for certificate verification and the password file lookup. The text
+        /// of the address if no name was given.
         host: String,
-        /// The address to connect to, if the name must not be looked up.
+        /// The address to connect to, if the name must not be resolved.
         hostaddr: Option<IpAddr>,
         /// The port.
         port: u16,
     },
     /// A unix socket.
     Unix {
-        /// The socket itself, `directory/.s.PGSQL.port`. An `@` at its front stands for Linux's
+        /// The path of the socket, `directory/.s.PGSQL.port`. A leading `@` denotes Linux's
         /// abstract namespace.
         path: PathBuf,
     },
 }
 
-/// What stands before the port in the name of a socket.
+/// The file name of a socket up to the port.
 const SOCKET_PREFIX: &str = ".s.PGSQL.";
 
-/// The port where PostgreSQL listens unless told otherwise.
+/// PostgreSQL's default port.
 pub(crate) const DEFAULT_PORT: u16 = 5432;
 
 impl Endpoint {
@@ -42,7 +42,7 @@ impl Endpoint {
         Self::Unix { path: directory.as_ref().join(format!("{SOCKET_PREFIX}{port}")) }
     }
 
-    /// The port; of a unix socket the number at the end of its name, or 5432 if there is none.
+    /// The port; for a unix socket the number at the end of its name, or 5432 if there is none.
     pub fn port(&self) -> u16 {
         match self {
             Self::Tcp { port, .. } => *port,
@@ -53,7 +53,7 @@ impl Endpoint {
         }
     }
 
-    /// What `host` of a connection string would say: a name, or the directory of the socket.
+    /// The value for `host` in a connection string: a name, or the directory of the socket.
     pub fn host(&self) -> Cow<'_, str> {
         match self {
             Self::Tcp { host, .. } => Cow::Borrowed(host),
@@ -61,10 +61,10 @@ impl Endpoint {
         }
     }
 
-    /// What the first field of a password file must say.
+    /// The value to match with the first field of a password file.
     pub(crate) fn passfile_host(&self) -> Cow<'_, str> {
         match self.host() {
-            // libpq knows one default directory; which one differs by how it was built.
+            // libpq knows one default directory, which depends on how it was built.
             host if ["/var/run/postgresql", "/tmp"].contains(&&*host) => Cow::Borrowed("localhost"),
             host => host,
         }
@@ -82,11 +82,11 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The endpoints that `host`, `hostaddr` and `port` name, in their order. At least one.
+/// The endpoints that `host`, `hostaddr` and `port` describe, in order. At least one.
 ///
 /// Source: PostgreSQL manual, "Specifying Multiple Hosts".
 pub(crate) fn resolve(
-    settings: &Settings,
+    settings: &KeywordValues,
     environment: &Environment,
 ) -> Result<Vec<Endpoint>, ResolveError> {
     let hosts = list(settings.value("host"));
@@ -115,12 +115,12 @@ fn list(value: Option<&str>) -> Vec<&str> {
     value.map(|value| value.split(',').collect()).unwrap_or_default()
 }
 
-/// The element of a list, empty if the list is shorter.
+/// The element of a list, or the empty string if the list is shorter.
 fn at<'a>(list: &[&'a str], index: usize) -> &'a str {
     list.get(index).copied().unwrap_or("")
 }
 
-fn parse_port(text: &str, settings: &Settings) -> Result<u16, ResolveError> {
+fn parse_port(text: &str, settings: &KeywordValues) -> Result<u16, ResolveError> {
     match text.trim_ascii() {
         "" => Ok(DEFAULT_PORT),
         port => match port.parse() {
@@ -130,7 +130,7 @@ fn parse_port(text: &str, settings: &Settings) -> Result<u16, ResolveError> {
     }
 }
 
-fn parse_address(text: &str, settings: &Settings) -> Result<Option<IpAddr>, ResolveError> {
+fn parse_address(text: &str, settings: &KeywordValues) -> Result<Option<IpAddr>, ResolveError> {
     match text {
         "" => Ok(None),
         text => match text.parse() {
@@ -151,7 +151,7 @@ fn one(host: &str, hostaddr: Option<IpAddr>, port: u16, environment: &Environmen
     }
 }
 
-/// Where a server of this machine is: the first socket that is there, otherwise by TCP.
+/// The endpoint for a local server: the first socket that exists, otherwise TCP.
 fn local(port: u16, environment: &Environment) -> Endpoint {
     environment
         .socket_directories()

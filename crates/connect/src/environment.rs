@@ -1,8 +1,8 @@
-//! What a process knows beside its arguments: the `PG*` variables, the home directory and the name
+//! The process environment besides arguments: the `PG*` variables, the home directory and the name
 //! of the operating system user.
 //!
-//! This is the only file that reads them. Everything else takes an [`Environment`], so a test can
-//! make up its own.
+//! Only this file reads them. Everything else takes an [`Environment`], so that tests can construct
+//! one.
 
 use std::{
     collections::BTreeMap,
@@ -15,16 +15,16 @@ use std::{
 use crate::{
     keyword::KEYWORDS,
     resolve_error::ResolveError,
-    settings::{Origin, Settings},
+    settings::{KeywordValues, SettingOrigin},
 };
 
-/// A captured environment.
+/// A captured process environment.
 ///
 /// ```
-/// use howdah_connect::{Environment, Target, Words};
+/// use howdah_connect::{Environment, ConnectTarget, ConnParams};
 ///
 /// let environment = Environment::empty().with_os_user("anna").with_variable("PGHOST", "db1");
-/// let target = Target::resolve(&Words::default(), &environment)?;
+/// let target = ConnectTarget::resolve(&ConnParams::default(), &environment)?;
 /// assert_eq!(target.to_string(), "postgresql://anna@db1:5432/anna");
 /// # Ok::<(), howdah_connect::ResolveError>(())
 /// ```
@@ -37,22 +37,23 @@ pub struct Environment {
     system_configuration: PathBuf,
 }
 
-/// Where servers put their sockets: Debian, Red Hat and their kin, then PostgreSQL's own default.
+/// Where servers create their sockets: Debian, Red Hat and their derivatives, then PostgreSQL's own
+/// default.
 const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
-/// Where Debian keeps `pg_service.conf`; `PGSYSCONFDIR` says otherwise.
+/// Debian's directory for `pg_service.conf`, unless `PGSYSCONFDIR` is set.
 const SYSTEM_CONFIGURATION: &str = "/etc/postgresql-common";
 
-/// Variables that set a parameter of the session rather than of the connection, and the parameter.
-/// Source: PostgreSQL manual, "Environment Variables", at its end.
+/// Variables that set a session parameter rather than a connection option, with that parameter.
+/// Source: PostgreSQL manual, "Environment Variables", last part.
 const SESSION_VARIABLES: [(&str, &str); 3] =
     [("PGDATESTYLE", "datestyle"), ("PGTZ", "timezone"), ("PGGEQO", "geqo")];
 
 impl Environment {
     /// The environment of this process.
     ///
-    /// The user's name is that of the effective user id in `/etc/passwd`; for users who are kept
-    /// elsewhere it is `LOGNAME` or `USER`.
+    /// The user name is that of the effective user id in `/etc/passwd`; for users defined elsewhere
+    /// it is `LOGNAME` or `USER`.
     pub fn from_process() -> Self {
         let variables = env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
@@ -64,7 +65,7 @@ impl Environment {
         Self { variables, home: env::home_dir(), os_user, socket_directories, ..Self::empty() }
     }
 
-    /// An environment without variables, home or user, for tests. Sockets are looked for nowhere.
+    /// An environment without variables, home or user, for tests. It has no socket directories.
     pub fn empty() -> Self {
         Self {
             variables: BTreeMap::new(),
@@ -75,29 +76,28 @@ impl Environment {
         }
     }
 
-    /// The same with a variable set.
+    /// Sets a variable.
     #[must_use]
     pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
 
-    /// The same with another home directory.
+    /// Sets the home directory.
     #[must_use]
     pub fn with_home(mut self, home: impl Into<PathBuf>) -> Self {
         self.home = Some(home.into());
         self
     }
 
-    /// The same with another operating system user.
+    /// Sets the operating system user.
     #[must_use]
     pub fn with_os_user(mut self, name: impl Into<String>) -> Self {
         self.os_user = Some(name.into());
         self
     }
 
-    /// The same with other directories in which a server's socket is looked for when no host is
-    /// given.
+    /// Sets the directories that are searched for a server's socket if no host is given.
     #[must_use]
     pub fn with_socket_directories(mut self, directories: Vec<PathBuf>) -> Self {
         self.socket_directories = directories;
@@ -112,34 +112,34 @@ impl Environment {
         &self.socket_directories
     }
 
-    /// The file of that name in the home directory.
+    /// Path of a file in the home directory.
     pub(crate) fn home_file(&self, name: &str) -> Option<PathBuf> {
         Some(self.home.as_ref()?.join(name))
     }
 
-    /// `pg_service.conf` for all users of this machine.
+    /// The system-wide `pg_service.conf`.
     pub(crate) fn system_service_file(&self) -> PathBuf {
         let directory = self.variables.get("PGSYSCONFDIR").map(Path::new);
         directory.unwrap_or(&self.system_configuration).join("pg_service.conf")
     }
 
-    /// The keywords that variables give a value to.
-    pub(crate) fn settings(&self) -> Result<Settings, ResolveError> {
-        let mut settings = Settings::default();
+    /// The keyword values given by variables.
+    pub(crate) fn settings(&self) -> Result<KeywordValues, ResolveError> {
+        let mut settings = KeywordValues::default();
         for row in KEYWORDS {
             let Some(variable) = row.variable else { continue };
             if let Some(value) = self.text(variable)? {
-                settings.set(row.name, value, Origin::Variable(variable))?;
+                settings.set(row.name, value, SettingOrigin::Variable(variable))?;
             }
         }
         Ok(settings)
     }
 
-    /// Parameters of the session that variables ask for, in the order of the manual.
+    /// The session parameters given by variables, in the order of the manual.
     pub(crate) fn session_parameters(&self) -> Result<Vec<(String, String)>, ResolveError> {
         let mut parameters = Vec::new();
         for (variable, parameter) in SESSION_VARIABLES {
-            // "default" leaves it to the server, in any case of letters.
+            // "default", in any case, leaves the value to the server.
             match self.text(variable)? {
                 Some(value) if !value.eq_ignore_ascii_case("default") => {
                     parameters.push((parameter.to_owned(), value.to_owned()));
@@ -158,7 +158,7 @@ impl Environment {
     }
 }
 
-/// Shows which variables there are and only the harmless rest.
+/// Shows only the names of variables, and the remaining fields.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Environment")

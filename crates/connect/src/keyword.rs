@@ -1,74 +1,74 @@
-//! Every connection keyword that libpq knows, with the environment variable that stands for it.
+//! All connection keywords of libpq, with the corresponding environment variables.
 //!
-//! One row each. A keyword that is not in this table is an error; one that is, but that nothing here
-//! acts on, is accepted and reported as [`crate::Warning::Ignored`].
+//! A keyword that is missing from the table is an error; one that is in the table but has no effect
+//! here is accepted and reported as [`crate::Warning::Ignored`].
 //! Source: PostgreSQL manual, "Parameter Key Words" and "Environment Variables".
 
-/// One row: a keyword of a connection string.
+/// A keyword of a connection string.
 #[derive(Debug)]
 pub(crate) struct Keyword {
     pub(crate) name: &'static str,
-    /// The environment variable that gives its default.
+    /// The environment variable with its default value.
     pub(crate) variable: Option<&'static str>,
-    pub(crate) effect: Effect,
+    pub(crate) effect: KeywordEffect,
 }
 
-/// Whether a keyword changes what happens here.
+/// Whether a keyword has an effect in this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
-    Acted,
+pub(crate) enum KeywordEffect {
+    Supported,
     Ignored,
 }
 
-use Effect::{Acted, Ignored};
+use KeywordEffect::{Ignored, Supported};
 
-const fn row(name: &'static str, variable: &'static str, effect: Effect) -> Keyword {
+const fn row(name: &'static str, variable: &'static str, effect: KeywordEffect) -> Keyword {
     Keyword { name, variable: Some(variable), effect }
 }
 
-const fn bare(name: &'static str, effect: Effect) -> Keyword {
+const fn bare(name: &'static str, effect: KeywordEffect) -> Keyword {
     Keyword { name, variable: None, effect }
 }
 
 /// The table, in the manual's order.
 pub(crate) static KEYWORDS: &[Keyword] = &[
-    row("host", "PGHOST", Acted),
-    row("hostaddr", "PGHOSTADDR", Acted),
-    row("port", "PGPORT", Acted),
-    row("dbname", "PGDATABASE", Acted),
-    row("user", "PGUSER", Acted),
-    row("password", "PGPASSWORD", Acted),
-    row("passfile", "PGPASSFILE", Acted),
-    row("require_auth", "PGREQUIREAUTH", Acted),
-    row("channel_binding", "PGCHANNELBINDING", Acted),
-    row("connect_timeout", "PGCONNECT_TIMEOUT", Acted),
-    row("client_encoding", "PGCLIENTENCODING", Acted),
-    row("options", "PGOPTIONS", Acted),
-    row("application_name", "PGAPPNAME", Acted),
-    bare("fallback_application_name", Acted),
-    bare("keepalives", Acted),
-    bare("keepalives_idle", Acted),
-    bare("keepalives_interval", Acted),
-    bare("keepalives_count", Acted),
-    bare("tcp_user_timeout", Acted),
+    row("host", "PGHOST", Supported),
+    row("hostaddr", "PGHOSTADDR", Supported),
+    row("port", "PGPORT", Supported),
+    row("dbname", "PGDATABASE", Supported),
+    row("user", "PGUSER", Supported),
+    row("password", "PGPASSWORD", Supported),
+    row("passfile", "PGPASSFILE", Supported),
+    row("require_auth", "PGREQUIREAUTH", Supported),
+    row("channel_binding", "PGCHANNELBINDING", Supported),
+    row("connect_timeout", "PGCONNECT_TIMEOUT", Supported),
+    row("client_encoding", "PGCLIENTENCODING", Supported),
+    row("options", "PGOPTIONS", Supported),
+    row("application_name", "PGAPPNAME", Supported),
+    bare("fallback_application_name", Supported),
+    bare("keepalives", Supported),
+    bare("keepalives_idle", Supported),
+    bare("keepalives_interval", Supported),
+    bare("keepalives_count", Supported),
+    bare("tcp_user_timeout", Supported),
     bare("replication", Ignored),
-    row("gssencmode", "PGGSSENCMODE", Acted),
-    row("sslmode", "PGSSLMODE", Acted),
-    row("requiressl", "PGREQUIRESSL", Acted),
-    row("sslnegotiation", "PGSSLNEGOTIATION", Acted),
+    row("gssencmode", "PGGSSENCMODE", Supported),
+    row("sslmode", "PGSSLMODE", Supported),
+    row("requiressl", "PGREQUIRESSL", Supported),
+    row("sslnegotiation", "PGSSLNEGOTIATION", Supported),
     row("sslcompression", "PGSSLCOMPRESSION", Ignored),
-    row("sslcert", "PGSSLCERT", Acted),
-    row("sslkey", "PGSSLKEY", Acted),
+    row("sslcert", "PGSSLCERT", Supported),
+    row("sslkey", "PGSSLKEY", Supported),
     bare("sslkeylogfile", Ignored),
     bare("sslpassword", Ignored),
-    row("sslcertmode", "PGSSLCERTMODE", Acted),
-    row("sslrootcert", "PGSSLROOTCERT", Acted),
-    row("sslcrl", "PGSSLCRL", Acted),
-    row("sslcrldir", "PGSSLCRLDIR", Acted),
-    row("sslsni", "PGSSLSNI", Acted),
-    row("requirepeer", "PGREQUIREPEER", Acted),
-    row("ssl_min_protocol_version", "PGSSLMINPROTOCOLVERSION", Acted),
-    row("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION", Acted),
+    row("sslcertmode", "PGSSLCERTMODE", Supported),
+    row("sslrootcert", "PGSSLROOTCERT", Supported),
+    row("sslcrl", "PGSSLCRL", Supported),
+    row("sslcrldir", "PGSSLCRLDIR", Supported),
+    row("sslsni", "PGSSLSNI", Supported),
+    row("requirepeer", "PGREQUIREPEER", Supported),
+    row("ssl_min_protocol_version", "PGSSLMINPROTOCOLVERSION", Supported),
+    row("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION", Supported),
     row("min_protocol_version", "PGMINPROTOCOLVERSION", Ignored),
     row("max_protocol_version", "PGMAXPROTOCOLVERSION", Ignored),
     row("krbsrvname", "PGKRBSRVNAME", Ignored),
@@ -76,10 +76,10 @@ pub(crate) static KEYWORDS: &[Keyword] = &[
     row("gssdelegation", "PGGSSDELEGATION", Ignored),
     bare("scram_client_key", Ignored),
     bare("scram_server_key", Ignored),
-    row("service", "PGSERVICE", Acted),
-    row("servicefile", "PGSERVICEFILE", Acted),
-    row("target_session_attrs", "PGTARGETSESSIONATTRS", Acted),
-    row("load_balance_hosts", "PGLOADBALANCEHOSTS", Acted),
+    row("service", "PGSERVICE", Supported),
+    row("servicefile", "PGSERVICEFILE", Supported),
+    row("target_session_attrs", "PGTARGETSESSIONATTRS", Supported),
+    row("load_balance_hosts", "PGLOADBALANCEHOSTS", Supported),
     bare("oauth_issuer", Ignored),
     bare("oauth_client_id", Ignored),
     bare("oauth_client_secret", Ignored),
@@ -93,9 +93,9 @@ pub(crate) fn find(name: &str) -> Option<&'static Keyword> {
     KEYWORDS.iter().find(|row| row.name == name)
 }
 
-/// The keyword that `name` was probably meant to be, if one is near enough.
+/// The keyword that `name` was probably meant to be, if one is similar enough.
 pub(crate) fn nearest(name: &str) -> Option<&'static str> {
-    // What other drivers call the same thing.
+    // Names that other drivers use.
     let synonym = match name {
         "database" | "db" => Some("dbname"),
         "username" => Some("user"),
@@ -117,7 +117,7 @@ pub(crate) fn nearest(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Levenshtein distance: single-byte insertions, deletions and replacements from one to the other.
+/// Levenshtein distance in bytes.
 fn edits(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (i, a) in from.bytes().enumerate() {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_keyword_or_variable_is_listed_twice() {
+    fn keywords_and_variables_are_unique() {
         for (index, row) in KEYWORDS.iter().enumerate() {
             for other in &KEYWORDS[index + 1..] {
                 assert_ne!(row.name, other.name);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_finger_is_recognised_and_nonsense_is_not() {
+    fn typos_are_recognized_but_nonsense_is_not() {
         assert_eq!(nearest("sslmoed"), Some("sslmode"));
         assert_eq!(nearest("aplication_name"), Some("application_name"));
         assert_eq!(nearest("SSLMODE"), Some("sslmode"));

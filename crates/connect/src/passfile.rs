@@ -1,12 +1,12 @@
-//! The password file: `~/.pgpass` or what `PGPASSFILE` names.
+//! The password file: `~/.pgpass` or the file named by `PGPASSFILE`.
 //!
 //! ```text
 //! hostname:port:database:username:password
 //! ```
 //!
-//! The first four fields may be `*`; a backslash takes a `:` or `\` as it is; `#` begins a comment
-//! line. The first line that fits wins. Source: PostgreSQL manual, "The Password File";
-//! `passwordFromFile` in `fe-connect.c` decides what it leaves open.
+//! The first four fields may be `*`; a backslash escapes a `:` or `\`; `#` starts a comment line.
+//! The first matching line wins. Source: PostgreSQL manual, "The Password File"; where it is
+//! silent, `passwordFromFile` in `fe-connect.c`.
 
 use std::{
     fs::File,
@@ -20,15 +20,15 @@ use howdah_wire::Secret;
 
 use crate::{Endpoint, target::Warning};
 
-/// The lines of a password file, read once: replay asks them for each of thousands of sessions.
+/// The entries of a password file, read once because replay looks up each of thousands of sessions.
 /// Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Passwords {
-    lines: Arc<[Line]>,
+    lines: Arc<[PassfileEntry]>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct PassfileEntry {
     host: Pattern,
     port: Pattern,
     database: Pattern,
@@ -42,12 +42,12 @@ enum Pattern {
     Exactly(Vec<u8>),
 }
 
-/// More than any honest password file; a mistaken path should not fill the memory.
+/// More than any real password file; a wrong path must not exhaust memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 impl Passwords {
-    /// Reads a password file. One that is not there is empty; one that others may read, or that is
-    /// no plain file, is left alone with a warning.
+    /// Reads a password file. A missing file is empty; a file that others may read, or that is not
+    /// a regular file, is ignored with a warning.
     pub(crate) fn read(path: &Path) -> (Self, Option<Warning>) {
         let unreadable = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => None,
@@ -64,7 +64,7 @@ impl Passwords {
     }
 
     fn try_read(path: &Path) -> io::Result<Result<Self, Warning>> {
-        // Asked before opening: a FIFO would block the open.
+        // Checked before opening: opening a FIFO would block.
         if !path.metadata()?.is_file() {
             return Ok(Err(Warning::PasswordFileNotPlain { path: path.to_owned() }));
         }
@@ -82,27 +82,27 @@ impl Passwords {
 
     fn parse(bytes: &[u8]) -> Self {
         let lines = bytes.split(|byte| *byte == b'\n');
-        Self { lines: lines.filter_map(Line::parse).collect() }
+        Self { lines: lines.filter_map(PassfileEntry::parse).collect() }
     }
 
-    /// The password of the first line that fits.
+    /// The password of the first matching line.
     pub(crate) fn find(&self, endpoint: &Endpoint, database: &str, user: &str) -> Option<&Secret> {
         let host = endpoint.passfile_host();
         let port = endpoint.port().to_string();
-        let fits = |line: &&Line| {
+        let fits = |line: &&PassfileEntry| {
             line.host.fits(&host)
                 && line.port.fits(&port)
                 && line.database.fits(database)
                 && line.user.fits(user)
         };
-        // libpq takes an empty password for none.
+        // libpq treats an empty password as none.
         let found = self.lines.iter().find(fits).map(|line| &line.password);
         found.filter(|password| !password.expose().is_empty())
     }
 }
 
-impl Line {
-    /// Reads one line; comments and lines with too few fields fit nothing.
+impl PassfileEntry {
+    /// Parses one line; comments and lines with too few fields match nothing.
     fn parse(line: &[u8]) -> Option<Self> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.starts_with(b"#") {
@@ -118,7 +118,7 @@ impl Line {
 }
 
 impl Pattern {
-    /// Takes a pattern off the line, with the colon that must follow it.
+    /// Parses a pattern and the colon that must follow it.
     fn split(line: &[u8]) -> Option<(Self, &[u8])> {
         if let Some(rest) = line.strip_prefix(b"*:") {
             return Some((Self::Any, rest));
@@ -135,7 +135,7 @@ impl Pattern {
     }
 }
 
-/// Reads up to a colon that no backslash precedes; gives what follows it, `None` without one.
+/// Reads up to an unescaped colon; returns what follows it, `None` without one.
 fn split_field(text: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
     let mut field = Vec::new();
     let mut at = 0;
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_that_fits_wins() {
+    fn first_matching_line_wins() {
         let file = "# comment:5432:*:*:no\n\
                     too:few:fields\n\
                     db1:5432:shop:anna:one\r\n\
@@ -185,18 +185,18 @@ mod tests {
     }
 
     #[test]
-    fn backslashes_take_the_next_byte_as_it_is() {
+    fn backslash_escapes_next_byte() {
         let file = r"\:\:1:5432:sh\\op:an\na:pa\:ss\\word\";
         assert_eq!(find(file, "::1", 5432, r"sh\op", "anna").as_deref(), Some(r"pa:ss\word\"));
-        // An escaped star is a star.
+        // An escaped star is a literal star.
         assert_eq!(find(r"\*:*:*:*:x", "db1", 5432, "shop", "anna"), None);
         assert_eq!(find("a*:*:*:*:x", "ab", 5432, "shop", "anna"), None);
-        // What follows a colon behind the password is none of it.
+        // The password ends at an unescaped colon.
         assert_eq!(find("*:*:*:*:x:y", "db1", 5432, "shop", "anna").as_deref(), Some("x"));
     }
 
     #[test]
-    fn localhost_is_also_the_default_socket_directory() {
+    fn localhost_matches_default_socket_directory() {
         let file = "localhost:5432:*:*:local\n/srv/pg:5432:*:*:other\n";
         assert_eq!(find(file, "localhost", 5432, "d", "u").as_deref(), Some("local"));
         assert_eq!(find(file, "/var/run/postgresql", 5432, "d", "u").as_deref(), Some("local"));
@@ -205,14 +205,14 @@ mod tests {
         assert_eq!(find(file, "/srv/pg", 5433, "d", "u"), None);
     }
 
-    /// Writes a field so that it is read back as it is.
+    /// Escapes a field.
     fn escape(field: &str) -> String {
         field.replace('\\', r"\\").replace(':', r"\:").replace('*', r"\*")
     }
 
     proptest::proptest! {
         #[test]
-        fn escaped_fields_are_found_again(
+        fn escaped_fields_round_trip(
             database in r"[a-c:\\*# ]{1,6}",
             user in r"[a-c:\\*# ]{1,6}",
             password in r"[a-c:\\*# ]{1,6}",
@@ -224,19 +224,19 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_can_be_read(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_parsed(bytes: Vec<u8>) {
             let lines = bytes.split(|byte| *byte == b'\n').count();
             proptest::prop_assert!(Passwords::parse(&bytes).lines.len() <= lines);
         }
     }
 
     #[test]
-    fn an_empty_password_is_none() {
+    fn empty_password_counts_as_none() {
         assert_eq!(find("*:*:*:*:", "db1", 5432, "shop", "anna"), None);
     }
 
     #[test]
-    fn a_file_that_others_may_read_is_ignored_with_a_warning() {
+    fn file_readable_by_others_is_ignored_with_warning() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pgpass");
         fs::write(&path, "*:*:*:*:hunter2\n").unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_no_passwords_and_a_folder_is_a_warning() {
+    fn missing_file_is_empty_and_directory_warns() {
         let folder = tempfile::tempdir().unwrap();
         let (_, warning) = Passwords::read(&folder.path().join("none"));
         assert_eq!(warning, None);

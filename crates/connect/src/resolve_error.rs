@@ -1,13 +1,13 @@
-//! What can be wrong with connection words.
+//! Errors in connection parameters.
 
 use std::{io, path::PathBuf};
 
-use crate::{keyword, settings::Origin};
+use crate::{keyword, settings::SettingOrigin};
 
-/// Connection words that do not say where to connect.
+/// The connection parameters are invalid.
 ///
-/// The words may hold a password in a place where none is looked for, a stray `@` is enough; so no
-/// text is repeated here that may be a part of one.
+/// A misplaced character (a stray `@` is enough) can move a part of the password into another
+/// field, so errors never repeat text that may be part of one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
@@ -16,81 +16,81 @@ pub enum ResolveError {
     UnknownKeyword {
         /// As given.
         keyword: String,
-        /// A keyword that is spelled almost like it.
+        /// A keyword with a similar spelling.
         suggestion: Option<&'static str>,
     },
-    /// A keyword/value string has something else where a keyword belongs.
+    /// A keyword/value string contains something other than a keyword where one belongs.
     #[error("the connection string has a word that is not of the form keyword=value")]
     NotAKeyword,
-    /// A keyword has no `=` behind it.
+    /// A keyword is not followed by `=`.
     #[error("missing \"=\" after {keyword:?} in the connection string")]
     MissingEquals {
         /// The keyword.
         keyword: String,
     },
-    /// A quoted value does not end.
-    #[error("the quoted value of {keyword:?} does not end in the connection string")]
+    /// A quoted value is not closed.
+    #[error("the quoted value of {keyword:?} is not closed in the connection string")]
     UnterminatedQuote {
         /// The keyword it belongs to.
         keyword: String,
     },
-    /// What follows a password cannot be read, so it may be a part of it.
+    /// The text after a password cannot be parsed, so it may be part of the password.
     #[error(
         "cannot read what follows the password in the connection string: put a password with \
          spaces, quotes or backslashes between single quotes, with \\ before each ' and \\ in it, \
          and in a URI write & as %26"
     )]
     PasswordNotQuoted,
-    /// User or password of a URI hold a character that ends them.
+    /// The user or password in a URI contains a delimiter.
     #[error(
         "cannot tell user and password from host in the URI: percent-encode the \"@\" (%40), \
          \":\" (%3A) and \"/\" (%2F) that belong to them"
     )]
     CredentialsNotEncoded,
-    /// A URI of something else than PostgreSQL.
+    /// The URI has a scheme other than PostgreSQL's.
     #[error("{scheme}:// is not a PostgreSQL URI: write postgresql://")]
     UnknownScheme {
-        /// What stands before `://`.
+        /// The scheme before `://`.
         scheme: String,
     },
-    /// A bare word that looks like the rest of a URI.
+    /// A plain word that looks like the rest of a URI.
     #[error("a database name holds \":\" and \"@\": is postgresql:// missing before it?")]
     UriWithoutScheme,
-    /// A `%` of a URI is not followed by two hexadecimal digits, or they are 00.
+    /// A `%` in a URI is not followed by two hexadecimal digits, or they are 00.
     #[error("the {part} of the URI has a \"%\" that two hexadecimal digits, not 00, must follow")]
     BadPercentEncoding {
-        /// Which part of the URI.
+        /// The part of the URI.
         part: &'static str,
     },
-    /// What a part of a URI decodes to is not UTF-8.
-    #[error("the {part} of the URI is not UTF-8 once decoded")]
+    /// A part of a URI is not UTF-8 after decoding.
+    #[error("the {part} of the URI is not UTF-8 after decoding")]
     BadUtf8 {
-        /// Which part of the URI.
+        /// The part of the URI.
         part: &'static str,
     },
-    /// A part of a URI has a space inside.
+    /// A part of a URI contains a space.
     #[error("the {part} of the URI has a space: write it as %20")]
     UnencodedSpace {
-        /// Which part of the URI.
+        /// The part of the URI.
         part: &'static str,
     },
-    /// An IPv6 address of a URI has no closing bracket, is empty, or is followed by something else
+    /// An IPv6 address in a URI has no closing bracket, is empty, or is followed by something other
     /// than a port, a path, parameters or the next host.
     #[error("the host of the URI is not an IPv6 address between \"[\" and \"]\"")]
     BadBrackets,
     /// A parameter of a URI has no `=`, or more than one.
     #[error("the URI has a parameter that is not of the form keyword=value")]
     BadParameter,
-    /// A value that its keyword cannot have.
+    /// A value is not valid for its keyword.
     #[error("{keyword} {value:?} ({origin}) is not {expected}")]
     InvalidValue {
         /// The keyword.
         keyword: &'static str,
         /// As given.
         value: String,
-        /// Who gave it.
-        origin: Origin,
-        /// What would be valid.
+        /// The origin of the value.
+        origin: SettingOrigin,
+        /// The valid values.
         expected: &'static str,
     },
     /// `hostaddr` and `host` are lists of different lengths.
@@ -109,27 +109,27 @@ pub enum ResolveError {
         /// Number of ports.
         ports: usize,
     },
-    /// An option that needs verified or at least certain encryption, with an `sslmode` that does not
-    /// promise it.
+    /// An option requires verified or at least guaranteed encryption, but `sslmode` does not
+    /// provide it.
     #[error("sslmode {mode} is too weak for {option}: use {needed}")]
     WeakSslMode {
         /// The mode.
         mode: &'static str,
-        /// The option, as it would be written.
+        /// The option, as written in a connection string.
         option: &'static str,
-        /// The modes that would do.
+        /// The modes that are strong enough.
         needed: &'static str,
     },
-    /// A keyword that asks for protection which this program cannot give. Going on without it would
-    /// be silent and wrong.
+    /// A keyword asks for protection that this program cannot provide. Ignoring it would be silent
+    /// and wrong.
     #[error("{keyword} {value:?} ({origin}) is not supported")]
     Unsupported {
         /// The keyword.
         keyword: &'static str,
         /// As given.
         value: String,
-        /// Who gave it.
-        origin: Origin,
+        /// The origin of the value.
+        origin: SettingOrigin,
     },
     /// No service file has a section of that name.
     #[error("definition of service {service:?} not found")]
@@ -137,25 +137,25 @@ pub enum ResolveError {
         /// Name of the service.
         service: String,
     },
-    /// The service file that was named cannot be read.
+    /// The given service file cannot be read.
     #[error("cannot read service file {}", .path.display())]
     ServiceFile {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// A line of the service's section cannot be used.
+    /// A line in the service's section is invalid.
     #[error("{}:{line}: {problem}", .path.display())]
     ServiceLine {
         /// The file.
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: ServiceProblem,
     },
-    /// No user was given, and the operating system does not know who we are.
+    /// No user was given, and the operating system has no name for the current user.
     #[error("no user given, and the operating system user has no name")]
     NoUser,
     /// An environment variable is not UTF-8.
@@ -166,7 +166,7 @@ pub enum ResolveError {
     },
 }
 
-/// What can be wrong with a line of a service file.
+/// A problem with a line of a service file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServiceProblem {
@@ -181,16 +181,17 @@ pub enum ServiceProblem {
         /// A keyword that is spelled almost like it.
         suggestion: Option<&'static str>,
     },
-    /// A service that names a service.
+    /// A service refers to a service.
     #[error("a service cannot name another service")]
     Nested,
-    /// A service that is kept in a directory server.
+    /// A service is defined in a directory server.
     #[error("services kept in LDAP are not supported")]
     Ldap,
 }
 
 impl ResolveError {
-    /// The error for a word in a keyword's place. It is shown only if it looks like a keyword.
+    /// The error for a word in place of a keyword. The word is shown only if it looks like a
+    /// keyword.
     pub(crate) fn unknown_keyword(name: &str) -> Self {
         if looks_like_keyword(name) {
             let suggestion = keyword::nearest(name);
@@ -202,7 +203,7 @@ impl ResolveError {
 }
 
 impl ServiceProblem {
-    /// The same, in a service file.
+    /// The same error for a service file.
     pub(crate) fn unknown_keyword(name: &str) -> Self {
         if looks_like_keyword(name) {
             let suggestion = keyword::nearest(name);

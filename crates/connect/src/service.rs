@@ -6,27 +6,27 @@
 //! keyword=value
 //! ```
 //!
-//! Source: PostgreSQL manual, "The Connection Service File"; `parseServiceInfo` in `fe-connect.c`
-//! decides what it leaves open.
+//! Source: PostgreSQL manual, "The Connection Service File"; where it is silent, `parseServiceInfo`
+//! in `fe-connect.c`.
 
 use std::{fs, io, path::Path};
 
 use crate::{
     environment::Environment,
     resolve_error::{ResolveError, ServiceProblem},
-    settings::{Origin, Settings},
+    settings::{KeywordValues, SettingOrigin},
 };
 
-/// The keywords of the service called `name`.
+/// The keyword values of the service `name`.
 ///
-/// The user's own file goes before the one of the system, which is asked only if the first does not
-/// define the service. `file` is what `PGSERVICEFILE` or `servicefile` names; it must be readable,
-/// while the files at the usual places need not be there.
+/// The user's own file takes precedence; the system's file is read only if the first does not
+/// define the service. `file` is the value of `PGSERVICEFILE` or `servicefile`; it must be
+/// readable, while the files in the default locations need not exist.
 pub(crate) fn find(
     name: &str,
     file: Option<&str>,
     environment: &Environment,
-) -> Result<Settings, ResolveError> {
+) -> Result<KeywordValues, ResolveError> {
     let own = match file {
         Some(file) => read_section(Path::new(file), name)?,
         None => match environment.home_file(".pg_service.conf") {
@@ -41,7 +41,7 @@ pub(crate) fn find(
     found.ok_or_else(|| ResolveError::ServiceNotFound { service: name.to_owned() })
 }
 
-fn read_section_if_there(path: &Path, name: &str) -> Result<Option<Settings>, ResolveError> {
+fn read_section_if_there(path: &Path, name: &str) -> Result<Option<KeywordValues>, ResolveError> {
     match read_section(path, name) {
         Err(ResolveError::ServiceFile { source, .. })
             if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
@@ -53,7 +53,7 @@ fn read_section_if_there(path: &Path, name: &str) -> Result<Option<Settings>, Re
 }
 
 /// The section of that name; `None` if the file has none.
-fn read_section(path: &Path, name: &str) -> Result<Option<Settings>, ResolveError> {
+fn read_section(path: &Path, name: &str) -> Result<Option<KeywordValues>, ResolveError> {
     let unreadable = |source| ResolveError::ServiceFile { path: path.to_owned(), source };
     let bytes = fs::read(path).map_err(unreadable)?;
     let text = String::from_utf8(bytes).map_err(|error| {
@@ -66,10 +66,10 @@ fn read_section(path: &Path, name: &str) -> Result<Option<Settings>, ResolveErro
     })
 }
 
-/// Reads the section of that name. Only its own lines are judged; the first value of a keyword
-/// stays.
-fn parse(text: &str, name: &str) -> Result<Option<Settings>, (usize, ServiceProblem)> {
-    let mut section: Option<Settings> = None;
+/// Parses the section of that name. Only its own lines are checked; the first value of a keyword
+/// wins.
+fn parse(text: &str, name: &str) -> Result<Option<KeywordValues>, (usize, ServiceProblem)> {
+    let mut section: Option<KeywordValues> = None;
     for (index, line) in text.lines().enumerate() {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with('#') {
@@ -79,9 +79,9 @@ fn parse(text: &str, name: &str) -> Result<Option<Settings>, (usize, ServiceProb
             if section.is_some() {
                 break;
             }
-            // As libpq has it, what follows the bracket does not matter.
+            // As in libpq, text after the bracket is ignored.
             let ours = header.strip_prefix(name).is_some_and(|rest| rest.starts_with(']'));
-            section = ours.then(Settings::default);
+            section = ours.then(KeywordValues::default);
         } else if let Some(settings) = &mut section {
             store(settings, line).map_err(|problem| (index + 1, problem))?;
         }
@@ -89,7 +89,7 @@ fn parse(text: &str, name: &str) -> Result<Option<Settings>, (usize, ServiceProb
     Ok(section)
 }
 
-fn store(settings: &mut Settings, line: &str) -> Result<(), ServiceProblem> {
+fn store(settings: &mut KeywordValues, line: &str) -> Result<(), ServiceProblem> {
     if line.starts_with("ldap://") {
         return Err(ServiceProblem::Ldap);
     }
@@ -97,8 +97,8 @@ fn store(settings: &mut Settings, line: &str) -> Result<(), ServiceProblem> {
     if matches!(keyword, "service" | "servicefile") {
         return Err(ServiceProblem::Nested);
     }
-    let mut one = Settings::default();
-    one.set(keyword, value, Origin::Service)
+    let mut one = KeywordValues::default();
+    one.set(keyword, value, SettingOrigin::Service)
         .map_err(|_| ServiceProblem::unknown_keyword(keyword))?;
     settings.underlay(one);
     Ok(())
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_ends_where_the_next_begins() {
+    fn section_stops_at_next_header() {
         let expected = vec![("host", "db1".to_owned()), ("password", "a b=c".to_owned())];
         assert_eq!(read(FILE, "prod"), Some(expected));
         assert_eq!(read(FILE, "test"), Some(vec![("host", "db0".to_owned())]));
@@ -138,7 +138,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_read_or_refused_at_a_line_of_it(text in r"([\[\]a=#\n ]|host){0,40}") {
+        fn arbitrary_text_is_parsed_or_refused_with_line_number(text in r"([\[\]a=#\n ]|host){0,40}") {
             if let Err((line, _)) = parse(&text, "a") {
                 proptest::prop_assert!((1..=text.lines().count()).contains(&line));
             }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named_by_its_number() {
+    fn invalid_line_is_reported_by_number() {
         let error = |text| parse(text, "a").err().unwrap();
         assert_eq!(error("[a]\nhost"), (2, ServiceProblem::Syntax));
         assert_eq!(error("[a]\n\nservice=b"), (3, ServiceProblem::Nested));

@@ -1,27 +1,27 @@
-//! Keyword values collected from every place that may give them, with where each came from.
+//! Keyword values collected from all sources, with the origin of each.
 
 use std::{collections::BTreeMap, fmt};
 
 use crate::{keyword, resolve_error::ResolveError};
 
-/// Where the value of a keyword came from.
+/// The origin of a keyword value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Origin {
-    /// An argument: the connection string, or `-h`, `-p`, `-U`, `-d`.
-    Typed,
+pub enum SettingOrigin {
+    /// A command-line argument: the connection string, or `-h`, `-p`, `-U`, `-d`.
+    Argument,
     /// A section of the connection service file.
     Service,
     /// The environment variable of that name.
     Variable(&'static str),
-    /// Nobody gave it.
+    /// No source set it.
     Default,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Typed => f.write_str("from the arguments"),
+            Self::Argument => f.write_str("from the arguments"),
             Self::Service => f.write_str("from the service file"),
             Self::Variable(name) => write!(f, "from {name}"),
             Self::Default => f.write_str("the default"),
@@ -29,17 +29,17 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The values, by keyword. One of them may be a password, so there is no `Debug`.
+/// Values by keyword. One of them may be a password, so there is no `Debug`.
 #[derive(Default)]
-pub(crate) struct Settings(BTreeMap<&'static str, Setting>);
+pub(crate) struct KeywordValues(BTreeMap<&'static str, KeywordValue>);
 
-struct Setting {
+struct KeywordValue {
     value: String,
-    origin: Origin,
+    origin: SettingOrigin,
 }
 
-impl Settings {
-    /// Stores a value; one that is there already is replaced.
+impl KeywordValues {
+    /// Stores a value; an existing one is replaced.
     ///
     /// # Errors
     ///
@@ -48,41 +48,41 @@ impl Settings {
         &mut self,
         name: &str,
         value: impl Into<String>,
-        origin: Origin,
+        origin: SettingOrigin,
     ) -> Result<(), ResolveError> {
         let keyword = keyword::find(name).ok_or_else(|| ResolveError::unknown_keyword(name))?;
-        self.0.insert(keyword.name, Setting { value: value.into(), origin });
+        self.0.insert(keyword.name, KeywordValue { value: value.into(), origin });
         Ok(())
     }
 
-    /// Takes over all values of `other`; they win over those that are there.
+    /// Merges all values of `other`, which take precedence.
     pub(crate) fn overlay(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// Takes over the values of `other` whose keywords are not there, even as an empty value.
+    /// Merges the values of `other` for keywords that are not set, not even to an empty value.
     pub(crate) fn underlay(&mut self, other: Self) {
         for (name, setting) in other.0 {
             self.0.entry(name).or_insert(setting);
         }
     }
 
-    /// The value of a keyword; an empty one counts as none, as libpq has it.
+    /// The value of a keyword; as in libpq, an empty one counts as none.
     pub(crate) fn value(&self, name: &'static str) -> Option<&str> {
         debug_assert!(keyword::find(name).is_some(), "{name} is no keyword");
         self.0.get(name).map(|setting| setting.value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Where the value of a keyword came from.
-    pub(crate) fn origin(&self, name: &'static str) -> Origin {
-        self.0.get(name).map_or(Origin::Default, |setting| setting.origin)
+    /// The origin of a keyword's value.
+    pub(crate) fn origin(&self, name: &'static str) -> SettingOrigin {
+        self.0.get(name).map_or(SettingOrigin::Default, |setting| setting.origin)
     }
 
-    /// The value of a keyword, read by `read`; `default` if there is none.
+    /// The value of a keyword, parsed by `read`; `default` if there is none.
     ///
     /// # Errors
     ///
-    /// `read` finds no meaning in it. Not for keywords whose values are secret: the error shows it.
+    /// `read` rejects the value. Not for keywords with secret values: the error shows the value.
     pub(crate) fn parsed<T>(
         &self,
         name: &'static str,
@@ -96,7 +96,7 @@ impl Settings {
         }
     }
 
-    /// The error for a `value` of `name` that means nothing.
+    /// The error for an invalid `value` of `name`.
     pub(crate) fn invalid(
         &self,
         name: &'static str,
@@ -107,7 +107,7 @@ impl Settings {
         ResolveError::InvalidValue { keyword: name, value: value.to_owned(), origin, expected }
     }
 
-    /// The keywords that were given, in alphabetical order.
+    /// The keywords that are set, in alphabetical order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.keys().copied()
     }

@@ -1,5 +1,5 @@
-//! [`Target`]: connection words that have been resolved to places, a user, a database and all the
-//! rest that a connection needs.
+//! [`ConnectTarget`]: resolved connection parameters: endpoints, user, database and all other
+//! settings of a connection.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -7,36 +7,36 @@ use howdah_session::Login;
 use howdah_wire::Secret;
 
 use crate::{
-    AuthPolicy, Endpoint, Environment, TlsSettings, Words,
+    AuthPolicy, ConnParams, Endpoint, Environment, TlsSettings,
     choice::choice,
     endpoint,
-    keyword::{self, Effect},
+    keyword::{self, KeywordEffect},
     passfile::Passwords,
     resolve_error::ResolveError,
     service,
-    settings::{Origin, Settings},
+    settings::{KeywordValues, SettingOrigin},
     tls,
 };
 
 mod uri;
 
-/// Where to connect, as whom and how.
+/// Where to connect, as which user, and how.
 ///
-/// It is made by [`Target::resolve`], once; nothing of it reads the environment or a file later,
+/// Created once by [`ConnectTarget::resolve`]; later nothing reads the environment or a file,
 /// except the files of [`TlsSettings`].
 ///
 /// # Passwords
 ///
-/// [`Target::login`] takes the first of these that there is:
+/// [`ConnectTarget::login`] takes the first of these that exists:
 ///
-/// 1. the password typed in the connection string, for whatever user;
+/// 1. the password in the connection string, for any user;
 /// 2. the password of the environment or the service file, for the user it was resolved with;
-/// 3. the password file's, for the user, database and endpoint at hand;
+/// 3. the password file's entry for the user, database and endpoint;
 /// 4. the password of the environment or the service file, for any other user.
 ///
-/// `Display` is a URI without password; neither it nor `Debug` nor any error shows one.
+/// `Display` writes a URI without the password; neither it nor `Debug` nor any error shows one.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ConnectTarget {
     endpoints: Vec<Endpoint>,
     user: String,
     database: String,
@@ -49,40 +49,40 @@ pub struct Target {
     session_attributes: SessionAttributes,
     balance: LoadBalance,
     keepalive: Keepalive,
-    guard: AuthPolicy,
-    password: Option<GivenPassword>,
+    auth_policy: AuthPolicy,
+    password: Option<ResolvedPassword>,
     passwords: Passwords,
     warnings: Vec<Warning>,
 }
 
 #[derive(Clone, Debug)]
-struct GivenPassword {
+struct ResolvedPassword {
     password: Secret,
-    typed: bool,
-    /// The user it was given with.
+    is_from_arguments: bool,
+    /// The user at the time of resolution.
     user: String,
 }
 
 choice! {
-    /// Which kind of session is wanted of several hosts (`target_session_attrs`).
+    /// The required kind of session if there are several hosts (`target_session_attrs`).
     pub enum SessionAttributes {
-        /// Any.
+        /// Any session.
         Any = "any",
-        /// One where transactions may write by default.
+        /// Transactions may write by default.
         ReadWrite = "read-write",
-        /// One where they may not.
+        /// Transactions are read-only by default.
         ReadOnly = "read-only",
-        /// One on a server that is not in recovery.
+        /// The server is not in recovery.
         Primary = "primary",
-        /// One on a server in recovery.
+        /// The server is in recovery.
         Standby = "standby",
-        /// One on a server in recovery, or any if there is none.
+        /// The server is in recovery, or any session if there is none.
         PreferStandby = "prefer-standby",
     }
 }
 
 choice! {
-    /// In which order hosts are tried (`load_balance_hosts`).
+    /// The order in which hosts are tried (`load_balance_hosts`).
     pub enum LoadBalance {
         /// As listed.
         Disable = "disable",
@@ -91,34 +91,34 @@ choice! {
     }
 }
 
-/// How the kernel watches over a quiet TCP connection. `None` leaves it to the system.
+/// TCP keepalive settings. `None` leaves a value to the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Whether at all (`keepalives`).
+    /// Whether keepalive is on (`keepalives`).
     pub enabled: bool,
-    /// Quiet time before the first probe (`keepalives_idle`).
+    /// Idle time before the first probe (`keepalives_idle`).
     pub idle: Option<Duration>,
     /// Time between probes (`keepalives_interval`).
     pub interval: Option<Duration>,
-    /// Lost probes that end a connection (`keepalives_count`).
+    /// Number of lost probes after which the connection is dropped (`keepalives_count`).
     pub count: Option<u32>,
-    /// How long sent data may stay unacknowledged (`tcp_user_timeout`).
+    /// Maximum time that sent data may stay unacknowledged (`tcp_user_timeout`).
     pub user_timeout: Option<Duration>,
 }
 
-/// Something about the connection words that is worth a line to the person who wrote them.
+/// A problem with the connection parameters that the user should know of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// libpq acts on this keyword, we do not.
+    /// libpq supports this keyword, but this program does not.
     #[error("connection keyword {keyword} ({origin}) is ignored")]
     Ignored {
         /// The keyword.
         keyword: &'static str,
-        /// Who gave it.
-        origin: Origin,
+        /// The origin of the value.
+        origin: SettingOrigin,
     },
-    /// Others than its owner may read the password file; it was not read.
+    /// The password file is accessible to others than its owner; it was not read.
     #[error(
         "password file {} was ignored: mode {mode:04o} lets others read it, it must be 0600",
         .path.display()
@@ -129,7 +129,7 @@ pub enum Warning {
         /// Its permission bits.
         mode: u32,
     },
-    /// The password file is a directory or a device; it was not read.
+    /// The password file is not a regular file; it was not read.
     #[error("password file {} was ignored: it is not a plain file", .path.display())]
     PasswordFileNotPlain {
         /// The file.
@@ -140,27 +140,27 @@ pub enum Warning {
     PasswordFileUnreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
 }
 
-/// `application_name` where none is given.
+/// Default `application_name`.
 const APPLICATION_NAME: &str = "howdah";
 
-impl Target {
-    /// Resolves words as libpq does: what was typed wins over the service file, which wins over the
-    /// environment, which wins over the defaults.
+impl ConnectTarget {
+    /// Resolves parameters as libpq does. The order of precedence is arguments, service file,
+    /// environment, defaults.
     ///
-    /// Among the words typed, a connection string wins over [`Words::host`] and its siblings, as in
-    /// PostgreSQL's own programs. Without a host the target is this machine: the socket in
-    /// `/var/run/postgresql` or `/tmp`, whichever is there, else `localhost` by TCP.
+    /// Among the arguments, a connection string takes precedence over [`ConnParams::host`] and its
+    /// siblings, as in PostgreSQL's own programs. Without a host the target is the local machine:
+    /// the socket in `/var/run/postgresql` or `/tmp`, whichever exists, else `localhost` by TCP.
     ///
     /// # Errors
     ///
-    /// The words do not say where to connect, or ask for something that is not possible.
-    pub fn resolve(words: &Words, environment: &Environment) -> Result<Self, ResolveError> {
-        let mut settings = words.settings()?;
+    /// The parameters are invalid, or ask for something that is not supported.
+    pub fn resolve(params: &ConnParams, environment: &Environment) -> Result<Self, ResolveError> {
+        let mut settings = params.settings()?;
         let variables = environment.settings()?;
         let given = |name| settings.value(name).or(variables.value(name));
         if let Some(name) = given("service") {
@@ -171,7 +171,10 @@ impl Target {
         Self::from_settings(&settings, environment)
     }
 
-    fn from_settings(settings: &Settings, environment: &Environment) -> Result<Self, ResolveError> {
+    fn from_settings(
+        settings: &KeywordValues,
+        environment: &Environment,
+    ) -> Result<Self, ResolveError> {
         let text = |name| settings.value(name).map(str::to_owned);
         let os_user = || environment.os_user().map(str::to_owned);
         let user = text("user").or_else(os_user).ok_or(ResolveError::NoUser)?;
@@ -191,7 +194,7 @@ impl Target {
                 .or_else(|| text("fallback_application_name"))
                 .unwrap_or_else(|| APPLICATION_NAME.to_owned()),
             options: text("options"),
-            // "auto" is the encoding of the terminal; what we print is UTF-8 anyway.
+            // "auto" is the encoding of the terminal; this program prints UTF-8 anyway.
             client_encoding: text("client_encoding").filter(|encoding| encoding != "auto"),
             session_parameters: environment.session_parameters()?,
             connect_timeout: seconds(settings, "connect_timeout")?,
@@ -208,10 +211,10 @@ impl Target {
                 LoadBalance::parse,
             )?,
             keepalive: Keepalive::resolve(settings)?,
-            guard: AuthPolicy::resolve(settings, &tls)?,
-            password: settings.value("password").map(|password| GivenPassword {
+            auth_policy: AuthPolicy::resolve(settings, &tls)?,
+            password: settings.value("password").map(|password| ResolvedPassword {
                 password: Secret::from(password),
-                typed: settings.origin("password") == Origin::Typed,
+                is_from_arguments: settings.origin("password") == SettingOrigin::Argument,
                 user: user.clone(),
             }),
             passwords,
@@ -222,7 +225,7 @@ impl Target {
         })
     }
 
-    /// The places to try, in this order; at least one.
+    /// The endpoints to try, in this order; at least one.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
@@ -237,42 +240,42 @@ impl Target {
         &self.database
     }
 
-    /// What the server shows as `application_name`.
+    /// The `application_name` that the server shows.
     pub fn application_name(&self) -> &str {
         &self.application_name
     }
 
-    /// Server settings for the session, as a command line (`-c work_mem=1MB`).
+    /// Server settings for the session, as command-line options (`-c work_mem=1MB`).
     pub fn options(&self) -> Option<&str> {
         self.options.as_deref()
     }
 
-    /// What was asked for about encryption.
+    /// The encryption settings.
     pub fn tls(&self) -> &TlsSettings {
         &self.tls
     }
 
-    /// How long to try each address of each endpoint; `None` is for as long as the system does.
+    /// Time limit for each address of each endpoint; `None` leaves it to the system.
     pub fn connect_timeout(&self) -> Option<Duration> {
         self.connect_timeout
     }
 
-    /// Which kind of session is wanted.
+    /// The required kind of session.
     pub fn session_attributes(&self) -> SessionAttributes {
         self.session_attributes
     }
 
-    /// In which order endpoints, and the addresses of each, are to be tried.
+    /// The order in which endpoints, and the addresses of each, are tried.
     pub fn load_balance(&self) -> LoadBalance {
         self.balance
     }
 
-    /// How the kernel is to watch over a quiet connection.
+    /// The TCP keepalive settings.
     pub fn keepalive(&self) -> Keepalive {
         self.keepalive
     }
 
-    /// What is worth telling the person who wrote the words.
+    /// Problems that the user should know of.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
@@ -295,13 +298,13 @@ impl Target {
         Self { application_name: name.to_owned(), ..self.clone() }
     }
 
-    /// The same target with another limit on each attempt; `None` is for as long as the system does.
+    /// The same target with another time limit per attempt; `None` leaves it to the system.
     #[must_use]
     pub fn with_connect_timeout(&self, timeout: Option<Duration>) -> Self {
         Self { connect_timeout: timeout, ..self.clone() }
     }
 
-    /// What to log in with at `endpoint`, without channel binding: that is known only after the TLS
+    /// The login data for `endpoint`, without channel binding, which is known only after the TLS
     /// handshake.
     pub fn login(&self, endpoint: &Endpoint) -> Login {
         let mut parameters = vec![("application_name".to_owned(), self.application_name.clone())];
@@ -320,15 +323,15 @@ impl Target {
         }
     }
 
-    /// A guard over `login`, complete with its channel binding, to be shown each authentication
-    /// request before it is answered.
-    pub fn login_guard(&self, login: &Login) -> AuthPolicy {
-        self.guard.for_login(login.channel_binding.is_some())
+    /// The policy for `login`, which must already contain its channel binding. Check each
+    /// authentication request with it before the request is answered.
+    pub fn auth_policy(&self, login: &Login) -> AuthPolicy {
+        self.auth_policy.for_login(login.channel_binding.is_some())
     }
 
     fn password(&self, endpoint: &Endpoint) -> Option<&Secret> {
         let given = self.password.as_ref();
-        let ours = given.filter(|given| given.typed || given.user == self.user);
+        let ours = given.filter(|given| given.is_from_arguments || given.user == self.user);
         ours.map(|given| &given.password)
             .or_else(|| self.passwords.find(endpoint, &self.database, &self.user))
             .or_else(|| given.map(|given| &given.password))
@@ -336,7 +339,7 @@ impl Target {
 }
 
 impl Keepalive {
-    fn resolve(settings: &Settings) -> Result<Self, ResolveError> {
+    fn resolve(settings: &KeywordValues) -> Result<Self, ResolveError> {
         let milliseconds = |number| Duration::from_millis(number);
         Ok(Self {
             enabled: settings.parsed("keepalives", true, "0 or 1", |value| {
@@ -351,18 +354,21 @@ impl Keepalive {
     }
 }
 
-/// Shows [`Warning::Ignored`] for each keyword that was given and is not acted on.
-fn ignored(settings: &Settings) -> Vec<Warning> {
+/// A [`Warning::Ignored`] for each keyword that is set but has no effect.
+fn ignored(settings: &KeywordValues) -> Vec<Warning> {
     let ignored = |name: &&'static str| {
-        keyword::find(name).is_some_and(|row| row.effect == Effect::Ignored)
+        keyword::find(name).is_some_and(|row| row.effect == KeywordEffect::Ignored)
             && settings.value(name).is_some()
     };
     let warning = |keyword| Warning::Ignored { keyword, origin: settings.origin(keyword) };
     settings.names().filter(ignored).map(warning).collect()
 }
 
-/// Refuses values that ask for a protection which would silently be missing.
-fn refuse_unsupported(settings: &Settings, endpoints: &[Endpoint]) -> Result<(), ResolveError> {
+/// Rejects values that ask for protection which would silently be missing.
+fn refuse_unsupported(
+    settings: &KeywordValues,
+    endpoints: &[Endpoint],
+) -> Result<(), ResolveError> {
     let local = endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Unix { .. }));
     if settings.value("requirepeer").is_some() && local {
         return Err(tls::unsupported(settings, "requirepeer"));
@@ -374,19 +380,19 @@ fn refuse_unsupported(settings: &Settings, endpoints: &[Endpoint]) -> Result<(),
     }
 }
 
-fn seconds(settings: &Settings, name: &'static str) -> Result<Option<Duration>, ResolveError> {
+fn seconds(settings: &KeywordValues, name: &'static str) -> Result<Option<Duration>, ResolveError> {
     Ok(positive(settings, name)?.map(Duration::from_secs))
 }
 
-/// A whole number; zero and less stand for none, as in libpq.
-fn positive(settings: &Settings, name: &'static str) -> Result<Option<u64>, ResolveError> {
+/// A whole number; zero and negative values stand for none, as in libpq.
+fn positive(settings: &KeywordValues, name: &'static str) -> Result<Option<u64>, ResolveError> {
     settings.parsed(name, None, "a whole number", |value| {
         let number: i32 = value.trim_ascii().parse().ok()?;
         Some(u64::try_from(number).ok().filter(|number| *number > 0))
     })
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ConnectTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.to_uri())
     }

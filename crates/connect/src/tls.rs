@@ -1,5 +1,5 @@
-//! Encryption: what was asked for, the rustls configuration that does it, how a connection begins
-//! it, and what binds a login to it.
+//! Encryption: the settings, the rustls configuration for them, the negotiation at the start of a
+//! connection, and channel binding.
 //!
 //! No sockets: the blocking client and the event loop share this.
 
@@ -16,9 +16,9 @@ pub use config::{
     server_identity, server_name,
 };
 pub use error::TlsError;
-pub use negotiation::{Encryption, Negotiation, NegotiationError, Opening};
+pub use negotiation::{Encryption, Negotiation, NegotiationError, OpeningStep};
 pub use settings::{
-    ChannelBinding, RootCertificates, SslMode, SslNegotiation, TlsSettings, TlsVersion,
+    ChannelBindingMode, RootCertificates, SslMode, SslNegotiation, TlsSettings, TlsVersion,
 };
 pub use x509::{common_name, end_point_hash};
 

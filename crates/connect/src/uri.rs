@@ -4,20 +4,20 @@
 //! postgresql://[user[:password]@][host[:port]][,…][/dbname][?keyword=value[&…]]
 //! ```
 //!
-//! Every part may be percent-encoded; a host that decodes to a path is a socket directory.
-//! Source: PostgreSQL manual, "Connection URIs"; `conninfo_uri_parse_options` in `fe-connect.c`
-//! decides what it leaves open.
+//! Every part may be percent-encoded; a host that decodes to a path is a socket directory. Source:
+//! PostgreSQL manual, "Connection URIs"; where it is silent, `conninfo_uri_parse_options` in
+//! `fe-connect.c`.
 
 use crate::{
     resolve_error::ResolveError,
-    settings::{Origin, Settings},
+    settings::{KeywordValues, SettingOrigin},
 };
 
-/// What follows the `postgresql://` of a URI; `None` if the text is no URI.
+/// The text after the `postgresql://` of a URI; `None` if the text is not a URI.
 ///
 /// # Errors
 ///
-/// It is a URI of something else.
+/// The URI has another scheme.
 pub(crate) fn after_scheme(text: &str) -> Result<Option<&str>, ResolveError> {
     let of_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     match text.split_once("://") {
@@ -36,9 +36,9 @@ pub(crate) fn after_scheme(text: &str) -> Result<Option<&str>, ResolveError> {
     }
 }
 
-/// Reads a URI from behind its scheme.
-pub(crate) fn parse(text: &str) -> Result<Settings, ResolveError> {
-    let mut settings = Settings::default();
+/// Parses a URI without its scheme.
+pub(crate) fn parse(text: &str) -> Result<KeywordValues, ResolveError> {
+    let mut settings = KeywordValues::default();
     let rest = match split_credentials(text) {
         Some((user, password, rest)) => {
             store(&mut settings, "user", "user", user)?;
@@ -59,7 +59,7 @@ pub(crate) fn parse(text: &str) -> Result<Settings, ResolveError> {
     Ok(settings)
 }
 
-/// Splits `user:password@` off, if an `@` comes before any `/`.
+/// Splits off `user:password@`, if an `@` comes before any `/`.
 fn split_credentials(text: &str) -> Option<(&str, &str, &str)> {
     let at = text.find(['@', '/']).filter(|at| text[*at..].starts_with('@'))?;
     let (credentials, rest) = (&text[..at], &text[at + 1..]);
@@ -67,8 +67,8 @@ fn split_credentials(text: &str) -> Option<(&str, &str, &str)> {
     Some((user, password, rest))
 }
 
-/// Reads `host:port,…` and gives back what follows: a path, parameters or nothing.
-fn parse_hosts<'a>(text: &'a str, settings: &mut Settings) -> Result<&'a str, ResolveError> {
+/// Parses `host:port,…` and returns what follows: a path, parameters or nothing.
+fn parse_hosts<'a>(text: &'a str, settings: &mut KeywordValues) -> Result<&'a str, ResolveError> {
     let (mut hosts, mut ports) = (String::new(), String::new());
     let mut rest = text;
     loop {
@@ -77,7 +77,7 @@ fn parse_hosts<'a>(text: &'a str, settings: &mut Settings) -> Result<&'a str, Re
             Some(after) => split_before(after, &['/', '?', ',']),
             None => ("", after),
         };
-        // With an `@` too many, or a `/` in the password, the parts of the password stand here.
+        // With an extra `@`, or a `/` in the password, this text is part of the password.
         let port_like = port.is_empty() || port.parse().is_ok_and(|port: u16| port > 0);
         if host.contains('@') || port.contains('@') || (!port_like && after.contains('@')) {
             return Err(ResolveError::CredentialsNotEncoded);
@@ -95,7 +95,7 @@ fn parse_hosts<'a>(text: &'a str, settings: &mut Settings) -> Result<&'a str, Re
     Ok(rest)
 }
 
-/// Splits a host name, or an IPv6 address in brackets, off.
+/// Splits off a host name, or an IPv6 address in brackets.
 fn split_host(text: &str) -> Result<(&str, &str), ResolveError> {
     let Some(bracketed) = text.strip_prefix('[') else {
         return Ok(split_before(text, &[':', '/', '?', ',']));
@@ -111,14 +111,14 @@ fn split_before<'a>(text: &'a str, ends: &[char]) -> (&'a str, &'a str) {
     text.split_at(text.find(ends).unwrap_or(text.len()))
 }
 
-fn parse_parameters(text: &str, settings: &mut Settings) -> Result<(), ResolveError> {
+fn parse_parameters(text: &str, settings: &mut KeywordValues) -> Result<(), ResolveError> {
     let mut rest = text;
     let mut after_password = false;
     while !rest.is_empty() {
         let (pair, after) = rest.split_once('&').unwrap_or((rest, ""));
         let result = store_parameter(pair, settings);
         match result {
-            // What cannot be read here may be the second half of a password with a `&` in it.
+            // This may be the second half of a password with a `&` in it.
             Err(_) if after_password => return Err(ResolveError::PasswordNotQuoted),
             other => other?,
         }
@@ -128,7 +128,7 @@ fn parse_parameters(text: &str, settings: &mut Settings) -> Result<(), ResolveEr
     Ok(())
 }
 
-fn store_parameter(pair: &str, settings: &mut Settings) -> Result<(), ResolveError> {
+fn store_parameter(pair: &str, settings: &mut KeywordValues) -> Result<(), ResolveError> {
     let (keyword, value) = pair.split_once('=').ok_or(ResolveError::BadParameter)?;
     if value.contains('=') {
         return Err(ResolveError::BadParameter);
@@ -136,15 +136,15 @@ fn store_parameter(pair: &str, settings: &mut Settings) -> Result<(), ResolveErr
     let keyword = decode("keyword", keyword)?;
     let value = decode("value of a parameter", value)?;
     match (keyword.as_str(), value.as_str()) {
-        // What JDBC writes.
-        ("ssl", "true") => settings.set("sslmode", "require", Origin::Typed),
-        _ => settings.set(&keyword, value, Origin::Typed),
+        // JDBC's spelling.
+        ("ssl", "true") => settings.set("sslmode", "require", SettingOrigin::Argument),
+        _ => settings.set(&keyword, value, SettingOrigin::Argument),
     }
 }
 
 /// Stores a part unless it is empty: an empty part leaves the keyword to the environment.
 fn store(
-    settings: &mut Settings,
+    settings: &mut KeywordValues,
     keyword: &'static str,
     part: &'static str,
     text: &str,
@@ -152,10 +152,10 @@ fn store(
     if text.is_empty() {
         return Ok(());
     }
-    settings.set(keyword, decode(part, text)?, Origin::Typed)
+    settings.set(keyword, decode(part, text)?, SettingOrigin::Argument)
 }
 
-/// Undoes percent-encoding. Spaces around are dropped, as libpq does since PostgreSQL 18.
+/// Decodes percent-encoding. Surrounding spaces are dropped, as in libpq since PostgreSQL 18.
 fn decode(part: &'static str, text: &str) -> Result<String, ResolveError> {
     let text = text.trim_matches(' ');
     let mut bytes = Vec::with_capacity(text.len());
@@ -166,7 +166,7 @@ fn decode(part: &'static str, text: &str) -> Result<String, ResolveError> {
                 let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
                 match digit().zip(digit()) {
                     Some((0, 0)) | None => return Err(ResolveError::BadPercentEncoding { part }),
-                    // Two digits of four bits.
+                    // Two digits of four bits each.
                     Some((high, low)) => bytes.push((high << 4 | low) as u8),
                 }
             }
@@ -179,7 +179,7 @@ fn decode(part: &'static str, text: &str) -> Result<String, ResolveError> {
     String::from_utf8(bytes).map_err(|_| ResolveError::BadUtf8 { part })
 }
 
-/// Percent-encodes what is not plain in any part of a URI, except the bytes of `plain`.
+/// Percent-encodes all but unreserved characters and the bytes of `plain`.
 pub(crate) fn encode(text: &str, plain: &[u8]) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

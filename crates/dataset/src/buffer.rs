@@ -1,50 +1,51 @@
-//! Rows waiting to become a file, and how a file's rows are cut into row groups.
+//! Rows buffered for a file, and how they are split into row groups.
 
 use std::time::{Duration, Instant};
 
 use crate::{ROW_BYTES_MAX, error::WriteError, table::Encode};
 
-/// Rows held in memory until there are enough for a file.
+/// Rows in memory until there are enough for a file.
 #[derive(Debug)]
 pub(crate) struct Buffer<R> {
     rows: Vec<R>,
-    fill: Fill,
+    fill: FillLevel,
 }
 
-/// How full a buffer is, and since when.
+/// The fill level of a buffer, and the age of its unsaved rows.
 #[derive(Debug)]
-pub(crate) struct Fill {
+pub(crate) struct FillLevel {
     rows: usize,
     bytes: usize,
-    limits: Limits,
-    /// When the rows on disk were last all there were.
+    limits: BufferLimits,
+    /// When all rows were last on disk.
     saved: Instant,
     /// Rows that were on disk then, in a file that is to be replaced.
     saved_rows: usize,
 }
 
-/// How much goes into one file and into one of its row groups.
+/// The limits of a file and of its row groups.
 ///
-/// A limit in bytes counts the texts of the rows as they are in memory; the last row may exceed it.
+/// A limit in bytes counts the texts of the rows in memory; the last row may exceed it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct BufferLimits {
     /// Rows of a file.
     pub(crate) file_rows: usize,
     /// Bytes of a file.
     pub(crate) file_bytes: usize,
-    /// Rows of a row group: what a reader skips or decodes at once.
+    /// Rows of a row group: the unit that a reader skips or decodes.
     pub(crate) group_rows: usize,
     /// Bytes of a row group: what a reader holds in memory.
     pub(crate) group_bytes: usize,
-    /// How long rows may be in memory alone: what a crash may lose.
+    /// Maximum time rows are only in memory: what a crash may lose.
     pub(crate) unsaved_max: Duration,
 }
 
-/// Rows that come between two looks at the clock, after so many that it was looked at for each.
-const ROWS_PER_LOOK: usize = 16;
-const ROWS_EACH_LOOKED_AT: usize = 256;
+/// Number of rows between two clock checks, once more than [`CLOCK_CHECKED_ROWS`] rows are
+/// buffered.
+const ROWS_PER_CLOCK_CHECK: usize = 16;
+const CLOCK_CHECKED_ROWS: usize = 256;
 
-impl Default for Limits {
+impl Default for BufferLimits {
     fn default() -> Self {
         Self {
             file_rows: 128 << 10,
@@ -57,11 +58,11 @@ impl Default for Limits {
 }
 
 impl<R: Encode> Buffer<R> {
-    pub(crate) fn new(limits: Limits) -> Self {
-        Self { rows: Vec::new(), fill: Fill::new(limits) }
+    pub(crate) fn new(limits: BufferLimits) -> Self {
+        Self { rows: Vec::new(), fill: FillLevel::new(limits) }
     }
 
-    /// Whether the rows make a file.
+    /// Whether the rows fill a file.
     pub(crate) fn is_full(&self) -> bool {
         self.fill.is_full()
     }
@@ -71,11 +72,11 @@ impl<R: Encode> Buffer<R> {
         self.rows.is_empty()
     }
 
-    /// Adds a row. The caller empties a full buffer first.
+    /// Adds a row. The caller must empty a full buffer first.
     ///
     /// # Errors
     ///
-    /// The row is larger than [`ROW_BYTES_MAX`]; the buffer is as it was.
+    /// The row is larger than [`ROW_BYTES_MAX`]; the buffer is unchanged.
     pub(crate) fn push(&mut self, row: R) -> Result<(), WriteError> {
         self.fill.add(row.text_bytes())?;
         self.rows.push(row);
@@ -87,48 +88,48 @@ impl<R: Encode> Buffer<R> {
         &self.rows
     }
 
-    /// Forgets the rows once they are in a file.
+    /// Clears the rows after they were written to a file.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.fill.clear();
     }
 
-    /// Whether rows have waited for so long that a crash should not cost them.
+    /// Whether unsaved rows have waited for longer than the limit.
     pub(crate) fn is_overdue(&self) -> bool {
         self.fill.is_overdue()
     }
 
-    /// Takes note that all rows are on disk, though not in a finished file.
-    pub(crate) fn set_saved(&mut self) {
-        self.fill.set_saved();
+    /// Records that all rows are on disk, though not in a finished file.
+    pub(crate) fn mark_saved(&mut self) {
+        self.fill.mark_saved();
     }
 
-    /// Cuts `rows` into row groups.
+    /// Splits `rows` into row groups.
     pub(crate) fn groups<'a>(&self, rows: &'a [R]) -> impl Iterator<Item = &'a [R]> + use<'a, R> {
         self.fill.limits.groups(rows, R::text_bytes)
     }
 }
 
-impl Fill {
-    pub(crate) fn new(limits: Limits) -> Self {
+impl FillLevel {
+    pub(crate) fn new(limits: BufferLimits) -> Self {
         Self { rows: 0, bytes: 0, limits, saved: Instant::now(), saved_rows: 0 }
     }
 
-    /// Whether the rows make a file.
+    /// Whether the rows fill a file.
     pub(crate) fn is_full(&self) -> bool {
         self.rows >= self.limits.file_rows || self.bytes >= self.limits.file_bytes
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Counts a row with so many bytes of text.
+    /// Counts a row with this many bytes of text.
     ///
     /// # Errors
     ///
-    /// It is larger than [`ROW_BYTES_MAX`] and was not counted.
+    /// The row is larger than [`ROW_BYTES_MAX`] and was not counted.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), WriteError> {
         if bytes > ROW_BYTES_MAX {
             return Err(WriteError::RowTooLarge { bytes });
@@ -141,45 +142,45 @@ impl Fill {
         Ok(())
     }
 
-    /// Begins anew, once all is in a file.
+    /// Resets the level after the rows were written to a file.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.limits);
     }
 
-    /// Whether rows have waited for so long that a crash should not cost them.
+    /// Whether unsaved rows have waited for longer than the limit.
     pub(crate) fn is_overdue(&self) -> bool {
         self.rows > self.saved_rows && self.saved.elapsed() >= self.limits.unsaved_max
     }
 
-    /// Whether it is worth asking the clock between two rows: where many come, that takes as long as a few
-    /// of them.
-    pub(crate) fn may_ask_clock(&self) -> bool {
-        self.rows < ROWS_EACH_LOOKED_AT || self.rows.is_multiple_of(ROWS_PER_LOOK)
+    /// Whether the clock should be read before the next row: at high rates, reading it costs as
+    /// much as a few rows.
+    pub(crate) fn should_check_clock(&self) -> bool {
+        self.rows < CLOCK_CHECKED_ROWS || self.rows.is_multiple_of(ROWS_PER_CLOCK_CHECK)
     }
 
-    /// How long rows have been here alone.
+    /// How long there have been unsaved rows.
     pub(crate) fn age(&self) -> Duration {
         self.saved.elapsed()
     }
 
-    /// Takes note that all rows are on disk, though not in a finished file.
-    pub(crate) fn set_saved(&mut self) {
+    /// Records that all rows are on disk, though not in a finished file.
+    pub(crate) fn mark_saved(&mut self) {
         (self.saved, self.saved_rows) = (Instant::now(), self.rows);
     }
 
-    /// Changes how many bytes make a file.
+    /// Lowers the limit on a file's bytes.
     pub(crate) fn limit_bytes(&mut self, bytes: usize) {
         self.limits.file_bytes = self.limits.file_bytes.min(bytes);
     }
 
-    /// See [`Limits::groups`].
-    pub(crate) fn limits(&self) -> Limits {
+    /// See [`BufferLimits::groups`].
+    pub(crate) fn limits(&self) -> BufferLimits {
         self.limits
     }
 }
 
-impl Limits {
-    /// Cuts rows into row groups.
+impl BufferLimits {
+    /// Splits rows into row groups.
     pub(crate) fn groups<T>(
         self,
         rows: &[T],

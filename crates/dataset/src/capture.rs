@@ -1,15 +1,15 @@
 //! Captures: events on disk.
 
+mod event_columns;
+mod event_row;
 mod merge;
 mod reader;
-mod record;
-mod rows;
 mod writer;
 
+#[cfg(test)]
+pub(crate) use event_row::StoredEvent;
 pub use merge::Events;
 pub use reader::Capture;
-#[cfg(test)]
-pub(crate) use record::StoredEvent;
 pub use writer::{CaptureSettings, CaptureWriter};
 
 #[cfg(test)]

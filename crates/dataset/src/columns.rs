@@ -1,8 +1,8 @@
-//! Columns of Arrow arrays, made from rows and read back.
+//! Columns as Arrow arrays: encoding from rows and decoding.
 //!
-//! PostgreSQL's texts are bytes in the database's encoding, while a Parquet reader wants UTF-8. So a
-//! [`Text`](howdah_traffic::Text) takes two columns: `X` holds it readable, and `X_bytes` holds the exact bytes in the
-//! rare case that they are not valid UTF-8, and is null otherwise.
+//! PostgreSQL's texts are bytes in the database's encoding, while Parquet readers expect UTF-8. So
+//! a [`Text`](howdah_traffic::Text) takes two columns: `X` is readable, and `X_bytes` has the exact
+//! bytes in the rare case that they are not valid UTF-8, and is null otherwise.
 
 mod decode;
 mod encode;
@@ -13,82 +13,90 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::schema::types::ColumnPath;
 
-pub(crate) use decode::{Numbers, ParameterLists, Strings, Texts, Times};
-pub(crate) use encode::{
-    amounts, known, numbers, parameter_bytes, parameters, ref_parameter_bytes, strings, texts,
-    times,
+pub(crate) use decode::{
+    Int64Reader, ParameterListReader, StringReader, TextPairReader, TimeReader,
 };
-pub(crate) use wire::{WireColumns, copy_end_word};
+pub(crate) use encode::{
+    non_empty, numbers, parameter_bytes, parameters, ref_parameter_bytes, strings, texts, times,
+    unsigned_numbers,
+};
+pub(crate) use wire::{WireColumns, copy_end_code};
 
-/// One column of a table: the row of the format's own description.
+/// One column of a table, as the format's page describes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
-    pub(crate) shape: Shape,
-    pub(crate) nullable: bool,
-    /// The version of the format that brought it: files of older ones lack it.
+    pub(crate) column_type: StoredType,
+    pub(crate) is_nullable: bool,
+    /// The version of the format that added it: older files lack it.
     pub(crate) since: u32,
 }
 
-/// What a column's values are.
+/// The type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// A number; near its neighbours, so stored as differences.
+pub(crate) enum StoredType {
+    /// A number; usually close to its neighbours, so stored as differences.
     Int64,
     /// Microseconds since the Unix epoch, UTC.
     Time,
     /// UTF-8 text.
     Text,
-    /// Any bytes.
+    /// Arbitrary bytes.
     Bytes,
-    /// UTF-8 texts.
+    /// A list of UTF-8 texts.
     TextList,
-    /// Any bytes, several times.
+    /// A list of arbitrary bytes.
     BytesList,
-    /// Small numbers.
+    /// A list of small numbers.
     Int32List,
 }
 
 impl Column {
     /// A column that always has a value.
-    pub(crate) const fn required(name: &'static str, shape: Shape) -> Self {
-        Self { name, shape, nullable: false, since: 1 }
+    pub(crate) const fn required(name: &'static str, shape: StoredType) -> Self {
+        Self { name, column_type: shape, is_nullable: false, since: 1 }
     }
 
     /// A column that may be null.
-    pub(crate) const fn optional(name: &'static str, shape: Shape) -> Self {
-        Self { name, shape, nullable: true, since: 1 }
+    pub(crate) const fn optional(name: &'static str, shape: StoredType) -> Self {
+        Self { name, column_type: shape, is_nullable: true, since: 1 }
     }
 
-    /// Whether readers look for rows by the least and the greatest of its values: numbers, and who it was.
-    /// Which words there are says nothing of a row group, as nearly all have all of them.
-    pub(crate) fn is_searched(&self) -> bool {
-        match self.shape {
-            Shape::Int64 | Shape::Time => true,
-            Shape::Text => {
+    /// Whether the file stores its minimum and maximum per row group, by which readers select rows:
+    /// numbers and identities. Other strings cannot exclude a row group, as nearly all row groups
+    /// contain all of them.
+    pub(crate) fn has_statistics(&self) -> bool {
+        match self.column_type {
+            StoredType::Int64 | StoredType::Time => true,
+            StoredType::Text => {
                 matches!(self.name, "session" | "user" | "database" | "application" | "sqlstate")
             }
-            Shape::Bytes | Shape::TextList | Shape::BytesList | Shape::Int32List => false,
+            StoredType::Bytes
+            | StoredType::TextList
+            | StoredType::BytesList
+            | StoredType::Int32List => false,
         }
     }
 
-    /// Where its values are in a file.
+    /// Its path in a file.
     pub(crate) fn path(&self) -> ColumnPath {
-        let entries = match self.shape {
-            Shape::TextList | Shape::BytesList | Shape::Int32List => &["list", ENTRY][..],
-            Shape::Int64 | Shape::Time | Shape::Text | Shape::Bytes => &[],
+        let entries = match self.column_type {
+            StoredType::TextList | StoredType::BytesList | StoredType::Int32List => {
+                &["list", ENTRY][..]
+            }
+            StoredType::Int64 | StoredType::Time | StoredType::Text | StoredType::Bytes => &[],
         };
         let parts = [self.name].into_iter().chain(entries.iter().copied());
         ColumnPath::new(parts.map(str::to_owned).collect())
     }
 
-    /// The same, in files of `version` and later.
+    /// The same column, for files of `version` and later.
     pub(crate) const fn since(self, version: u32) -> Self {
         Self { since: version, ..self }
     }
 }
 
-impl Shape {
+impl StoredType {
     /// The type in a file.
     fn stored(self) -> DataType {
         let list_of = |shape: Self| DataType::List(Arc::new(list_entry(shape)));
@@ -103,7 +111,7 @@ impl Shape {
         }
     }
 
-    /// The type when read back: texts repeat, and a repeated text is then decoded once.
+    /// The type when read back: texts repeat, and a dictionary decodes a repeated text once.
     fn decoded(self) -> DataType {
         match self {
             Self::Text => DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
@@ -112,25 +120,27 @@ impl Shape {
     }
 }
 
-/// The schema that files are written with.
+/// The schema for writing files.
 pub(crate) fn stored_schema(columns: &[Column]) -> SchemaRef {
-    schema(columns, Shape::stored)
+    schema(columns, StoredType::stored)
 }
 
-/// The schema that files of a version are read with.
+/// The schema for reading files of a version.
 pub(crate) fn decoded_schema(columns: &[Column], version: u32) -> SchemaRef {
-    schema(columns.iter().filter(|column| column.since <= version), Shape::decoded)
+    schema(columns.iter().filter(|column| column.since <= version), StoredType::decoded)
 }
 
 fn schema<'a>(
     columns: impl IntoIterator<Item = &'a Column>,
-    data_type: impl Fn(Shape) -> DataType,
+    data_type: impl Fn(StoredType) -> DataType,
 ) -> SchemaRef {
-    let field = |column: &Column| Field::new(column.name, data_type(column.shape), column.nullable);
+    let field = |column: &Column| {
+        Field::new(column.name, data_type(column.column_type), column.is_nullable)
+    };
     Arc::new(Schema::new(columns.into_iter().map(field).collect::<Fields>()))
 }
 
-fn list_entry(shape: Shape) -> Field {
+fn list_entry(shape: StoredType) -> Field {
     Field::new(ENTRY, shape.stored(), true)
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong when a dataset is written or read.
+//! Errors of writing and reading datasets.
 
 use std::{io, path::PathBuf};
 
@@ -6,37 +6,37 @@ use parquet::errors::ParquetError;
 
 use crate::{ROW_BYTES_MAX, folder::DatasetKind};
 
-/// Why a dataset could not be written. What earlier files hold is kept in every case.
+/// A dataset could not be written. Earlier files are kept in every case.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The folder already holds a dataset of this kind, and overwriting was not asked for.
-    #[error("{} already holds a {kind}", dir.display())]
+    /// The folder already contains a dataset of this kind, and overwriting was not requested.
+    #[error("{} already contains a {kind}", dir.display())]
     Exists {
         /// The folder.
         dir: PathBuf,
-        /// What it holds.
+        /// The kind of the existing dataset.
         kind: DatasetKind,
     },
-    /// The folder holds a dataset of the other kind, which is never overwritten.
-    #[error("{} holds a {found}, not a {wanted}; it was left alone", dir.display())]
+    /// The folder contains a dataset of the other kind, which is never overwritten.
+    #[error("{} contains a {found}, not a {expected}; it was left unchanged", dir.display())]
     OtherKind {
         /// The folder.
         dir: PathBuf,
-        /// What was to be written.
-        wanted: DatasetKind,
-        /// What it holds.
+        /// The kind of the dataset to be written.
+        expected: DatasetKind,
+        /// The kind of the existing dataset.
         found: DatasetKind,
     },
-    /// The folder holds files that are not a dataset, which are never overwritten.
-    #[error("{} is not empty and holds no {kind}; it was left alone", dir.display())]
+    /// The folder contains files that are not a dataset, which are never overwritten.
+    #[error("{} is not empty and contains no {kind}; it was left unchanged", dir.display())]
     NotEmpty {
         /// The folder.
         dir: PathBuf,
-        /// What was to be written.
+        /// The kind of the dataset to be written.
         kind: DatasetKind,
     },
-    /// The path names something that is not a folder.
+    /// The path is not a folder.
     #[error("{} is not a folder", path.display())]
     NotADirectory {
         /// The path as given.
@@ -47,9 +47,9 @@ pub enum WriteError {
     NoRoom {
         /// The file that did not fit. Its partial copy has been removed.
         path: PathBuf,
-        /// Files of rows that were finished before it and can be read.
+        /// Files of rows that were finished before and can be read.
         files_kept: u32,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// Another failure of the file system.
@@ -57,7 +57,7 @@ pub enum WriteError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The Parquet encoder refused the rows.
@@ -65,7 +65,7 @@ pub enum WriteError {
     Encode {
         /// The file.
         path: PathBuf,
-        /// What the encoder said.
+        /// The error of the encoder.
         source: ParquetError,
     },
     /// The manifest could not be expressed as JSON.
@@ -73,22 +73,22 @@ pub enum WriteError {
     Manifest {
         /// The manifest.
         path: PathBuf,
-        /// What the encoder said.
+        /// The error of the encoder.
         source: serde_json::Error,
     },
-    /// One row is larger than [`ROW_BYTES_MAX`]. Nothing was stored of it; others may follow.
-    #[error("a row of {bytes} bytes is larger than a dataset takes ({ROW_BYTES_MAX})")]
+    /// A row is larger than [`ROW_BYTES_MAX`]. It was not stored; others may follow.
+    #[error("a row of {bytes} bytes exceeds the limit of {ROW_BYTES_MAX} bytes")]
     RowTooLarge {
-        /// Its size.
+        /// Its size in bytes.
         bytes: usize,
     },
 }
 
-/// Why a dataset could not be read.
+/// A dataset could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// There is nothing at the path.
+    /// The path does not exist.
     #[error("{} does not exist", dir.display())]
     Missing {
         /// The path as given.
@@ -99,27 +99,27 @@ pub enum ReadError {
     NotADataset {
         /// The path as given.
         dir: PathBuf,
-        /// What was wanted.
+        /// The expected kind.
         kind: DatasetKind,
     },
     /// The folder holds a dataset of the other kind.
-    #[error("{} is a {found}, not a {wanted}", dir.display())]
+    #[error("{} is a {found}, not a {expected}", dir.display())]
     OtherKind {
         /// The folder.
         dir: PathBuf,
-        /// What was wanted.
-        wanted: DatasetKind,
-        /// What it holds.
+        /// The expected kind.
+        expected: DatasetKind,
+        /// The kind of the dataset found.
         found: DatasetKind,
     },
-    /// A manifest or file of a format version that this build does not know.
+    /// The format version of a manifest or file is not supported by this build.
     #[error("{} has format version {found}; this howdah reads up to version {supported}", path.display())]
     Version {
         /// The manifest or file.
         path: PathBuf,
-        /// Its version.
+        /// Its format version.
         found: u32,
-        /// The latest version this build reads.
+        /// The latest version this build supports.
         supported: u32,
     },
     /// A failure of the file system.
@@ -127,80 +127,80 @@ pub enum ReadError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file is not what its name says.
+    /// A file's content is invalid.
     #[error("{} is damaged", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
-        source: Damage,
+        /// The reason.
+        source: Corruption,
     },
 }
 
-/// What is wrong with a file of a dataset.
+/// The reason why a file of a dataset is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Damage {
-    /// The manifest is not the JSON it should be.
+pub enum Corruption {
+    /// The manifest is not valid JSON of the expected form.
     #[error(transparent)]
     Manifest(#[from] serde_json::Error),
-    /// The Parquet decoder refused the file, or its columns are not those of the format.
+    /// The Parquet decoder rejected the file, or its columns are not those of the format.
     #[error(transparent)]
     Parquet(#[from] ParquetError),
-    /// The Parquet decoder met bytes that it did not expect at all.
-    #[error("the decoder gave up: {message}")]
+    /// The Parquet decoder panicked because of unexpected bytes.
+    #[error("the decoder failed: {message}")]
     Decoder {
-        /// What it gave up with.
+        /// The panic's message.
         message: String,
     },
-    /// The file is not there, although the manifest counts it or a later file exists.
+    /// The file does not exist, although the manifest counts it or a later file exists.
     #[error("the file is missing")]
     MissingFile,
-    /// The dataset is finished and its manifest does not count this file.
+    /// The dataset is finished, but its manifest does not count this file.
     #[error("the manifest does not count this file")]
     UncountedFile,
-    /// The file carries no format version, so it was not written by howdah.
-    #[error("it has no howdah.version")]
+    /// The file has no format version, so it was not written by howdah.
+    #[error("it has no howdah.version metadata")]
     NoVersion,
-    /// A column holds a word that the format does not have.
-    #[error("column {column} holds {word:?}")]
-    Word {
+    /// A column contains a code that the format does not define.
+    #[error("column {column} contains the unknown code {code:?}")]
+    UnknownCode {
         /// The column.
         column: &'static str,
-        /// What it holds.
-        word: String,
+        /// The code.
+        code: String,
     },
     /// A number is outside the range of its column.
-    #[error("column {column} holds {value}")]
-    Number {
+    #[error("column {column} contains {value}, which is out of range")]
+    OutOfRange {
         /// The column.
         column: &'static str,
-        /// What it holds.
+        /// The number.
         value: i64,
     },
-    /// A column is null where the row's kind needs a value.
-    #[error("column {column} is null in a row that needs it")]
+    /// A column is null where the row's kind requires a value.
+    #[error("column {column} is null in a row that requires it")]
     Null {
         /// The column.
         column: &'static str,
     },
-    /// A list has not as many entries as the list it goes with.
-    #[error("column {column} has {found} entries where {wanted} are needed")]
-    Length {
+    /// A list's length differs from that of the list it belongs to.
+    #[error("column {column} has {found} entries, but {expected} are expected")]
+    ListLength {
         /// The column.
         column: &'static str,
-        /// Entries it has.
+        /// Entries found.
         found: usize,
-        /// Entries it needs.
-        wanted: usize,
+        /// Entries expected.
+        expected: usize,
     },
 }
 
 impl WriteError {
-    /// Sorts a system error by whether there is room.
+    /// Classifies a system error by whether there was no room.
     pub(crate) fn from_io(path: PathBuf, files_kept: u32, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull
@@ -212,7 +212,7 @@ impl WriteError {
 }
 
 impl ReadError {
-    /// Sorts a decoder's error by whether the system or the file is to blame.
+    /// Classifies a decoder's error by whether the system or the file caused it.
     pub(crate) fn from_parquet(path: PathBuf, source: ParquetError) -> Self {
         match source {
             ParquetError::External(inner) => match inner.downcast::<io::Error>() {
@@ -223,7 +223,7 @@ impl ReadError {
         }
     }
 
-    /// A read that ends early or seeks beyond the end means a cut file, not a failing disk.
+    /// A read that ends early or seeks beyond the end means a truncated file, not a failing disk.
     pub(crate) fn from_io(path: PathBuf, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::UnexpectedEof

@@ -1,9 +1,10 @@
-//! The folder of a dataset: which names it uses, and how a file appears in it whole or not at all.
+//! The folder of a dataset: the names of its files, and how files are created atomically.
 //!
-//! Folders and files that are created here are for their owner only: they hold what clients sent.
+//! Folders and files are created with access for their owner only, because they contain clients'
+//! data.
 //!
-//! Every file is written as `.NAME.tmp`, flushed to the disk, renamed to `NAME`, and the folder is
-//! flushed too. After a crash at any point each name is absent, old, or new, never half.
+//! Every file is written as `.NAME.tmp`, flushed to disk and renamed to `NAME`, and the folder is
+//! flushed too. After a crash at any point each name is absent, old, or new, but never incomplete.
 
 use std::{
     collections::BTreeSet,
@@ -14,21 +15,21 @@ use std::{
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::error::{Damage, ReadError, WriteError};
+use crate::error::{Corruption, ReadError, WriteError};
 
-/// What sort of dataset a folder holds.
+/// The kind of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatasetKind {
-    /// Events: what clients did.
+    /// Events captured from clients.
     Capture,
-    /// Outcomes: what came of replaying them.
+    /// Outcomes of replaying them.
     Run,
 }
 
 impl DatasetKind {
     const ALL: [Self; 2] = [Self::Capture, Self::Run];
 
-    /// Name of the manifest in the folder.
+    /// File name of the manifest.
     pub const fn manifest_name(self) -> &'static str {
         match self {
             Self::Capture => "capture.json",
@@ -36,7 +37,7 @@ impl DatasetKind {
         }
     }
 
-    /// The manifest's `format` and the files' `howdah.format`.
+    /// The `format` in the manifest and `howdah.format` in the files.
     pub const fn format(self) -> &'static str {
         match self {
             Self::Capture => "howdah-capture",
@@ -44,7 +45,7 @@ impl DatasetKind {
         }
     }
 
-    /// The version that this build writes. It reads this one and all before it.
+    /// The version that this build writes. It reads all versions up to this one.
     pub const fn version(self) -> u32 {
         match self {
             Self::Capture => 4,
@@ -52,20 +53,20 @@ impl DatasetKind {
         }
     }
 
-    /// Whether this build reads a version.
-    pub(crate) const fn reads(self, version: u32) -> bool {
+    /// Whether this build can read a version.
+    pub(crate) const fn supports(self, version: u32) -> bool {
         1 <= version && version <= self.version()
     }
 
-    /// First parts of the names of its files: `events` for `events-000001.parquet`.
-    pub(crate) const fn stems(self) -> &'static [&'static str] {
+    /// Prefixes of the names of its files: `events` for `events-000001.parquet`.
+    pub(crate) const fn file_prefixes(self) -> &'static [&'static str] {
         match self {
             Self::Capture => &["events"],
             Self::Run => &["outcomes", "statements"],
         }
     }
 
-    /// The other one.
+    /// The other kind.
     fn other(self) -> Self {
         match self {
             Self::Capture => Self::Run,
@@ -83,14 +84,14 @@ impl fmt::Display for DatasetKind {
     }
 }
 
-/// A folder that holds, or is about to hold, a dataset of one kind.
+/// A folder for a dataset of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
     kind: DatasetKind,
 }
 
-/// The part of a manifest that every version has.
+/// The fields that manifests of all versions have.
 #[derive(Deserialize)]
 struct ManifestHead {
     format: String,
@@ -98,11 +99,12 @@ struct ManifestHead {
 }
 
 impl Folder {
-    /// Makes the folder ready for a new dataset: new, empty, or emptied of an old one of the same
-    /// kind when `overwrite` says so. The caller writes the manifest next.
+    /// Prepares the folder for a new dataset: creates it, or requires that it is empty, or, with
+    /// `overwrite`, removes an old dataset of the same kind. The caller writes the manifest next.
     ///
-    /// An old dataset loses its rows before its manifest is replaced, so that a crash in between
-    /// leaves a folder that says what is missing and that may be overwritten again.
+    /// An old dataset's rows are removed before its manifest is replaced, so that a crash in
+    /// between leaves a folder whose manifest shows what is missing and that can be overwritten
+    /// again.
     pub(crate) fn create(
         dir: &Path,
         kind: DatasetKind,
@@ -127,7 +129,7 @@ impl Folder {
         let (dir, kind) = (self.dir.clone(), self.kind);
         let failed = |source| WriteError::from_io(self.dir.clone(), 0, source);
         if self.dir.join(kind.other().manifest_name()).exists() {
-            return Err(WriteError::OtherKind { dir, wanted: kind, found: kind.other() });
+            return Err(WriteError::OtherKind { dir, expected: kind, found: kind.other() });
         }
         let names = self.names().map_err(failed)?;
         if !self.manifest_path().exists() {
@@ -136,13 +138,13 @@ impl Folder {
         if !overwrite {
             return Err(WriteError::Exists { dir, kind });
         }
-        for name in names.iter().filter(|name| self.is_ours(name)) {
+        for name in names.iter().filter(|name| self.is_dataset_file(name)) {
             fs::remove_file(self.dir.join(name)).map_err(failed)?;
         }
         Ok(())
     }
 
-    /// Opens a folder that holds a dataset of `kind` in the version this build reads.
+    /// Opens a folder with a dataset of `kind` in a supported version.
     pub(crate) fn open<M: DeserializeOwned>(
         dir: &Path,
         kind: DatasetKind,
@@ -151,18 +153,20 @@ impl Folder {
         let path = folder.manifest_path();
         let text = match fs::read(&path) {
             Ok(text) => text,
-            Err(source) => return Err(folder.why_no_manifest(source)),
+            Err(source) => return Err(folder.missing_manifest_error(source)),
         };
-        let damaged =
-            |source| ReadError::Damaged { path: path.clone(), source: Damage::Manifest(source) };
+        let damaged = |source| ReadError::Damaged {
+            path: path.clone(),
+            source: Corruption::Manifest(source),
+        };
         let head: ManifestHead = serde_json::from_slice(&text).map_err(damaged)?;
         if let Some(found) = DatasetKind::ALL
             .into_iter()
             .find(|other| *other != kind && head.format == other.format())
         {
-            return Err(ReadError::OtherKind { dir: folder.dir, wanted: kind, found });
+            return Err(ReadError::OtherKind { dir: folder.dir, expected: kind, found });
         }
-        if !kind.reads(head.version) {
+        if !kind.supports(head.version) {
             let (found, supported) = (head.version, kind.version());
             return Err(ReadError::Version { path, found, supported });
         }
@@ -170,12 +174,12 @@ impl Folder {
         Ok((folder, manifest))
     }
 
-    fn why_no_manifest(self, source: io::Error) -> ReadError {
+    fn missing_manifest_error(self, source: io::Error) -> ReadError {
         let Self { dir, kind } = self;
         match source.kind() {
             io::ErrorKind::NotFound if !dir.exists() => ReadError::Missing { dir },
             io::ErrorKind::NotFound if dir.join(kind.other().manifest_name()).exists() => {
-                ReadError::OtherKind { dir, wanted: kind, found: kind.other() }
+                ReadError::OtherKind { dir, expected: kind, found: kind.other() }
             }
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                 ReadError::NotADataset { dir, kind }
@@ -184,45 +188,46 @@ impl Folder {
         }
     }
 
-    /// Where the manifest is.
+    /// Path of the manifest.
     pub(crate) fn manifest_path(&self) -> PathBuf {
         self.dir.join(self.kind.manifest_name())
     }
 
-    /// Where file `number` of `stem` is.
-    pub(crate) fn file_path(&self, stem: &str, number: u32) -> PathBuf {
-        self.dir.join(format!("{stem}-{number:06}.parquet"))
+    /// Path of file `number` with a prefix.
+    pub(crate) fn file_path(&self, prefix: &str, number: u32) -> PathBuf {
+        self.dir.join(format!("{prefix}-{number:06}.parquet"))
     }
 
-    /// The files of `stem`, first to last. The manifest counts `counted` of them, which is all if it
-    /// is `finished`; otherwise a crash may have come between a file and its manifest.
+    /// The files with a prefix, first to last. The manifest counts `counted` of them, which is all
+    /// if it is `finished`; otherwise a crash may have occurred between a file and its manifest.
     ///
     /// # Errors
     ///
-    /// The folder cannot be listed, or its files are not those that the manifest counts.
+    /// The folder cannot be listed, or its files are not those counted in the manifest.
     pub(crate) fn files(
         &self,
-        stem: &str,
+        prefix: &str,
         counted: u32,
         finished: bool,
     ) -> Result<Vec<PathBuf>, ReadError> {
         let names =
             self.names().map_err(|source| ReadError::Io { path: self.dir.clone(), source })?;
         let numbers: BTreeSet<u32> =
-            names.iter().filter_map(|name| file_number(name, stem)).collect();
+            names.iter().filter_map(|name| file_number(name, prefix)).collect();
         let last = numbers.last().copied().unwrap_or(0);
-        let damaged =
-            |number, source| Err(ReadError::Damaged { path: self.file_path(stem, number), source });
+        let damaged = |number, source| {
+            Err(ReadError::Damaged { path: self.file_path(prefix, number), source })
+        };
         if let Some(missing) = (1..=last.max(counted)).find(|number| !numbers.contains(number)) {
-            return damaged(missing, Damage::MissingFile);
+            return damaged(missing, Corruption::MissingFile);
         }
         if finished && last > counted {
-            return damaged(counted + 1, Damage::UncountedFile);
+            return damaged(counted + 1, Corruption::UncountedFile);
         }
-        Ok(numbers.into_iter().map(|number| self.file_path(stem, number)).collect())
+        Ok(numbers.into_iter().map(|number| self.file_path(prefix, number)).collect())
     }
 
-    /// Puts the manifest in place of the one before.
+    /// Replaces the manifest.
     pub(crate) fn write_manifest<M: Serialize>(
         &self,
         manifest: &M,
@@ -238,9 +243,10 @@ impl Folder {
         })
     }
 
-    /// Makes `path` appear with what `fill` writes, or leaves it as it was.
+    /// Creates or replaces `path` with the content that `fill` writes; on failure `path` is
+    /// unchanged.
     ///
-    /// `files_kept` is for the error.
+    /// `files_kept` is only used in errors.
     pub(crate) fn publish(
         &self,
         path: &Path,
@@ -250,14 +256,14 @@ impl Folder {
         let failed = |source| WriteError::from_io(path.to_owned(), files_kept, source);
         let temporary = temporary_path(path);
         let write = || {
-            let file = howdah_files::create_anew(&temporary).map_err(failed)?;
+            let file = howdah_files::create_new(&temporary).map_err(failed)?;
             fill(&file)?;
             file.sync_all().map_err(failed)?;
             fs::rename(&temporary, path).map_err(failed)
         };
         if let Err(error) = write() {
-            // A partial file is of no use, and its space may be what the next attempt needs. That
-            // it cannot be removed is not news beside the failure itself.
+            // A partial file is useless, and its space may be needed for the next attempt. If it
+            // cannot be removed, the original error matters more.
             let _ = fs::remove_file(&temporary);
             return Err(error);
         }
@@ -270,41 +276,42 @@ impl Folder {
             .collect()
     }
 
-    /// Whether a name is one that a dataset of this kind makes, its manifest aside.
-    fn is_ours(&self, name: &str) -> bool {
-        let whole =
-            |name: &str| self.kind.stems().iter().any(|stem| file_number(name, stem).is_some());
+    /// Whether a dataset of this kind uses this name, other than for its manifest.
+    fn is_dataset_file(&self, name: &str) -> bool {
+        let whole = |name: &str| {
+            self.kind.file_prefixes().iter().any(|prefix| file_number(name, prefix).is_some())
+        };
         let temporary = name.strip_prefix('.').and_then(|name| name.strip_suffix(".tmp"));
         whole(name)
             || temporary.is_some_and(|name| whole(name) || name == self.kind.manifest_name())
     }
 }
 
-/// The number in `STEM-NUMBER.parquet`.
-fn file_number(name: &str, stem: &str) -> Option<u32> {
-    let digits = name.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(".parquet")?;
+/// The number in `PREFIX-NUMBER.parquet`.
+fn file_number(name: &str, prefix: &str) -> Option<u32> {
+    let digits = name.strip_prefix(prefix)?.strip_prefix('-')?.strip_suffix(".parquet")?;
     let number = digits.parse().ok()?;
-    // `+1`, `1` and `0000001` also parse; they are not names that we give.
+    // `+1`, `1` and `0000001` can be parsed, too, but are never used as names.
     (format!("{number:06}") == digits && number > 0).then_some(number)
 }
 
-/// Begins with a dot, so that `*.parquet` does not match it.
+/// The name starts with a dot, so that `*.parquet` does not match it.
 fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.tmp"))
 }
 
 #[test]
-fn only_names_that_we_give_are_ours() {
+fn only_generated_names_are_dataset_files() {
     assert_eq!(file_number("events-000017.parquet", "events"), Some(17));
     assert_eq!(file_number("events-1234567.parquet", "events"), Some(1_234_567));
     for name in ["events-17.parquet", "events-000000.parquet", "events-+00017.parquet", "events"] {
         assert_eq!(file_number(name, "events"), None, "{name}");
     }
     let folder = Folder { dir: PathBuf::new(), kind: DatasetKind::Run };
-    assert!(folder.is_ours("outcomes-000001.parquet"));
-    assert!(folder.is_ours(".statements-000001.parquet.tmp"));
-    assert!(folder.is_ours(".run.json.tmp"));
-    assert!(!folder.is_ours("notes.txt"));
-    assert!(!folder.is_ours("events-000001.parquet"));
+    assert!(folder.is_dataset_file("outcomes-000001.parquet"));
+    assert!(folder.is_dataset_file(".statements-000001.parquet.tmp"));
+    assert!(folder.is_dataset_file(".run.json.tmp"));
+    assert!(!folder.is_dataset_file("notes.txt"));
+    assert!(!folder.is_dataset_file("events-000001.parquet"));
 }

@@ -1,16 +1,16 @@
 //! Captures and runs on disk: folders of Parquet files with a small JSON manifest.
 //!
-//! A *capture* holds [`howdah_traffic::Event`]s and is written by [`CaptureWriter`] and read by
-//! [`Capture`]. A *run* holds what came of replaying one: [`ReplayOutcome`]s and the [`Statement`]s
-//! they speak of, written by [`RunWriter`] and read by [`Run`]. Columns, units, versions and what
-//! survives a crash are in `docs/src/reference/capture-format.md`; any Parquet reader can open the
-//! files.
+//! A *capture* contains [`howdah_traffic::Event`]s; [`CaptureWriter`] writes it and [`Capture`]
+//! reads it. A *run* contains the outcomes of a replay: [`ReplayOutcome`]s and the
+//! [`StatementInfo`]s they refer to; [`RunWriter`] writes it and [`ReplayRun`] reads it. Columns,
+//! units, versions and crash safety are specified in `docs/src/reference/capture-format.md`; any
+//! Parquet reader can open the files.
 //!
-//! This crate stores; it neither produces events nor judges outcomes.
+//! This crate only stores; it neither produces events nor assesses outcomes.
 //!
 //! ```
 //! use howdah_dataset::{Capture, CaptureSettings, CaptureWriter};
-//! use howdah_traffic::{Action, Event, Outcome, Source, Timestamp};
+//! use howdah_traffic::{Action, CapturedOutcome, Event, Source, Timestamp};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let scratch = tempfile::tempdir()?;
@@ -23,7 +23,7 @@
 //!     database: "shop".into(),
 //!     application: "".into(),
 //!     action: Action::Simple { sql: "select 1".into() },
-//!     outcome: Outcome { duration_us: Some(250), ..Outcome::default() },
+//!     outcome: CapturedOutcome { duration_us: Some(250), ..CapturedOutcome::default() },
 //!     source: Source::Duration,
 //!     vxid: None,
 //!     query_id: None,
@@ -45,21 +45,23 @@ mod buffer;
 mod capture;
 mod chunk;
 mod columns;
+mod dictionary;
 mod error;
 mod folder;
 mod manifest;
 mod run;
 mod table;
-mod words;
 
 pub use capture::{Capture, CaptureSettings, CaptureWriter, Events};
-pub use error::{Damage, ReadError, WriteError};
+pub use error::{Corruption, ReadError, WriteError};
 pub use folder::DatasetKind;
-pub use manifest::{CaptureManifest, Origin, RunManifest};
-pub use run::{Disposition, Outcomes, ReplayOutcome, Run, RunSettings, RunWriter, Statement};
+pub use manifest::{CaptureManifest, CaptureOrigin, RunManifest};
+pub use run::{
+    Disposition, Outcomes, ReplayOutcome, ReplayRun, RunSettings, RunWriter, StatementInfo,
+};
 
-/// The largest event, outcome or statement a dataset takes, counting the bytes of all its texts.
+/// Maximum size of an event, outcome or statement, as the bytes of all its texts.
 ///
 /// Arrow and Parquet count the bytes of a column in 31 bits, and text that is not UTF-8 may triple
-/// when it is made readable. PostgreSQL itself takes no message over 1 GiB.
+/// when it is made readable. PostgreSQL itself accepts no message over 1 GiB.
 pub const ROW_BYTES_MAX: usize = 256 << 20;

@@ -1,7 +1,7 @@
-//! The manifests: what a person, a script or a later howdah wants to know before reading rows.
+//! The manifests: a summary of a dataset for people, scripts and later versions of howdah.
 //!
-//! A manifest is rewritten after each finished file of rows, so at any moment it describes what is
-//! on disk up to at most the newest file.
+//! A manifest is rewritten after each finished file of rows, so at any time it describes all files
+//! on disk except perhaps the newest.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -11,28 +11,28 @@ use serde_json::Value;
 
 use crate::folder::DatasetKind;
 
-/// Where the events of a capture came from, as far as it is known.
+/// The origin of the events of a capture, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
-    /// The files that were read, as the user named them.
+pub struct CaptureOrigin {
+    /// The input files, as the user named them.
     #[serde(default)]
     pub files: Vec<String>,
-    /// Log format: `stderr`, `csvlog`, `jsonlog`.
+    /// Log format: `stderr`, `csvlog` or `jsonlog`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
-    /// The `log_line_prefix` that the lines were read with.
+    /// The `log_line_prefix` used to parse the lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// The time zone that was assumed where lines named none that is known.
+    /// The time zone assumed for lines without a known one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// The encoding of each captured database, where somebody said it; under the empty name, of all
+    /// The encodings of captured databases that the user specified; the empty key is for all
     /// others.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub encodings: BTreeMap<String, String>,
 }
 
-/// `capture.json`.
+/// The manifest of a capture, `capture.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CaptureManifest {
@@ -40,13 +40,13 @@ pub struct CaptureManifest {
     pub format: String,
     /// Version of the format, see [`DatasetKind::version`].
     pub version: u32,
-    /// Version of the howdah that wrote it.
+    /// Version of the howdah that wrote the capture.
     pub howdah: String,
-    /// When writing began.
+    /// When writing started.
     #[serde(with = "time")]
     pub created: Timestamp,
-    /// Where the events came from.
-    pub origin: Origin,
+    /// The origin of the events.
+    pub origin: CaptureOrigin,
     /// Time of the earliest event.
     #[serde(with = "optional_time")]
     pub first: Option<Timestamp>,
@@ -60,14 +60,14 @@ pub struct CaptureManifest {
     pub kinds: BTreeMap<Kind, u64>,
     /// Number of files of events.
     pub files: u32,
-    /// Whether the writer came to its end. If not, the events after the last file are lost.
+    /// Whether the writer finished. If not, the events after the last file are lost.
     pub finished: bool,
-    /// What the importer had to say: what it skipped, and why. Null while not finished.
+    /// The importer's report: what it skipped, and why. Null while not finished.
     pub report: Value,
 }
 
 impl CaptureManifest {
-    pub(crate) fn new(origin: Origin) -> Self {
+    pub(crate) fn new(origin: CaptureOrigin) -> Self {
         Self {
             format: DatasetKind::Capture.format().to_owned(),
             version: DatasetKind::Capture.version(),
@@ -84,12 +84,12 @@ impl CaptureManifest {
         }
     }
 
-    /// Takes account of one more event.
+    /// Counts one event.
     pub(crate) fn count(&mut self, time: Timestamp, kind: Kind) {
         self.count_all(time..=time, &[kind]);
     }
 
-    /// Counts events between two times, both met, by their kinds.
+    /// Counts events of these kinds between two times, both inclusive.
     pub(crate) fn count_all(&mut self, times: RangeInclusive<Timestamp>, kinds: &[Kind]) {
         let (from, to) = times.into_inner();
         self.first = Some(self.first.map_or(from, |first| first.min(from)));
@@ -104,7 +104,7 @@ impl CaptureManifest {
     }
 }
 
-/// `run.json`.
+/// The manifest of a run, `run.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunManifest {
@@ -112,7 +112,7 @@ pub struct RunManifest {
     pub format: String,
     /// Version of the format, see [`DatasetKind::version`].
     pub version: u32,
-    /// Version of the howdah that wrote it.
+    /// Version of the howdah that wrote the run.
     pub howdah: String,
     /// The capture or log that was replayed, as the user named it.
     pub capture: String,
@@ -122,14 +122,14 @@ pub struct RunManifest {
     pub rate: String,
     /// `server_version` of the target.
     pub server_version: String,
-    /// When the first statement could be sent: the zero of `due_us` and `sent_us`.
+    /// When the first statement could be sent: the origin of `due_us` and `sent_us`.
     #[serde(with = "time")]
     pub started: Timestamp,
     /// Number of outcomes.
     pub outcomes: u64,
-    /// Outcomes that the server answered without an error.
+    /// Outcomes without an error.
     pub done: u64,
-    /// Outcomes that ended in an error.
+    /// Outcomes with an error.
     pub failed: u64,
     /// Outcomes that were never sent.
     pub skipped: u64,
@@ -139,25 +139,25 @@ pub struct RunManifest {
     pub files: u32,
     /// Number of files of statements.
     pub statement_files: u32,
-    /// Whether the writer came to its end. If not, the outcomes after the last file are lost.
+    /// Whether the writer finished. If not, the outcomes after the last file are lost.
     pub finished: bool,
-    /// Whether the replay came to the end of what it was given, rather than being stopped.
+    /// Whether the replay reached the end of its input, rather than being stopped.
     pub complete: bool,
-    /// What the replay had to say. Null while not finished.
+    /// The replay's summary. Null while not finished.
     pub summary: Value,
 }
 
-/// Written into manifests and files.
+/// The version written to manifests and files.
 pub(crate) const HOWDAH_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A time as RFC 3339 text, or as a number of microseconds if no calendar reaches it.
+/// A time as RFC 3339 text, or as a number of microseconds if it is outside of all calendars.
 pub(crate) mod time {
     use howdah_traffic::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum TimeRepr {
         Text(String),
         Micros(i64),
     }
@@ -172,36 +172,36 @@ pub(crate) mod time {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
-        match Written::deserialize(from)? {
-            Written::Text(text) => text.parse().map_err(D::Error::custom),
-            Written::Micros(micros) => Ok(Timestamp::from_micros(micros)),
+        match TimeRepr::deserialize(from)? {
+            TimeRepr::Text(text) => text.parse().map_err(D::Error::custom),
+            TimeRepr::Micros(micros) => Ok(Timestamp::from_micros(micros)),
         }
     }
 }
 
-/// The same, or null.
+/// An optional time, as the same or null.
 mod optional_time {
     use howdah_traffic::Timestamp;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Serialize, Deserialize)]
-    struct Wrapped(#[serde(with = "super::time")] Timestamp);
+    struct TimeWrapper(#[serde(with = "super::time")] Timestamp);
 
     pub(super) fn serialize<S: Serializer>(
         time: &Option<Timestamp>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
-        time.map(Wrapped).serialize(to)
+        time.map(TimeWrapper).serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<Timestamp>, D::Error> {
-        Ok(Option::<Wrapped>::deserialize(from)?.map(|wrapped| wrapped.0))
+        Ok(Option::<TimeWrapper>::deserialize(from)?.map(|wrapped| wrapped.0))
     }
 }
 
-/// Counts under the kinds' own words, in the order that [`Kind`] declares.
+/// Counts keyed by the kinds' names, in the order of [`Kind`].
 mod kind_counts {
     use std::collections::BTreeMap;
 
@@ -220,20 +220,20 @@ mod kind_counts {
     ) -> Result<BTreeMap<Kind, u64>, D::Error> {
         BTreeMap::<String, u64>::deserialize(from)?
             .into_iter()
-            .map(|(word, count)| match Kind::from_word(&word) {
+            .map(|(word, count)| match Kind::parse(&word) {
                 Some(kind) => Ok((kind, count)),
-                None => Err(D::Error::custom(format_args!("{word:?} is no kind of event"))),
+                None => Err(D::Error::custom(format_args!("{word:?} is not a kind of event"))),
             })
             .collect()
     }
 }
 
 #[test]
-fn a_manifest_is_read_as_it_was_written() {
-    let mut manifest = CaptureManifest::new(Origin {
+fn manifest_round_trips() {
+    let mut manifest = CaptureManifest::new(CaptureOrigin {
         files: vec!["postgresql.log".to_owned()],
         format: Some("stderr".to_owned()),
-        ..Origin::default()
+        ..CaptureOrigin::default()
     });
     manifest.count(Timestamp::from_micros(1_795_178_599_577_000), Kind::Simple);
     manifest.count(Timestamp::from_micros(i64::MAX), Kind::Connect);

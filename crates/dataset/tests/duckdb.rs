@@ -1,8 +1,8 @@
-//! The files as somebody else's program sees them: DuckDB, through Python, asked as users ask it.
+//! Reads the files with another program: DuckDB, through Python, with queries such as users run.
 //!
-//! `scripts/setup` makes the Python; `HOWDAH_TEST_PYTHON` names another one that has `duckdb`.
+//! `scripts/setup` installs the Python; `HOWDAH_TEST_PYTHON` selects another one that has `duckdb`.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use std::{
     env,
@@ -11,10 +11,11 @@ use std::{
 };
 
 use howdah_dataset::{
-    CaptureSettings, CaptureWriter, Disposition, ReplayOutcome, RunSettings, RunWriter, Statement,
+    CaptureSettings, CaptureWriter, Disposition, ReplayOutcome, RunSettings, RunWriter,
+    StatementInfo,
 };
 use howdah_traffic::{
-    Action, Bound, Event, Kind, Outcome, Parameter, Source, SqlState, Text, Timestamp,
+    Action, Bound, CapturedOutcome, Event, Kind, Parameter, Source, SqlState, Text, Timestamp,
 };
 use serde_json::{Value, json};
 
@@ -32,7 +33,7 @@ fn python() -> PathBuf {
     path
 }
 
-/// The rows of a query, `{dir}` in it being the dataset.
+/// The rows of a query, where `{dir}` stands for the dataset.
 fn query(dir: &Path, sql: &str) -> Value {
     const SCRIPT: &str = "import duckdb, json, sys\n\
         print(json.dumps(duckdb.sql(sys.argv[1]).fetchall(), default=lambda b: b.hex()))";
@@ -50,7 +51,7 @@ fn event(micros: i64, action: Action) -> Event {
         database: "".into(),
         application: "psql".into(),
         action,
-        outcome: Outcome::default(),
+        outcome: CapturedOutcome::default(),
         source: Source::Duration,
         vxid: Some("3/17".into()),
         query_id: Some(-42),
@@ -63,7 +64,7 @@ fn capture(dir: &Path) {
     let mut writer = CaptureWriter::create(dir, CaptureSettings::default()).unwrap();
     let latin = Text::from(&b"select 'caf\xe9'"[..]);
     let mut failed = event(1_795_178_600_000_000, Action::Simple { sql: latin });
-    failed.outcome = Outcome {
+    failed.outcome = CapturedOutcome {
         duration_us: Some(1500),
         sqlstate: SqlState::new(b"22021"),
         error: Some("invalid byte sequence".into()),
@@ -88,35 +89,35 @@ fn capture(dir: &Path) {
 fn duckdb_reads_a_capture() {
     let scratch = tempfile::tempdir().unwrap();
     capture(scratch.path());
-    let ask = |sql| query(scratch.path(), sql);
+    let rows_of = |sql| query(scratch.path(), sql);
 
     let kinds = "select kind, count(*) from '{dir}/events-*.parquet' group by kind order by kind";
-    assert_eq!(ask(kinds), json!([["connect", 1], ["execute", 1], ["simple", 1]]));
+    assert_eq!(rows_of(kinds), json!([["connect", 1], ["execute", 1], ["simple", 1]]));
 
     let range = "select epoch_us(min(time)), epoch_us(max(time)), typeof(min(time)) \
                  from '{dir}/events-*.parquet'";
-    let range = ask(range);
+    let range = rows_of(range);
     assert_eq!(range, json!([[0, 1_795_178_600_000_000_i64, "TIMESTAMP WITH TIME ZONE"]]));
 
     let parameters = "select parameters, parameters[1], len(parameters), parameters_truncated, \
                       parameters_bytes, statement, portal \
                       from '{dir}/events-*.parquet' where kind = 'execute'";
     let values = json!(["it's", null, "long"]);
-    assert_eq!(ask(parameters), json!([[values, "it's", 3, [3], null, "s1", ""]]));
+    assert_eq!(rows_of(parameters), json!([[values, "it's", 3, [3], null, "s1", ""]]));
 
     let facts = "select sql, sql_bytes, duration_us, sqlstate, error, \"user\", database, query_id \
                  from '{dir}/events-*.parquet' where kind = 'simple'";
     let hex = "73656c6563742027636166e927";
     let text = "select 'caf\u{fffd}'";
     let expected = json!([[text, hex, 1500, "22021", "invalid byte sequence", "app", null, -42]]);
-    assert_eq!(ask(facts), expected);
+    assert_eq!(rows_of(facts), expected);
 
     let order = "select list(sequence order by time, sequence) from '{dir}/events-*.parquet'";
-    assert_eq!(ask(order), json!([[[2, 1, 0]]]));
+    assert_eq!(rows_of(order), json!([[[2, 1, 0]]]));
 
     let version = "select decode(value) from parquet_kv_metadata('{dir}/events-*.parquet') \
                    where decode(key) = 'howdah.version'";
-    assert_eq!(ask(version), json!([["4"]]));
+    assert_eq!(rows_of(version), json!([["4"]]));
 }
 
 #[test]
@@ -176,7 +177,7 @@ fn duckdb_reads_many_pages() {
     ]]);
     assert_eq!(query(scratch.path(), sql), expected);
 
-    // Whole row groups are left out by what the file says of them.
+    // Whole row groups are skipped because of their statistics.
     let sql = "select count(*) from '{dir}/events-*.parquet' \
                where \"user\" = 'app' and session = '656a1b2c.4d2' and time >= make_timestamptz(17000) \
                and time < make_timestamptz(18000)";
@@ -198,7 +199,7 @@ fn run(dir: &Path) {
         overwrite: false,
     };
     let mut writer = RunWriter::create(dir, settings).unwrap();
-    let statement = Statement {
+    let statement = StatementInfo {
         fingerprint: u64::MAX,
         query: "select $1".to_owned(),
         example_sql: "select 1".into(),
@@ -246,7 +247,7 @@ fn duckdb_joins_the_tables_of_a_run() {
 }
 
 #[test]
-fn queries_of_the_documentation_work_as_they_are_written() {
+fn queries_of_the_documentation_work() {
     let page = include_str!("../../../docs/src/reference/capture-format.md");
     let (_, block) = page.split_once("```sql\n").unwrap();
     let (block, _) = block.split_once("```").unwrap();
@@ -260,5 +261,5 @@ fn queries_of_the_documentation_work_as_they_are_written() {
     let answers: Vec<_> = queries.iter().map(|sql| query(scratch.path(), &placed(sql))).collect();
     assert_eq!(answers[0].as_array().unwrap().len(), 3);
     assert_eq!(answers[1].as_array().unwrap().len(), 2);
-    assert_eq!(answers[3], json!([["select $1", 2, 1, 0.2]]), "a Parse is no call");
+    assert_eq!(answers[3], json!([["select $1", 2, 1, 0.2]]), "a Parse is not a call");
 }

@@ -1,17 +1,18 @@
-//! The guided tour: a slowdown is planted, and captured traffic finds it.
+//! `howdah demo`: drops an index in a copy of a database and finds the slower query by replaying
+//! captured traffic.
 //!
 //! ```text
-//! shop ──► production ── traffic, logged ──► capture ─┬─► base (unchanged)    ─┬─ compare: slower
-//!  (one    ──► base                                   ├─► control (unchanged) ─┤  compare: no change
-//!   copy   ──► control                                └─► changed (no index)  ─┘
-//!   each)  ──► changed
+//! dataset ──► production ── traffic, logged ─► capture ─┬─► base (unchanged) ───┬─ compare: slower
+//! (built ───► base                                     ├─► control (unchanged)─┤  compare: equal
+//!  once,  ──► control                                  └─► changed (no index) ─┘
+//!  copied) ─► changed
 //! ```
 //!
-//! Everything is real: servers, log, replay, statistics. Only the shop is made up.
+//! Servers, log, replay and statistics are real; only the data and its clients are invented.
 
-mod shop;
-mod stage;
-mod story;
+mod dataset;
+mod servers;
+mod steps;
 mod workload;
 
-pub use story::{Demo, Ending, Error};
+pub use steps::{Demo, DemoError, DemoOutcome};

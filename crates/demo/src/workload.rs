@@ -1,91 +1,93 @@
-//! The traffic of the shop: several clients, each with its own habits and protocol.
+//! The workload: several clients, each with its own statements and protocol.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-use howdah_connect::{Client, QueryError, Target};
+use howdah_connect::{Client, ConnectTarget, QueryError};
 
 use crate::{
-    Error,
-    shop::{CUSTOMERS, PLANTED_QUERY, PRODUCTS},
+    DemoError,
+    dataset::{CUSTOMERS, PLANTED_QUERY, PRODUCTS},
 };
 
-/// What one client does again and again.
+/// What one client repeats.
 #[derive(Clone, Copy, Debug)]
-enum Habit {
+enum WorkloadKind {
     /// Buys: a transaction of simple statements, values in their text.
     Buyer,
-    /// Looks at a customer's page: a named prepared statement with a bound value.
+    /// Reads a customer's page: a named prepared statement with a bound value.
     Visitor,
-    /// Packs orders: the extended protocol, nothing prepared by name.
+    /// Packs orders: the extended protocol with unnamed statements.
     Packer,
-    /// Draws up figures: reads all orders.
+    /// Computes a report: reads all orders.
     Reporter,
 }
 
-/// Who is in the shop, and how long each pauses between two rounds.
-const CLIENTS: &[(Habit, Duration)] = &[
-    (Habit::Buyer, Duration::from_millis(40)),
-    (Habit::Buyer, Duration::from_millis(55)),
-    (Habit::Visitor, Duration::from_millis(35)),
-    (Habit::Visitor, Duration::from_millis(45)),
-    (Habit::Visitor, Duration::from_millis(60)),
-    (Habit::Packer, Duration::from_millis(50)),
-    (Habit::Packer, Duration::from_millis(70)),
-    (Habit::Reporter, Duration::from_millis(900)),
+/// The clients, and each one's mean pause between two rounds.
+const CLIENTS: &[(WorkloadKind, Duration)] = &[
+    (WorkloadKind::Buyer, Duration::from_millis(40)),
+    (WorkloadKind::Buyer, Duration::from_millis(55)),
+    (WorkloadKind::Visitor, Duration::from_millis(35)),
+    (WorkloadKind::Visitor, Duration::from_millis(45)),
+    (WorkloadKind::Visitor, Duration::from_millis(60)),
+    (WorkloadKind::Packer, Duration::from_millis(50)),
+    (WorkloadKind::Packer, Duration::from_millis(70)),
+    (WorkloadKind::Reporter, Duration::from_millis(900)),
 ];
 
-/// Runs all clients for `duration` and says how often they had a statement executed.
+/// Runs all clients for `duration` and returns the number of statements they executed.
 ///
 /// # Errors
 ///
-/// The server went away, or refused a statement that should work.
-pub(crate) fn run(target: &Target, duration: Duration) -> Result<u64, Error> {
+/// A connection or a statement failed.
+pub(crate) fn run(target: &ConnectTarget, duration: Duration) -> Result<u64, DemoError> {
     let end = Instant::now() + duration;
     thread::scope(|scope| {
         let clients: Vec<_> = (1..)
             .zip(CLIENTS)
-            .map(|(seed, (habit, pause))| {
-                scope.spawn(move || Shopper::enter(target, *habit, seed)?.stay(*pause, end))
+            .map(|(seed, (kind, pause))| {
+                scope.spawn(move || {
+                    WorkloadClient::connect(target, *kind, seed)?.run_until(*pause, end)
+                })
             })
             .collect();
-        clients.into_iter().map(|client| client.join().expect("a client does not panic")).sum()
+        clients.into_iter().map(|client| client.join().expect("workload client panicked")).sum()
     })
 }
 
-struct Shopper {
+struct WorkloadClient {
     client: Client,
-    habit: Habit,
-    dice: Dice,
+    kind: WorkloadKind,
+    random: Lcg,
     executions: u64,
 }
 
-impl Shopper {
-    fn enter(target: &Target, habit: Habit, seed: u64) -> Result<Self, Error> {
-        let name = format!("{habit:?}").to_lowercase();
+impl WorkloadClient {
+    fn connect(target: &ConnectTarget, kind: WorkloadKind, seed: u64) -> Result<Self, DemoError> {
+        let name = format!("{kind:?}").to_lowercase();
         let mut client = Client::connect(&target.with_application_name(&name))?;
-        if let Habit::Visitor = habit {
+        if let WorkloadKind::Visitor = kind {
             client.prepare("orders_of_customer", PLANTED_QUERY)?;
         }
-        Ok(Self { client, habit, dice: Dice(seed), executions: 0 })
+        Ok(Self { client, kind, random: Lcg(seed), executions: 0 })
     }
 
-    fn stay(mut self, pause: Duration, end: Instant) -> Result<u64, Error> {
+    fn run_until(mut self, pause: Duration, end: Instant) -> Result<u64, DemoError> {
         while Instant::now() < end {
-            self.round()?;
-            // Pauses vary, or all clients would march in step.
-            thread::sleep(pause.mul_f64(0.5 + f64::from(self.dice.roll(1000)) / 1000.0));
+            self.run_round()?;
+            // Pauses vary, otherwise all clients would run in step.
+            thread::sleep(pause.mul_f64(0.5 + f64::from(self.random.pick(1000)) / 1000.0));
         }
         Ok(self.executions)
     }
 
-    fn round(&mut self) -> Result<(), QueryError> {
-        let customer = self.dice.roll(CUSTOMERS);
-        let product = self.dice.roll(PRODUCTS);
-        match self.habit {
-            Habit::Buyer => {
+    fn run_round(&mut self) -> Result<(), QueryError> {
+        let customer = self.random.pick(CUSTOMERS);
+        let product = self.random.pick(PRODUCTS);
+        match self.kind {
+            WorkloadKind::Buyer => {
                 self.simple("begin")?;
                 self.simple(&format!("select price, stock from products where id = {product}"))?;
                 self.simple(&format!(
@@ -97,13 +99,13 @@ impl Shopper {
                 ))?;
                 self.simple("commit")
             }
-            Habit::Visitor => {
+            WorkloadKind::Visitor => {
                 self.client.query_prepared("orders_of_customer", &[Some(&customer.to_string())])?;
                 self.executions += 1;
                 self.simple(&format!("select name, city from customers where id = {customer}"))
             }
-            Habit::Packer => {
-                let order = self.dice.roll(crate::shop::ORDERS).to_string();
+            WorkloadKind::Packer => {
+                let order = self.random.pick(crate::dataset::ORDERS).to_string();
                 self.extended(
                     "select o.id, c.name, p.name from orders o \
                      join customers c on c.id = o.customer_id \
@@ -115,7 +117,7 @@ impl Shopper {
                     &[Some(&order), Some("sent")],
                 )
             }
-            Habit::Reporter => self.simple(
+            WorkloadKind::Reporter => self.simple(
                 "select status, count(*), sum(total) from orders group by status order by status",
             ),
         }
@@ -134,15 +136,15 @@ impl Shopper {
     }
 }
 
-/// Numbers that look random and are the same in every demo.
-struct Dice(u64);
+/// A linear congruential generator: the same numbers in every demo.
+struct Lcg(u64);
 
-impl Dice {
-    /// A number from 1 to `sides`.
-    fn roll(&mut self, sides: u32) -> u32 {
-        // Knuth's MMIX constants for a linear congruential generator; the high bits are good enough.
+impl Lcg {
+    /// A number from 1 to `max`.
+    fn pick(&mut self, max: u32) -> u32 {
+        // Knuth's MMIX constants; the low bits of such a generator are poor, so they are dropped.
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % u64::from(sides)) as u32 + 1
+        ((self.0 >> 33) % u64::from(max)) as u32 + 1
     }
 }

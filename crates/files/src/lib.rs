@@ -1,11 +1,12 @@
-//! Files and folders that only their owner may read.
+//! Creates files and folders that only their owner may read.
 //!
-//! Captures, runs, recordings, images and reports hold what clients sent: statements with their values,
-//! names of tables, keys. They are as confidential as the database, so they are created with mode 0600 and
-//! folders with 0700, whatever the umask allows. The mode is given when the file is opened: a `chmod` after
-//! that would leave a moment in which others can open it.
+//! Captures, runs, recordings, images and reports contain clients' data: statements with their
+//! values, names of tables, keys. They are as confidential as the database, so they are created
+//! with mode 0600 and folders with 0700, whatever the umask allows. The mode is passed when the
+//! file is opened: with a later `chmod`, others could open the file before it.
 //!
-//! What exists keeps its mode: who made a folder for a group has decided that.
+//! Existing files and folders keep their mode, because someone may have set it on purpose, for
+//! example for a group.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -14,20 +15,20 @@ use std::{
     path::Path,
 };
 
-/// Mode of a new file: its owner reads and writes it.
+/// Mode of a new file: read and write for its owner.
 pub const FILE_MODE: u32 = 0o600;
 
-/// Mode of a new folder: its owner lists and changes it.
+/// Mode of a new folder: list and change for its owner.
 pub const FOLDER_MODE: u32 = 0o700;
 
-/// Options to open a file with; if that creates it, with [`FILE_MODE`].
+/// Options for opening a file; if that creates it, it gets [`FILE_MODE`].
 pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(FILE_MODE);
     options
 }
 
-/// Opens a file for writing, empty, and creates it if there is none.
+/// Opens a file for writing, truncated, and creates it if missing.
 ///
 /// # Errors
 ///
@@ -36,21 +37,21 @@ pub fn create(path: &Path) -> io::Result<File> {
     options().write(true).create(true).truncate(true).open(path)
 }
 
-/// Creates a file in place of one that an earlier attempt may have left, whose mode and content are not
-/// taken over. For temporary files that are renamed when they are whole.
+/// Creates a file, replacing one that an earlier attempt may have left; its mode and content are
+/// not kept. For temporary files that are renamed when they are complete.
 ///
 /// # Errors
 ///
-/// The old file cannot be removed, or the new one not be created. A file that appears in between is an
-/// error, too: somebody else uses the name.
-pub fn create_anew(path: &Path) -> io::Result<File> {
+/// The old file cannot be removed, or the new one cannot be created. A file that appears in between
+/// is an error, too, because another process uses the name.
+pub fn create_new(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => options().write(true).create_new(true).open(path),
     }
 }
 
-/// Writes a whole file, which is created if there is none.
+/// Writes a whole file, which is created if missing.
 ///
 /// # Errors
 ///
@@ -59,7 +60,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     create(path)?.write_all(bytes.as_ref())
 }
 
-/// Creates a folder and those above it that are missing.
+/// Creates a folder and its missing parents.
 ///
 /// # Errors
 ///
@@ -75,11 +76,11 @@ mod tests {
     use super::*;
 
     fn mode(path: &Path) -> u32 {
-        fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+        fs::metadata(path).expect("it exists").permissions().mode() & 0o777
     }
 
     #[test]
-    fn new_files_and_folders_are_for_their_owner_only() {
+    fn new_files_and_folders_are_private() {
         let scratch = tempfile::tempdir().expect("a folder");
         let folder = scratch.path().join("a/b");
         create_dir_all(&folder).expect("a folder");
@@ -99,21 +100,23 @@ mod tests {
         let file = scratch.path().join("file");
         fs::write(&file, "a longer text").expect("a file");
         for path in [scratch.path(), &file] {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o750)).expect("it is ours");
+            fs::set_permissions(path, fs::Permissions::from_mode(0o750))
+                .expect("it is owned by this user");
         }
-        create_dir_all(scratch.path()).expect("it is there");
-        write(&file, "text").expect("it is there");
+        create_dir_all(scratch.path()).expect("it exists");
+        write(&file, "text").expect("it exists");
         assert_eq!([mode(scratch.path()), mode(&file)], [0o750, 0o750]);
         assert_eq!(fs::read(&file).expect("a file"), b"text");
     }
 
     #[test]
-    fn leftover_of_an_earlier_attempt_is_replaced_with_its_mode() {
+    fn leftover_file_is_replaced_with_new_mode() {
         let scratch = tempfile::tempdir().expect("a folder");
         let file = scratch.path().join(".x.tmp");
         fs::write(&file, "left").expect("a file");
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
-        drop(create_anew(&file).expect("a new file"));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644))
+            .expect("it is owned by this user");
+        drop(create_new(&file).expect("a new file"));
         assert_eq!((mode(&file), fs::read(&file).expect("a file")), (0o600, Vec::new()));
     }
 }

@@ -1,24 +1,24 @@
-//! What a flight recording of a server says: a verdict in words, lines for a person, a document for programs,
-//! and one picture with everything on one clock.
+//! Reports about a recording of a server: a summary in words, text for people, JSON for programs,
+//! and one SVG chart with everything on one time axis.
 //!
 //! ```text
-//! recording ─► timeline ─► verdict ─► text, document
-//!                 └──────────┴──────► picture, page
+//! recording ─► window ─► summary ─► text, report
+//!                └──────────┴─────► svg, page
 //! ```
 //!
-//! Nothing is measured here, and nothing is written: functions give text.
+//! Nothing is measured or written here: functions return text.
 
-mod document;
 mod page;
-mod picture;
+mod report;
+mod summary;
+mod svg;
 mod text;
-mod timeline;
 mod units;
-mod verdict;
+mod window;
 
-pub use document::{Document, VERSION, document};
 pub use page::page;
-pub use picture::picture;
+pub use report::{RecordingReport, VERSION, report};
+pub use summary::{RecordingFinding, RecordingSummary, summarize};
+pub use svg::svg;
 pub use text::text;
-pub use timeline::{Span, Timeline};
-pub use verdict::{Finding, Verdict, verdict};
+pub use window::{RecordingWindow, TimeSpan};

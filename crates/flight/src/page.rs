@@ -1,29 +1,28 @@
-//! A recording as one HTML page that stands alone: verdict, picture, and the text below it.
+//! A recording as a self-contained HTML page: summary, chart, and details as text.
 
 use std::fmt::Write as _;
 
 use howdah_chart::escaped;
 
-use crate::{picture::picture, text::facts, timeline::Timeline, verdict::verdict};
+use crate::{summary::summarize, svg::svg, text::details, window::RecordingWindow};
 
-/// The page.
-#[must_use]
-pub fn page(timeline: &Timeline) -> String {
-    let verdict = verdict(timeline);
+/// Renders the page.
+pub fn page(window: &RecordingWindow) -> String {
+    let summary = summarize(window);
     let mut html = String::from(HEAD);
     // Writing to a String cannot fail, here and below.
-    let _ = writeln!(html, "<h1>{}</h1>", escaped(&verdict.headline));
+    let _ = writeln!(html, "<h1>{}</h1>", escaped(&summary.headline));
     html.push_str("<ul>\n");
-    for finding in &verdict.findings {
+    for finding in &summary.findings {
         let (text, evidence) = (escaped(&finding.text), escaped(&finding.evidence));
         let _ = writeln!(html, "<li>{text}<br><span class=\"soft\">{evidence}</span></li>");
     }
-    for remark in &verdict.remarks {
+    for remark in &summary.remarks {
         let _ = writeln!(html, "<li class=\"soft\">{}</li>", escaped(remark));
     }
     html.push_str("</ul>\n");
-    html.push_str(&picture(timeline));
-    let _ = writeln!(html, "<pre>{}</pre>", escaped(&facts(timeline)));
+    html.push_str(&svg(window));
+    let _ = writeln!(html, "<pre>{}</pre>", escaped(&details(window)));
     html.push_str("</main>\n</html>\n");
     html
 }
@@ -32,7 +31,7 @@ const HEAD: &str = r#"<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<title>A server's flight recording</title>
+<title>PostgreSQL recording report</title>
 <style>
 :root { color-scheme: light dark; --text: #1c2330; --faint: #647084; --ground: #fff; }
 @media (prefers-color-scheme: dark) { :root { --text: #e8ecf3; --faint: #97a3b6; --ground: #161a21; } }
@@ -47,26 +46,26 @@ pre { font-size: 12.5px; overflow-x: auto; line-height: 1.45; }
 
 #[cfg(test)]
 mod tests {
-    use howdah_probe::recorder::{Record, Started, ThresholdCrossed, TriggerKind};
+    use howdah_probe::recorder::{FlightRecord, RecordingStarted, ThresholdCrossed, TriggerKind};
 
     use super::*;
-    use crate::{text::text, verdict::tests::stall};
+    use crate::{summary::tests::stall, text::text};
 
     #[test]
-    fn the_page_stands_alone() {
+    fn page_is_self_contained() {
         let mut recording = stall();
-        recording.records.push(Record::Fired(ThresholdCrossed {
+        recording.records.push(FlightRecord::ThresholdCrossed(ThresholdCrossed {
             at_us: 1_414_072_748_000_000,
             kind: TriggerKind::ExtendP99,
             value_milli: 400_000,
             threshold_milli: 100_000,
-            held_back: 0,
+            suppressed: 0,
         }));
-        let page = page(&Timeline::of(&recording));
+        let page = page(&RecordingWindow::from_recording(&recording));
         for from_outside in ["src=", "href", "url(", "@import", "<script"] {
             assert!(!page.contains(from_outside), "{from_outside}");
         }
-        for lane in ["checkpoints", "waits to extend relations", "sessions that work or wait"] {
+        for lane in ["checkpoints", "waits to extend relations", "sessions running or waiting"] {
             assert!(page.contains(lane), "{lane}");
         }
         assert!(page.contains("class=\"shade sync\"") && page.contains("class=\"flag\""));
@@ -80,34 +79,34 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_for_reading() {
-        insta::assert_snapshot!(text(&Timeline::of(&stall())));
+    fn text_report_matches_snapshot() {
+        insta::assert_snapshot!(text(&RecordingWindow::from_recording(&stall())));
     }
 
     #[test]
-    fn nothing_is_a_picture_too() {
-        let page = page(&Timeline::default());
+    fn empty_recording_renders() {
+        let page = page(&RecordingWindow::default());
         assert!(page.contains("Nothing stands out") && page.contains("none while it was recorded"));
     }
 
     #[test]
-    fn where_nobody_looked_is_not_where_nothing_was() {
+    fn untraced_seconds_are_shaded() {
         let mut recording = stall();
         for record in &mut recording.records {
-            if let Record::Second(second) = record
+            if let FlightRecord::Second(second) = record
                 && second.at_us >= 1_414_072_756_000_000
             {
                 second.extension = None;
             }
         }
-        let page = page(&Timeline::of(&recording));
+        let page = page(&RecordingWindow::from_recording(&recording));
         assert_eq!(page.matches("class=\"untraced\"").count(), 1);
         assert!(page.contains("not traced"));
     }
 
     #[test]
-    fn a_server_that_is_repeated_is_one() {
-        let started = Record::Started(Started {
+    fn repeated_server_record_is_printed_once() {
+        let started = FlightRecord::Started(RecordingStarted {
             at_us: 1_414_072_716_000_000,
             major: 15,
             postmaster: 4711,
@@ -119,16 +118,16 @@ mod tests {
         let mut recording = stall();
         recording.records.insert(20, started.clone());
         recording.records.insert(40, started);
-        let text = text(&Timeline::of(&recording));
+        let text = text(&RecordingWindow::from_recording(&recording));
         assert_eq!(text.matches("PostgreSQL 15, process 4711, /data").count(), 1, "{text}");
     }
 
     #[test]
-    fn names_are_no_markup() {
+    fn relation_names_are_escaped() {
         let mut recording = stall();
-        let Record::Named(named) = &mut recording.records[0] else { panic!() };
+        let FlightRecord::NamedRelation(named) = &mut recording.records[0] else { panic!() };
         named.name = "<script>".to_owned();
-        let page = page(&Timeline::of(&recording));
+        let page = page(&RecordingWindow::from_recording(&recording));
         assert!(!page.contains("<script") && page.contains("&lt;script&gt;"));
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Formats numbers for people.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(crate) fn percent(part: f64, whole: f64) -> String {
 }
 
 /// RFC 3339 in UTC, to the second.
-pub(crate) fn moment(at_us: i64) -> String {
+pub(crate) fn timestamp(at_us: i64) -> String {
     let whole = at_us.div_euclid(1_000_000) * 1_000_000;
     let text = Timestamp::from_micros(whole).to_string();
     match text.split_once('.') {
@@ -57,12 +57,12 @@ pub(crate) fn time_of_day(at_us: i64) -> String {
 }
 
 #[test]
-fn numbers_are_short() {
+fn units_are_formatted_briefly() {
     let us = [0, 35, 4_200, 40_000, 1_500_000, 23_489_000, 527_000_000];
     let shown = us.map(micros);
     assert_eq!(shown, ["0", "35 µs", "4.2 ms", "40 ms", "1.50 s", "23.5 s", "527 s"]);
     assert_eq!([1e-7, 1e-5, 1e-3, 10.0].map(decade), ["100 ns", "10 µs", "1 ms", "10 s"]);
     assert_eq!((factor(3.44), factor(411.7)), ("3.4x".to_owned(), "412x".to_owned()));
-    assert_eq!(moment(1_414_072_716_900_000), "2014-10-23T13:58:36Z");
+    assert_eq!(timestamp(1_414_072_716_900_000), "2014-10-23T13:58:36Z");
     assert_eq!(time_of_day(1_414_072_716_900_000), "13:58:36");
 }

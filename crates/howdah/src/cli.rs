@@ -1,9 +1,9 @@
-//! The command line: the options that all commands share, and the way its words become values.
+//! The command line: global options, and how arguments become values.
 //!
 //! A value comes from the command line, else from the environment, else from `howdah.toml`, else
-//! from the option's default. The option itself is written once, in a command's `Args`: this module
-//! gives every long option its environment variable, and the file's values become defaults before
-//! the words are parsed. So each of the four is judged by the same value parser.
+//! from the option's default. An option is declared once, in a command's `Args`: this module gives
+//! every long option its environment variable, and values of the file become defaults before
+//! the arguments are parsed. All four sources therefore go through the same value parser.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
@@ -13,144 +13,148 @@ use clap::{
 };
 
 use crate::{
-    commands::Command,
+    commands::RootCommand,
     config::{self, ConfigFile, ConfigSource, Discovery},
     errors, logging,
-    outcome::Outcome,
+    outcome::CommandOutcome,
     terminal::{Color, write_stderr},
 };
 
-/// Howdah tells you, before the day, whether a change to PostgreSQL slows your traffic, which query
-/// it slows, and why.
+/// Find out whether a change to PostgreSQL slows down your traffic, which query it slows, and why,
+/// before you make the change.
 ///
-/// Capture what clients do from the server's log, replay it against a changed server at the pace it
-/// had, and compare the two, query by query.
+/// Capture client traffic from the server log, replay it at its original pace against a changed
+/// server, and compare the two runs query by query.
 #[derive(Debug, Parser)]
 #[command(name = "howdah", version, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
-    pub(crate) command: Command,
-    /// Which configuration file is used or not used, and why; for stderr.
+    pub(crate) command: RootCommand,
+    /// Which configuration files are used or skipped, and why; printed to stderr.
     #[arg(skip)]
     pub(crate) config_notices: Vec<String>,
 }
 
 const AFTER_HELP: &str = "\
-Start here: `howdah demo` shows the whole line on throw-away servers.
-Options can stand in howdah.toml ([replay] rate = 2) and in the environment (HOWDAH_REPLAY_RATE=2).";
+Start here: `howdah demo` shows capture, replay and compare on throwaway servers.
+Options can also be set in howdah.toml ([replay] rate = 2) and in the environment (HOWDAH_REPLAY_RATE=2).";
 
-/// Options of every command.
+/// Options that every command has.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Everywhere")]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Read options from this file.
     ///
-    /// Without it: ./howdah.toml, $XDG_CONFIG_HOME/howdah/howdah.toml, /etc/howdah/howdah.toml, the
-    /// first that exists, that you or root own, and that nobody else can write.
-    // Acted upon before the words are parsed, see `parse`; it stands here for the help.
+    /// Default: the first of ./howdah.toml, $XDG_CONFIG_HOME/howdah/howdah.toml and
+    /// /etc/howdah/howdah.toml that exists, is owned by you or root, and is not writable by others.
+    // Handled in `parse`, before clap runs; declared here for the help.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// How much to log, to stderr; warn unless told otherwise, and info by what runs as a service
+    /// Log level on stderr; warn by default, info for commands that run as a service
     #[arg(long, global = true, value_enum, value_name = "LEVEL")]
     pub(crate) log_level: Option<logging::Level>,
-    /// Log lines for people (text) or for collectors (json); auto: text on a terminal
+    /// Format of log lines: text for people, json for collectors; auto: text on a terminal
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
-    pub(crate) log_format: logging::Format,
-    /// Colour; auto: on a terminal, unless NO_COLOR is set
+    pub(crate) log_format: logging::LogLineFormat,
+    /// When to use color; auto: on a terminal, unless NO_COLOR is set
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub(crate) color: Color,
-    /// Say nothing on stderr but errors and log lines; no progress bars
+    /// Print only errors and log lines on stderr; no progress bars
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
 }
 
-/// Why there is no command to run.
+/// Reason for not running a command.
 #[derive(Debug)]
-pub(crate) enum Stop {
-    /// Wrong words, or a question for help or the version.
-    Words(clap::Error),
-    /// The configuration file is no good.
+pub(crate) enum StartupError {
+    /// Invalid arguments, or a request for help or the version.
+    Usage(clap::Error),
+    /// The configuration file is invalid.
     Config(anyhow::Error),
 }
 
-impl Stop {
-    /// Says why, and gives the code to exit with.
+impl StartupError {
+    /// Reports the reason and returns the exit code.
     pub(crate) fn exit_code(self) -> ExitCode {
         match self {
-            Self::Words(error) => {
-                // A reader of the help that has gone away has read enough.
+            Self::Usage(error) => {
+                // A closed pipe is fine: the reader of the help has seen enough.
                 let _ = error.print();
-                if let Some(name) = culprit(&error) {
-                    write_stderr(&format!("hint: the value comes from the variable {name}\n"));
+                if let Some(name) = env_variable_for_error(&error) {
+                    write_stderr(&format!(
+                        "hint: the value comes from the environment variable {name}\n"
+                    ));
                 }
                 ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX))
             }
-            Self::Config(error) => errors::exit_code(Err::<Outcome, _>(error)),
+            Self::Config(error) => errors::exit_code(Err::<CommandOutcome, _>(error)),
         }
     }
 }
 
-/// Makes values from the process's words, its environment and the configuration file.
+/// Parses the command line, with the environment and the configuration file as defaults.
 ///
 /// # Errors
 ///
-/// See [`Stop`]. A broken configuration file does not keep anybody from reading the help, nor from
-/// the commands that do not read the file.
-pub(crate) fn parse(words: Vec<OsString>) -> Result<Cli, Stop> {
-    match configured(&words) {
+/// See [`StartupError`]. An invalid configuration file does not prevent reading the help or running
+/// the commands that do not use the file.
+pub(crate) fn parse(args: Vec<OsString>) -> Result<Cli, StartupError> {
+    match configured(&args) {
         Ok((command, mut config_notices)) => {
             let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
             config_notices.extend(unknown_variables(&command, names));
-            values(command, words).map(|cli| Cli { config_notices, ..cli }).map_err(Stop::Words)
+            values(command, args)
+                .map(|cli| Cli { config_notices, ..cli })
+                .map_err(StartupError::Usage)
         }
-        Err(error) => match values(command(), words) {
+        Err(error) => match values(command(), args) {
             Ok(cli) if cli.command.ignores_config() => Ok(cli),
-            Err(answer) if !answer.use_stderr() => Err(Stop::Words(answer)),
-            _ => Err(Stop::Config(error)),
+            Err(answer) if !answer.use_stderr() => Err(StartupError::Usage(answer)),
+            _ => Err(StartupError::Config(error)),
         },
     }
 }
 
-/// The command tree with the file's values as defaults, and what to report about the file.
-fn configured(words: &[OsString]) -> anyhow::Result<(clap::Command, Vec<String>)> {
-    let Discovery { file, skipped } = ConfigFile::find(config_word(words))?;
+/// The command tree with the file's values as defaults, and notices about the file.
+fn configured(args: &[OsString]) -> anyhow::Result<(clap::Command, Vec<String>)> {
+    let Discovery { file, skipped } = ConfigFile::find(config_argument(args))?;
     let mut notices: Vec<String> = skipped.iter().map(ToString::to_string).collect();
     let Some(file) = file else { return Ok((command(), notices)) };
     let is_named = file.source() == ConfigSource::Named;
-    if is_named && is_top(words) && config::pgtop::is_one(&file) {
+    if is_named && is_top(args) && config::pgtop::is_pgtop_file(&file) {
         let applied = config::pgtop::apply(&file, command());
-        let (command, remarks) = applied.map_err(config::Problems::into_error)?;
+        let (command, remarks) = applied.map_err(config::ConfigProblems::into_error)?;
         notices.extend(remarks);
         return Ok((command, notices));
     }
     if !is_named && file.sets_options() {
         notices.push(format!("using {}", file.path().display()));
     }
-    let command = file.apply(command()).map_err(config::Problems::into_error)?;
+    let command = file.apply(command()).map_err(config::ConfigProblems::into_error)?;
     Ok((command, notices))
 }
 
-/// Whether the command is `top`: the first word that is a command's.
-fn is_top(words: &[OsString]) -> bool {
+/// Whether the command is `top`: decided by the first argument that is a command name.
+fn is_top(args: &[OsString]) -> bool {
     let tree = Cli::command();
-    let mut words = words.iter().skip(1).filter_map(|word| word.to_str());
-    words.find(|word| tree.find_subcommand(word).is_some()) == Some("top")
+    let mut args = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    args.find(|arg| tree.find_subcommand(arg).is_some()) == Some("top")
 }
 
-/// The whole command tree, each long option with its environment variable.
+/// The command tree, each long option with its environment variable.
 pub(crate) fn command() -> clap::Command {
     with_environment(Cli::command(), "HOWDAH")
 }
 
-fn values(command: clap::Command, words: Vec<OsString>) -> Result<Cli, clap::Error> {
+fn values(command: clap::Command, args: Vec<OsString>) -> Result<Cli, clap::Error> {
     let mut reusable = command.clone();
-    let matches = command.try_get_matches_from(words)?;
+    let matches = command.try_get_matches_from(args)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut reusable))
 }
 
-/// Variables that are no options.
+/// `HOWDAH_` variables that do not set an option.
 const OTHER_VARIABLES: [&str; 5] = [
     "HOWDAH_CACHE_DIR",
     "HOWDAH_CONFIG",
@@ -159,7 +163,7 @@ const OTHER_VARIABLES: [&str; 5] = [
     "HOWDAH_STATE_DIR",
 ];
 
-/// What to say about variables that are named as if they were options of a command, and are none.
+/// Notices about variables that look like options of a command, but match none.
 fn unknown_variables(command: &clap::Command, names: impl Iterator<Item = String>) -> Vec<String> {
     let known = variables(command);
     let commands: Vec<_> =
@@ -172,58 +176,59 @@ fn unknown_variables(command: &clap::Command, names: impl Iterator<Item = String
             let nearest = known().min_by_key(|known| strsim::damerau_levenshtein(&name, known));
             let is_near = |known: &&str| strsim::damerau_levenshtein(&name, known) <= 3;
             match nearest.filter(is_near) {
-                Some(known) => format!("{name}: no such variable: did you mean {known}?"),
+                Some(known) => format!("{name}: unknown variable: did you mean {known}?"),
                 None => {
-                    format!("{name}: no such variable: the help of the command has its options")
+                    format!("{name}: unknown variable: see the options in the command's --help")
                 }
             }
         })
         .collect()
 }
 
-/// The variables of all options below a command.
+/// The variables of all options of a command and its subcommands.
 fn variables(command: &clap::Command) -> Vec<String> {
     let own = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned));
     own.chain(command.get_subcommands().flat_map(variables)).collect()
 }
 
-/// The variable that a refused value came from, when the words do not hold the option.
-fn culprit(error: &clap::Error) -> Option<String> {
+/// The variable that a refused value came from, if the option is not on the command line.
+fn env_variable_for_error(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
     let long = option.split([' ', '=']).next()?.strip_prefix("--")?;
-    let in_words = |word: OsString| {
-        let word = word.to_string_lossy().into_owned();
-        word.strip_prefix("--").is_some_and(|word| word.split('=').next() == Some(long))
+    let is_given = |arg: OsString| {
+        let arg = arg.to_string_lossy().into_owned();
+        arg.strip_prefix("--").is_some_and(|arg| arg.split('=').next() == Some(long))
     };
     let suffix = variable("", long);
     let mut names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    match std::env::args_os().any(in_words) {
-        true => None,
-        false => names.find(|name| name.starts_with("HOWDAH_") && name.ends_with(&suffix)),
+    if std::env::args_os().any(is_given) {
+        None
+    } else {
+        names.find(|name| name.starts_with("HOWDAH_") && name.ends_with(&suffix))
     }
 }
 
 /// The file named by `--config` or HOWDAH_CONFIG.
 ///
-/// The file gives values that may be required, so it has to be known before clap can judge the
-/// words; this looks for the one option only.
-fn config_word(words: &[OsString]) -> Option<PathBuf> {
-    let mut words = words.iter().skip(1).take_while(|word| *word != "--");
-    while let Some(word) = words.next() {
-        if word == "--config" {
-            return words.next().map(PathBuf::from);
+/// The file may supply required values, so it must be known before clap parses the arguments;
+/// this looks for that one option only.
+fn config_argument(args: &[OsString]) -> Option<PathBuf> {
+    let mut args = args.iter().skip(1).take_while(|arg| *arg != "--");
+    while let Some(arg) = args.next() {
+        if arg == "--config" {
+            return args.next().map(PathBuf::from);
         }
-        if let Some(path) = word.to_str().and_then(|word| word.strip_prefix("--config=")) {
+        if let Some(path) = arg.to_str().and_then(|arg| arg.strip_prefix("--config=")) {
             return Some(path.into());
         }
     }
     std::env::var_os("HOWDAH_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Names the variables: `replay --map-user` is HOWDAH_REPLAY_MAP_USER. Help does not repeat them
-/// below each option: the rule is one sentence there.
+/// Sets the variable names: `replay --map-user` is HOWDAH_REPLAY_MAP_USER. The help states the
+/// rule once instead of repeating the name at each option.
 fn with_environment(command: clap::Command, prefix: &str) -> clap::Command {
     command
         .mut_args(|arg| match (arg.get_long(), arg.get_env()) {
@@ -239,12 +244,12 @@ fn with_environment(command: clap::Command, prefix: &str) -> clap::Command {
         })
 }
 
-fn variable(prefix: &str, word: &str) -> String {
-    format!("{prefix}_{}", word.replace('-', "_").to_uppercase())
+fn variable(prefix: &str, name: &str) -> String {
+    format!("{prefix}_{}", name.replace('-', "_").to_uppercase())
 }
 
-/// Whether an option answers a question instead of setting a value.
-pub(crate) fn is_question(arg: &clap::Arg) -> bool {
+/// Whether an option prints help or the version instead of setting a value.
+pub(crate) fn is_help_or_version(arg: &clap::Arg) -> bool {
     matches!(
         arg.get_action(),
         ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
@@ -261,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn config_is_found_among_other_words() {
-        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(config_word(&words("howdah replay --config a x")), Some("a".into()));
-        assert_eq!(config_word(&words("howdah --config=b replay")), Some("b".into()));
-        assert_eq!(config_word(&words("howdah x -- --config a")), None);
+    fn config_option_is_found_among_other_arguments() {
+        let args = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(config_argument(&args("howdah replay --config a x")), Some("a".into()));
+        assert_eq!(config_argument(&args("howdah --config=b replay")), Some("b".into()));
+        assert_eq!(config_argument(&args("howdah x -- --config a")), None);
     }
 }

@@ -1,7 +1,7 @@
 //! `howdah.toml`: defaults for the options of all commands.
 //!
-//! A key is the long name of an option. Options of every command stand at the top, those of one
-//! command in the section that bears its name, `[capture.import]` for a command below another:
+//! A key is the long name of an option. Global options come first, those of one command go into
+//! the section named after it; `[capture.import]` is the section of a subcommand:
 //!
 //! ```toml
 //! log-level = "info"
@@ -11,16 +11,16 @@
 //! map-user = ["app=app_test"]
 //! ```
 //!
-//! `[metrics.statsd]` stands for an option of every command that has metrics;
-//! `[statsd]` and `[pool]` are those servers' own, whose settings are more than options can say.
+//! `[metrics.statsd]` sets an option of every command that has metrics. `[statsd]` and `[pool]` are
+//! read by those servers themselves, because their settings are more than options can express.
 //!
-//! `howdah top` takes the file of [`pgtop`], too.
+//! `howdah top` also accepts the file of [`pgtop`].
 //!
-//! A file that was not named but found is [checked for its owner](discovery), and one in the working
-//! folder may not set [options that run programs, write files or send data away](privileged).
+//! A file that was found, not named, is [checked for its owner](discovery), and one in the working
+//! directory must not set [options that run programs, write files or send data away](privileged).
 //!
-//! The command tree is the schema, so there is none to keep in step with it: a key nobody knows is
-//! refused with the nearest one that is known, and a value is judged by the option's own parser.
+//! The command tree is the schema, so the two cannot diverge: an unknown key is refused with the
+//! nearest known one as a hint, and a value is checked by the option's own parser.
 
 mod discovery;
 mod metrics;
@@ -45,14 +45,14 @@ use toml::{
 
 pub(crate) use self::{
     discovery::{ConfigSource, Discovery, SkippedFile},
-    problem::{Problem, Problems},
+    problem::{ConfigProblem, ConfigProblems},
 };
 use crate::{cli, errors::WithHint as _};
 
-/// Far more than all options of all commands take. A file this long is not ours.
+/// Far more than all options of all commands need. A longer file is not a configuration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A configuration file that was read; its values are not checked yet.
+/// A configuration file whose values have not been checked yet.
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
     path: PathBuf,
@@ -91,12 +91,12 @@ impl ConfigFile {
         Ok(Discovery { file: None, skipped })
     }
 
-    /// Where it was found.
+    /// The file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All of it, as it stands there.
+    /// The file's full text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -106,8 +106,8 @@ impl ConfigFile {
         self.source
     }
 
-    /// Whether it says anything about a server whose section is its own. A file that is broken says
-    /// nothing: who reads all of it tells.
+    /// Whether the file has a section that a server reads itself. `false` for a file that is not
+    /// valid TOML: whoever parses the whole file reports that.
     pub(crate) fn has_section(&self, name: &str) -> bool {
         DeTable::parse(&self.text).is_ok_and(|document| document.get_ref().contains_key(name))
     }
@@ -116,34 +116,31 @@ impl ConfigFile {
     ///
     /// # Errors
     ///
-    /// Something in the file is wrong; the error tells all of it.
-    pub(crate) fn apply(&self, command: Command) -> Result<Command, Problems> {
+    /// The file is invalid; the error lists every problem.
+    pub(crate) fn apply(&self, command: Command) -> Result<Command, ConfigProblems> {
         let document = DeTable::parse(&self.text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            self.problems(vec![Problem::new(at, "", error.message())])
+            self.problems(vec![ConfigProblem::new(at, "", error.message())])
         })?;
         let mut found = match self.source {
             ConfigSource::WorkingFolder => privileged::problems(document.get_ref()),
             ConfigSource::Named | ConfigSource::WellKnown => Vec::new(),
         };
         let command = apply_table(command, document.get_ref(), "", &mut found);
-        match found.is_empty() {
-            true => Ok(command),
-            false => Err(self.problems(found)),
-        }
+        if found.is_empty() { Ok(command) } else { Err(self.problems(found)) }
     }
 
-    /// The number of values it sets.
+    /// The number of values the file sets.
     pub(crate) fn len(&self) -> usize {
         DeTable::parse(&self.text).map_or(0, |document| count_values(document.get_ref()))
     }
 
-    /// Whether it sets any option, apart from the sections that servers read themselves.
+    /// Whether the file sets any option outside the sections that servers read themselves.
     pub(crate) fn sets_options(&self) -> bool {
         DeTable::parse(&self.text).is_ok_and(|document| {
             let mut sections = document.get_ref().iter();
             sections.any(|(key, value)| {
-                !OWN_SECTIONS.contains(&key.get_ref().as_ref())
+                !SERVER_SECTIONS.contains(&key.get_ref().as_ref())
                     && value.get_ref().as_table().is_none_or(|table| count_values(table) > 0)
             })
         })
@@ -153,7 +150,7 @@ impl ConfigFile {
         let mut bytes = Vec::new();
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::Error::other("it is longer than 1 MiB"));
+            return Err(io::Error::other("the file is longer than 1 MiB"));
         }
         let text = String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
@@ -163,37 +160,37 @@ impl ConfigFile {
         Ok(Self { path: path.to_owned(), text, source })
     }
 
-    fn problems(&self, mut found: Vec<Problem>) -> Problems {
+    fn problems(&self, mut found: Vec<ConfigProblem>) -> ConfigProblems {
         found.sort_by_key(|problem| problem.offset);
-        Problems::new(&self.path, &self.text, found)
+        ConfigProblems::new(&self.path, &self.text, found)
     }
 }
 
-/// Sections that hold more than options: their crate reads and judges them when its command runs.
-const OWN_SECTIONS: [&str; 2] = ["pool", "statsd"];
+/// Sections that are read and checked by the crate of their command, when it runs.
+const SERVER_SECTIONS: [&str; 2] = ["pool", "statsd"];
 
 fn count_values(table: &DeTable<'_>) -> usize {
     let count = |value: &Spanned<DeValue<'_>>| value.get_ref().as_table().map_or(1, count_values);
     table.values().map(count).sum()
 }
 
-/// Whether a file and the environment may set an option. The one that names the file cannot stand
-/// in it, but the environment gives it too.
+/// Whether an option can be set by the file and the environment. `--config` cannot be set in the
+/// file itself, but by the environment.
 pub(crate) fn is_setting(arg: &Arg) -> bool {
-    arg.get_long().is_some() && !cli::is_question(arg)
+    arg.get_long().is_some() && !cli::is_help_or_version(arg)
 }
 
 fn apply_table(
     mut command: Command,
     table: &DeTable<'_>,
     path: &str,
-    found: &mut Vec<Problem>,
+    found: &mut Vec<ConfigProblem>,
 ) -> Command {
     for (key, value) in table {
         let name = key.get_ref().as_ref();
         let key_path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
         let at = key.span().start;
-        if path.is_empty() && OWN_SECTIONS.contains(&name) {
+        if path.is_empty() && SERVER_SECTIONS.contains(&name) {
             continue;
         }
         if path.is_empty() && name == metrics::SECTION {
@@ -202,7 +199,8 @@ fn apply_table(
         }
         match value.get_ref().as_table() {
             Some(section) if command.find_subcommand(name).is_some() => {
-                // The name is the subcommand's own, not an alias, or `mut_subcommand` would add one.
+                // Use the subcommand's own name, not an alias, or `mut_subcommand` would add a new
+                // one.
                 let sub = command.find_subcommand(name).map(|sub| sub.get_name().to_owned());
                 let sub = sub.unwrap_or_default();
                 command =
@@ -227,13 +225,13 @@ fn apply_value(
     id: &Id,
     value: &Spanned<DeValue<'_>>,
     path: &str,
-    found: &mut Vec<Problem>,
+    found: &mut Vec<ConfigProblem>,
 ) -> Command {
     let arg = command.get_arguments().find(|arg| arg.get_id() == id);
-    match arg.map(|arg| checked(arg, value)) {
+    match arg.map(|arg| checked_values(arg, value)) {
         Some(Ok(values)) => command.mut_arg(id, |arg| arg.default_values(values).required(false)),
         Some(Err(why)) => {
-            found.push(Problem::new(value.span().start, path, why));
+            found.push(ConfigProblem::new(value.span().start, path, why));
             command
         }
         None => command,
@@ -245,12 +243,12 @@ fn setting<'c>(command: &'c Command, key: &str) -> Option<&'c Arg> {
 }
 
 fn settings(command: &Command) -> impl Iterator<Item = &Arg> {
-    // `--config` in the file it names would be read too late to mean anything.
+    // `--config` in the file it names would be read too late to have an effect.
     command.get_arguments().filter(|arg| is_setting(arg) && arg.get_long() != Some("config"))
 }
 
-/// The texts that `value` puts in place of the option's default.
-fn checked(arg: &Arg, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String> {
+/// Converts a TOML value to the option's default values, and validates them.
+fn checked_values(arg: &Arg, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String> {
     let many = matches!(arg.get_action(), ArgAction::Append)
         || arg.get_num_args().is_some_and(|range| range.max_values() > 1);
     let texts = match value.get_ref().as_array() {
@@ -258,11 +256,11 @@ fn checked(arg: &Arg, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Strin
         Some(_) => Err("takes one value, not a list".to_owned()),
         None => text(value.get_ref()).map(|text| vec![text]),
     }?;
-    judge(arg, &texts)?;
+    validate(arg, &texts)?;
     Ok(texts)
 }
 
-/// A scalar as somebody would write it on the command line.
+/// A scalar as it would be written on the command line.
 fn text(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.clone().into_owned()),
@@ -274,13 +272,13 @@ fn text(value: &DeValue<'_>) -> Result<String, String> {
         DeValue::Boolean(value) => Ok(value.to_string()),
         DeValue::Datetime(time) => Ok(time.to_string()),
         DeValue::Array(_) | DeValue::Table(_) => {
-            Err(format!("must be a plain value, not {}", value.type_str()))
+            Err(format!("must be a scalar value, not {}", value.type_str()))
         }
     }
 }
 
-/// Asks the option's own parser. clap trusts defaults, so a bad one has to be found before.
-fn judge(arg: &Arg, texts: &[String]) -> Result<(), String> {
+/// Runs the option's own parser. clap trusts defaults, so an invalid one must be found before.
+fn validate(arg: &Arg, texts: &[String]) -> Result<(), String> {
     if !arg.get_action().takes_values() {
         return match texts {
             [text] if text == "true" || text == "false" => Ok(()),
@@ -297,22 +295,22 @@ fn judge(arg: &Arg, texts: &[String]) -> Result<(), String> {
         .num_args(1)
         .allow_hyphen_values(true);
     let command = Command::new("value").no_binary_name(true).disable_help_flag(true).arg(alone);
-    command.try_get_matches_from(words).map(drop).map_err(|error| problem::why(&error))
+    command.try_get_matches_from(words).map(drop).map_err(|error| problem::reason(&error))
 }
 
-fn unknown_key(command: &Command, at: usize, path: &str, name: &str) -> Problem {
+fn unknown_key(command: &Command, at: usize, path: &str, name: &str) -> ConfigProblem {
     let keys = settings(command).filter_map(Arg::get_long);
     if command.find_subcommand(name).is_some() {
-        let why = format!("is a section: write [{path}] and its options below");
-        return Problem::new(at, path, why);
+        let why = format!("is a section: write [{path}] with its options below");
+        return ConfigProblem::new(at, path, why);
     }
-    Problem::new(at, path, "no such key").or_nearest(name, keys)
+    ConfigProblem::new(at, path, "unknown key").or_nearest(name, keys)
 }
 
-fn unknown_section(command: &Command, at: usize, path: &str, name: &str) -> Problem {
+fn unknown_section(command: &Command, at: usize, path: &str, name: &str) -> ConfigProblem {
     if setting(command, name).is_some() {
-        return Problem::new(at, path, "takes a value, not a section");
+        return ConfigProblem::new(at, path, "takes a value, not a section");
     }
     let sections = command.get_subcommands().map(Command::get_name);
-    Problem::new(at, path, "no such section").or_nearest(name, sections)
+    ConfigProblem::new(at, path, "unknown section").or_nearest(name, sections)
 }

@@ -1,12 +1,14 @@
-//! `-h -p -U -d` and a connection string: how every command is told of a server.
+//! `-h -p -U -d` and a connection string: how every command names a server.
 
 use anyhow::Context as _;
-use howdah_connect::{Client, ConnectError, ConnectFailure, Environment, Target, Words};
+use howdah_connect::{
+    Client, ConnParams, ConnectError, ConnectFailure, ConnectTarget, Environment,
+};
 
 use crate::errors::WithHint as _;
 
-/// The words of psql. Flatten into `Args` of a command that has `disable_help_flag`, for `-h` is the
-/// host here as it is there.
+/// Connection options named as in psql. Flatten into the `Args` of a command with
+/// `disable_help_flag`, because `-h` is the host, as in psql.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectionArgs {
@@ -28,31 +30,31 @@ pub(crate) struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    /// Whether one of them says which server is meant.
+    /// Whether any option names a server.
     pub(crate) fn names_a_server(&self) -> bool {
         self.host.is_some() || self.port.is_some() || self.dbname.is_some()
     }
 
-    /// Resolves them, together with a connection string, as libpq would.
-    pub(crate) fn target(&self, conninfo: Option<&str>) -> anyhow::Result<Target> {
-        self.target_in(conninfo, &Environment::from_process())
+    /// Resolves the options, together with a connection string, as libpq does.
+    pub(crate) fn target(&self, conninfo: Option<&str>) -> anyhow::Result<ConnectTarget> {
+        self.target_with_environment(conninfo, &Environment::from_process())
     }
 
-    /// The same in an environment that somebody added to.
-    pub(crate) fn target_in(
+    /// Like [`Self::target`], with the given environment.
+    pub(crate) fn target_with_environment(
         &self,
         conninfo: Option<&str>,
         environment: &Environment,
-    ) -> anyhow::Result<Target> {
-        let words = Words {
+    ) -> anyhow::Result<ConnectTarget> {
+        let params = ConnParams {
             conninfo: conninfo.map(str::to_owned),
             host: self.host.clone(),
             port: self.port.clone(),
             user: self.username.clone(),
             database: self.dbname.clone(),
         };
-        let target = Target::resolve(&words, environment)
-            .context("cannot make sense of the connection settings")?;
+        let target =
+            ConnectTarget::resolve(&params, environment).context("invalid connection settings")?;
         for warning in target.warnings() {
             tracing::warn!("{warning}");
         }
@@ -60,10 +62,10 @@ impl ConnectionArgs {
     }
 }
 
-/// Connects, or says which server could not be reached and what to look at.
-pub(crate) fn connect(target: &Target) -> anyhow::Result<Client> {
+/// Connects; an error names the server and hints at what to check.
+pub(crate) fn connect(target: &ConnectTarget) -> anyhow::Result<Client> {
     let connected = Client::connect(target);
-    let hint = connected.as_ref().err().and_then(advice);
+    let hint = connected.as_ref().err().and_then(connect_hint);
     let connected = connected.with_context(|| format!("cannot connect to {target}"));
     match hint {
         Some(hint) => connected.hint(hint),
@@ -71,32 +73,35 @@ pub(crate) fn connect(target: &Target) -> anyhow::Result<Client> {
     }
 }
 
-/// What to look at, if the failure tells.
-fn advice(error: &ConnectError) -> Option<&'static str> {
+/// A hint on what to check, for failures with a known cause.
+fn connect_hint(error: &ConnectError) -> Option<&'static str> {
     let ConnectError::Failed { failures } = error else { return None };
     if let Some(code) = error.sqlstate() {
         return Some(match code {
-            // invalid_password, and what pg_hba.conf refuses or a role may not.
-            "28P01" => "is the password in ~/.pgpass or PGPASSWORD the one of this role?",
-            "28000" => "does pg_hba.conf let this role in from here, and may it log in?",
-            "3D000" => "name a database that is there, by -d or in the connection string",
-            "42501" => "the role needs the right to CONNECT to this database",
-            "53300" => "the server has no connection left: see max_connections",
-            "57P03" => "the server is starting or stopping: try again in a moment",
+            // invalid_password; 28000 and 42501 are refused by pg_hba.conf or for missing
+            // privileges.
+            "28P01" => "check that ~/.pgpass or PGPASSWORD has the password of this role",
+            "28000" => {
+                "check that pg_hba.conf allows this role from this host, and that the role has LOGIN"
+            }
+            "3D000" => "name an existing database with -d or in the connection string",
+            "42501" => "the role needs the CONNECT privilege on this database",
+            "53300" => "the server has no free connection slots: see max_connections",
+            "57P03" => "the server is starting or shutting down: try again in a moment",
             _ => return None,
         });
     }
     Some(match &failures.last()?.cause {
         ConnectFailure::Lookup { .. } => {
-            "is the host name right, and does this machine resolve it?"
+            "check the host name, and that this machine can resolve it"
         }
         ConnectFailure::Unreachable(_) | ConnectFailure::TimedOut { .. } => {
-            "is the server running there, and does it listen on this address and port?"
+            "check that the server is running there and listening on this address and port"
         }
-        ConnectFailure::Protocol(_) => "give the password in ~/.pgpass or PGPASSWORD",
-        ConnectFailure::LoginRefused(_) => "require_auth and channel_binding say what is allowed",
+        ConnectFailure::Protocol(_) => "provide the password in ~/.pgpass or PGPASSWORD",
+        ConnectFailure::LoginRefused(_) => "require_auth and channel_binding set what is allowed",
         ConnectFailure::Negotiation(_) | ConnectFailure::Handshake(_) => {
-            "sslmode and sslrootcert say what is wanted of TLS"
+            "sslmode and sslrootcert set what is required of TLS"
         }
         _ => return None,
     })

@@ -1,4 +1,4 @@
-//! [`Context`]: what the process offers to a command.
+//! [`CommandContext`]: output streams, signals and metrics for a command.
 
 use std::{
     borrow::Cow,
@@ -18,9 +18,9 @@ use crate::{
     terminal::{Stdout, StdoutLock, Terminal},
 };
 
-/// Output streams, signals and metrics, as the global options want them.
+/// Output streams, signals and metrics, set up as the global options say.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct CommandContext {
     terminal: Terminal,
     stdout: Stdout,
     bars: Bars,
@@ -31,8 +31,8 @@ pub(crate) struct Context {
     config: Option<PathBuf>,
 }
 
-impl Context {
-    /// The context of this process.
+impl CommandContext {
+    /// Creates the context of this process.
     pub(crate) fn new(global: &Global) -> Self {
         let terminal = Terminal::detect(global.color);
         Self {
@@ -42,35 +42,36 @@ impl Context {
             interrupt: Interrupt::default(),
             registry: Registry::new(),
             quiet: global.quiet,
-            logs_json: global.log_format == crate::logging::Format::Json,
+            logs_json: global.log_format == crate::logging::LogLineFormat::Json,
             config: global.config.clone(),
         }
     }
 
-    /// Where data goes. Keep the lock while writing much, give it back before waiting for anything.
+    /// Locks stdout, for data. Hold the lock while writing much output, and release it before
+    /// waiting.
     pub(crate) fn stdout(&self) -> StdoutLock<'_> {
         self.stdout.lock()
     }
 
-    /// Says one line on stderr, unless `--quiet`.
-    pub(crate) fn say(&self, line: impl fmt::Display) {
-        self.talk().say(line);
+    /// Prints one line to stderr, unless `--quiet`.
+    pub(crate) fn report(&self, line: impl fmt::Display) {
+        self.messages().report(line);
     }
 
-    /// Says where a server listens. A log of JSON lines that has it already, at level info, is left alone:
-    /// collectors expect nothing but JSON there.
+    /// Reports where a server listens. Omitted if the same is logged as JSON at level info, because
+    /// collectors expect only JSON on stderr.
     pub(crate) fn announce(&self, line: impl fmt::Display) {
         if !(self.logs_json && tracing::enabled!(tracing::Level::INFO)) {
-            self.say(line);
+            self.report(line);
         }
     }
 
-    /// The same for other threads.
-    pub(crate) fn talk(&self) -> Talk {
-        Talk { bars: self.bars.clone(), quiet: self.quiet }
+    /// A handle for reporting from other threads.
+    pub(crate) fn messages(&self) -> Messages {
+        Messages { bars: self.bars.clone(), quiet: self.quiet }
     }
 
-    /// A progress bar, visible only when a person watches stderr. Finish it by
+    /// A progress bar, visible only if stderr is a terminal. Finish it with
     /// [`ProgressBar::finish_and_clear`].
     pub(crate) fn progress(
         &self,
@@ -80,47 +81,47 @@ impl Context {
         self.bars.add(total, label)
     }
 
-    /// The flag that Ctrl-C and SIGTERM set. A command that asks for it promises to look at it and
-    /// to end well; a second signal does not wait.
+    /// The flag that Ctrl-C and SIGTERM set. A command that calls this must check the flag and
+    /// finish cleanly; a second signal ends the process at once.
     pub(crate) fn interrupted(&self) -> Arc<AtomicBool> {
         self.interrupt.flag()
     }
 
-    /// What the output streams are.
+    /// Properties of the output streams.
     pub(crate) fn terminal(&self) -> Terminal {
         self.terminal
     }
 
-    /// Where metrics are registered; [`crate::metrics`] serves it.
+    /// The metrics registry, which [`crate::metrics`] serves.
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// The configuration file the user named. Its values are in the options already.
+    /// The configuration file named by the user. Its values are already in the options.
     pub(crate) fn config(&self) -> Option<PathBuf> {
         self.config.clone()
     }
 
-    /// The bars, for those who write beside them.
+    /// The progress bars, for writers that print above them.
     pub(crate) fn bars(&self) -> &Bars {
         &self.bars
     }
 }
 
-/// What is said to a person on stderr, from any thread.
+/// Prints messages for people to stderr, from any thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Talk {
+pub(crate) struct Messages {
     bars: Bars,
     quiet: bool,
 }
 
-impl Talk {
-    /// See [`Context::say`].
-    pub(crate) fn say(&self, line: impl fmt::Display) {
+impl Messages {
+    /// See [`CommandContext::report`].
+    pub(crate) fn report(&self, line: impl fmt::Display) {
         if !self.quiet {
-            // Nobody is left to be told that stderr is closed.
+            // If stderr is closed, the failure cannot be reported anywhere.
             let line = format!("{line}\n");
-            let _ = self.bars.write_above(printable::lines(&line).as_bytes());
+            let _ = self.bars.write_above(printable::escape_lines(&line).as_bytes());
         }
     }
 }

@@ -1,12 +1,12 @@
-//! What a person sees when a command fails: the chain of causes in one line, then what to do.
+//! Error output of a failed command: the chain of causes on one line, then hints.
 //!
 //! ```text
 //! howdah: cannot read the capture old: old/manifest.json: No such file or directory (os error 2)
 //! hint: `howdah capture import LOG -o old` makes a capture
 //! ```
 //!
-//! Commands return `anyhow::Result`. They add facts by [`anyhow::Context`], advice by [`WithHint`],
-//! and say by [`wrong_usage`] that the mistake is in the command line.
+//! Commands return `anyhow::Result`. They add facts with [`anyhow::Context`], advice with
+//! [`WithHint`], and mark mistakes in the command line with [`wrong_usage`].
 
 use std::{
     error::Error,
@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    outcome::{self, Outcome},
+    outcome::{self, CommandOutcome},
     printable, terminal,
 };
 
@@ -34,22 +34,22 @@ impl<T, E: Into<anyhow::Error>> WithHint<T> for Result<T, E> {
 
 /// An error with advice; see [`WithHint::hint`].
 pub(crate) fn with_hint(error: anyhow::Error, hint: impl fmt::Display) -> anyhow::Error {
-    Hinted { error, hint: hint.to_string() }.into()
+    HintedError { error, hint: hint.to_string() }.into()
 }
 
-/// An error for options that cannot be used together, or a value that only the command can judge.
-/// The exit code is that of wrong usage.
+/// An error for options that cannot be combined, or for a value that only the command can check.
+/// The exit code is the one for wrong usage.
 pub(crate) fn wrong_usage(message: impl fmt::Display) -> anyhow::Error {
     WrongUsage(message.to_string()).into()
 }
 
-/// Standard output was closed by its reader, as `howdah … | head` does. Not a failure.
+/// Standard output was closed by its reader, as in `howdah … | head`. Not a failure.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("standard output was closed")]
 pub(crate) struct StdoutClosed;
 
-/// Reports a failure on stderr, and gives the code to exit with.
-pub(crate) fn exit_code(result: anyhow::Result<Outcome>) -> ExitCode {
+/// Reports a failure on stderr and returns the exit code.
+pub(crate) fn exit_code(result: anyhow::Result<CommandOutcome>) -> ExitCode {
     let error = match result {
         Ok(outcome) => return outcome.into(),
         Err(error) => error,
@@ -58,29 +58,30 @@ pub(crate) fn exit_code(result: anyhow::Result<Outcome>) -> ExitCode {
     if causes.iter().any(|cause| is_closed_stdout(*cause)) {
         return ExitCode::from(outcome::DONE);
     }
-    // Part of it may be a server's or a file's words.
-    terminal::write_stderr(&printable::lines(&report(&error, &causes)));
-    ExitCode::from(match causes.iter().any(|cause| cause.is::<WrongUsage>()) {
-        true => outcome::WRONG_USAGE,
-        false => outcome::FAILED,
+    // The text may contain parts of a server's message or of a file: escape control characters.
+    terminal::write_stderr(&printable::escape_lines(&report(&error, &causes)));
+    ExitCode::from(if causes.iter().any(|cause| cause.is::<WrongUsage>()) {
+        outcome::WRONG_USAGE
+    } else {
+        outcome::FAILED
     })
 }
 
-/// An error with advice. It shows itself as the error it carries, so that a chain reads as if the
-/// hint were not there.
+/// An error with advice. It displays as the error it wraps, so the chain reads as if the hint were
+/// not there.
 #[derive(Debug)]
-struct Hinted {
+struct HintedError {
     error: anyhow::Error,
     hint: String,
 }
 
-impl fmt::Display for Hinted {
+impl fmt::Display for HintedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.error, f)
     }
 }
 
-impl Error for Hinted {
+impl Error for HintedError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.error.source()
     }
@@ -90,13 +91,13 @@ impl Error for Hinted {
 #[error("{0}")]
 struct WrongUsage(String);
 
-/// Every error of the chain, including those inside [`Hinted`].
+/// Every error of the chain, including those inside [`HintedError`].
 fn causes(error: &anyhow::Error) -> Vec<&(dyn Error + 'static)> {
     let mut found = Vec::new();
     for cause in error.chain() {
         found.push(cause);
-        if let Some(hinted) = cause.downcast_ref::<Hinted>() {
-            // Its chain goes on with its error's own causes, which `causes` visits here.
+        if let Some(hinted) = cause.downcast_ref::<HintedError>() {
+            // The rest of the chain is that of the wrapped error, which the recursion visits.
             found.extend(causes(&hinted.error));
             break;
         }
@@ -109,7 +110,8 @@ fn is_closed_stdout(cause: &(dyn Error + 'static)) -> bool {
     inner.is_some_and(<dyn Error + Send + Sync>::is::<StdoutClosed>) || cause.is::<StdoutClosed>()
 }
 
-/// The lines for a person. A cause that its parent's text already ends with is not said twice.
+/// Formats the error and its hints. A cause that its parent's text already ends with is not
+/// repeated.
 fn report(error: &anyhow::Error, causes: &[&(dyn Error + 'static)]) -> String {
     let mut line = String::from("howdah");
     for cause in error.chain() {
@@ -119,8 +121,9 @@ fn report(error: &anyhow::Error, causes: &[&(dyn Error + 'static)]) -> String {
         }
     }
     line.push('\n');
-    let hints: Vec<_> = causes.iter().filter_map(|cause| cause.downcast_ref::<Hinted>()).collect();
-    // The innermost was added first.
+    let hints: Vec<_> =
+        causes.iter().filter_map(|cause| cause.downcast_ref::<HintedError>()).collect();
+    // The innermost hint was added first.
     for hinted in hints.iter().rev() {
         let _ = writeln!(line, "hint: {}", hinted.hint);
     }
@@ -137,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    fn shown(error: &anyhow::Error) -> String {
+    fn rendered(error: &anyhow::Error) -> String {
         report(error, &causes(error))
     }
 
@@ -150,7 +153,7 @@ mod tests {
             .context("cannot write the capture");
         let error = result.expect_err("made to fail");
         assert_eq!(
-            shown(&error),
+            rendered(&error),
             "howdah: cannot write the capture: /tmp/x: disk full\n\
              hint: free some space\n\
              hint: or choose another folder\n"
@@ -158,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_its_parent_already_told_is_not_repeated() {
+    fn cause_in_parent_text_is_not_repeated() {
         let error = anyhow::Error::from(io::Error::other("disk full")).context("a: disk full");
-        assert_eq!(shown(&error), "howdah: a: disk full\n");
+        assert_eq!(rendered(&error), "howdah: a: disk full\n");
     }
 
     #[test]
-    fn what_a_hint_wraps_still_decides_the_exit_code() {
+    fn hint_does_not_hide_exit_code_of_wrapped_error() {
         let usage: anyhow::Result<()> = Err(wrong_usage("--a needs --b")).hint("add --b");
         let error = usage.expect_err("made to fail");
         assert!(causes(&error).iter().any(|cause| cause.is::<WrongUsage>()));

@@ -1,29 +1,29 @@
-//! Ctrl-C and SIGTERM: the first asks, the second stops at once.
+//! Ctrl-C and SIGTERM: the first requests a clean stop, the second stops at once.
 
 use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// The flag that a signal sets. Signals keep their default meaning until somebody asks for it:
-/// a command that never looks must die from Ctrl-C as any program does.
+/// The flag that a signal sets. Signals keep their default action until the flag is requested: a
+/// command that never checks it must be killed by Ctrl-C like any program.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupt(OnceLock<Arc<AtomicBool>>);
 
 impl Interrupt {
-    /// From now on a signal sets the flag.
+    /// Returns the flag, and installs the signal handlers on the first call.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         let flag = self.0.get_or_init(|| {
             let flag = Arc::new(AtomicBool::new(false));
             for signal in [SIGINT, SIGTERM] {
-                // Order matters: handlers run as registered, and only a flag that an earlier
-                // signal has set makes the default action, death by that signal, happen.
+                // Order matters: handlers run in the order of registration. The first one kills the
+                // process only if the flag was set by an earlier signal.
                 let registered = signal_hook::flag::register_conditional_default(
                     signal,
                     Arc::clone(&flag),
                 )
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)));
                 if let Err(error) = registered {
-                    tracing::warn!(signal, %error, "cannot catch a signal; it will stop us at once");
+                    tracing::warn!(signal, %error, "cannot install a signal handler: the signal will stop the process at once");
                 }
             }
             flag
@@ -33,7 +33,7 @@ impl Interrupt {
 }
 
 #[test]
-fn the_first_signal_only_sets_the_flag() {
+fn first_signal_only_sets_flag() {
     use std::sync::atomic::Ordering;
 
     let interrupt = Interrupt::default();
@@ -41,5 +41,5 @@ fn the_first_signal_only_sets_the_flag() {
     assert!(!flag.load(Ordering::Relaxed));
     signal_hook::low_level::raise(SIGTERM).unwrap();
     assert!(flag.load(Ordering::Relaxed));
-    assert!(Arc::ptr_eq(&flag, &interrupt.flag()), "everybody gets the same flag");
+    assert!(Arc::ptr_eq(&flag, &interrupt.flag()), "all callers share one flag");
 }

@@ -1,5 +1,5 @@
-//! Logs, by `tracing`, to stderr: text for a person, JSON for a collector. A command whose own settings
-//! say so moves them to syslog ([`adjust`]).
+//! Logging with `tracing` to stderr: text for people, JSON for collectors. A command's own settings
+//! may redirect it to syslog ([`adjust`]).
 
 mod fields;
 mod syslog;
@@ -19,31 +19,31 @@ use tracing_subscriber::{
 use self::{fields::EscapedFields, syslog::Syslog};
 use crate::{
     cli::Global,
-    context::Context,
+    context::CommandContext,
     progress::{AboveBars, Bars},
 };
 
-/// How much to log.
+/// The log level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Level {
     /// Nothing.
     Off,
-    /// What made a part of the work fail.
+    /// Failures of a part of the work.
     Error,
-    /// And what a person should look at.
+    /// And conditions that need attention.
     #[default]
     Warn,
-    /// And what happens, one line per event of the command's life.
+    /// And events in the command's life, one line each.
     Info,
-    /// And why.
+    /// And details.
     Debug,
     /// And every step.
     Trace,
 }
 
-/// The shape of a log line.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum LogLineFormat {
     /// Text on a terminal, JSON otherwise.
     #[default]
     Auto,
@@ -53,40 +53,41 @@ pub(crate) enum Format {
     Json,
 }
 
-/// The level that somebody asked for, and how to change it later. There is one log in a process.
+/// The level given with `--log-level`, and a handle to change it later. A process has one log.
 static LEVEL: OnceLock<(Option<Level>, reload::Handle<LevelFilter, Registry>)> = OnceLock::new();
-/// Where lines go once somebody said so.
+/// Syslog, once a command has redirected the log to it.
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();
 
 /// Starts logging for the process. Call once.
-pub(crate) fn start(global: &Global, ctx: &Context) {
+pub(crate) fn start(global: &Global, ctx: &CommandContext) {
     let (level, handle) = reload::Layer::new(filter(global.log_level.unwrap_or_default()));
     let _ = LEVEL.set((global.log_level, handle));
     let json = match global.log_format {
-        Format::Auto => !ctx.terminal().stderr,
-        Format::Text => false,
-        Format::Json => true,
+        LogLineFormat::Auto => !ctx.terminal().stderr,
+        LogLineFormat::Text => false,
+        LogLineFormat::Json => true,
     };
     let lines = fmt::layer()
         .with_span_events(FmtSpan::NONE)
         .with_ansi(ctx.terminal().color_stderr)
-        .with_writer(Lines(ctx.bars().clone()));
-    let lines = match json {
-        true => lines.json().flatten_event(true).boxed(),
-        false => lines.fmt_fields(EscapedFields).boxed(),
+        .with_writer(LogWriters(ctx.bars().clone()));
+    let lines = if json {
+        lines.json().flatten_event(true).boxed()
+    } else {
+        lines.fmt_fields(EscapedFields).boxed()
     };
     tracing_subscriber::registry().with(level).with(lines).init();
 }
 
-/// What a command's own settings say about the log: a level, unless somebody asked for one by
-/// `--log-level`, and the name to log to syslog under.
+/// Applies a command's own log settings: a level, unless `--log-level` was given, and the name
+/// under which to log to syslog.
 ///
 /// # Errors
 ///
-/// There is no syslog; the log stays where it is.
+/// There is no syslog; the log stays on stderr.
 pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<()> {
-    if let (Some(level), Some((asked, handle))) = (level, LEVEL.get())
-        && asked.is_none()
+    if let (Some(level), Some((given, handle))) = (level, LEVEL.get())
+        && given.is_none()
     {
         // Fails only if the log is gone.
         let _ = handle.reload(filter(level));
@@ -99,17 +100,17 @@ pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<(
     Ok(())
 }
 
-/// Changes the level of the log, whatever it was before.
-pub(crate) fn change(level: LevelFilter) {
+/// Sets the log level unconditionally.
+pub(crate) fn set_level(level: LevelFilter) {
     if let Some((_, handle)) = LEVEL.get() {
         // Fails only if the log is gone.
         let _ = handle.reload(level);
     }
 }
 
-/// Logs nothing any more to a terminal that has a picture on it, which lines would go through. A log that goes
-/// to a file or to syslog goes on.
-pub(crate) fn spare_the_screen(ctx: &Context) {
+/// Turns off logging to a terminal, where lines would damage a full-screen display. A log to a file
+/// or to syslog continues.
+pub(crate) fn silence_on_terminal(ctx: &CommandContext) {
     if let Some((_, handle)) =
         LEVEL.get().filter(|_| ctx.terminal().stderr && SYSLOG.get().is_none())
     {
@@ -118,31 +119,31 @@ pub(crate) fn spare_the_screen(ctx: &Context) {
     }
 }
 
-/// Makes the writer of each line.
-struct Lines(Bars);
+/// Creates the writer of each log line.
+struct LogWriters(Bars);
 
-/// Where one line goes.
-enum Line<'a> {
-    Syslog(syslog::Line<'a>),
+/// Destination of one log line.
+enum LogLineWriter<'a> {
+    Syslog(syslog::SyslogLine<'a>),
     Stderr(AboveBars<'a>),
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Line<'a>;
+impl<'a> MakeWriter<'a> for LogWriters {
+    type Writer = LogLineWriter<'a>;
 
-    fn make_writer(&'a self) -> Line<'a> {
-        Line::Stderr(self.0.make_writer())
+    fn make_writer(&'a self) -> LogLineWriter<'a> {
+        LogLineWriter::Stderr(self.0.make_writer())
     }
 
-    fn make_writer_for(&'a self, about: &Metadata<'_>) -> Line<'a> {
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> LogLineWriter<'a> {
         match SYSLOG.get() {
-            Some(syslog) => Line::Syslog(syslog.line(*about.level())),
+            Some(syslog) => LogLineWriter::Syslog(syslog.line(*metadata.level())),
             None => self.make_writer(),
         }
     }
 }
 
-impl io::Write for Line<'_> {
+impl io::Write for LogLineWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Syslog(line) => line.write(bytes),

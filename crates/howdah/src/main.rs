@@ -1,5 +1,5 @@
-//! The `howdah` binary: from the words of a command line to the crate that does the work, and back
-//! to an exit code. It holds no logic of its own; each command is one file in `commands/`.
+//! The `howdah` binary: parses the command line, calls the crate that does the work, and returns an
+//! exit code. It has no logic of its own; each command is one file in `commands/`.
 
 mod cli;
 mod commands;
@@ -20,15 +20,15 @@ mod values;
 
 use std::process::ExitCode;
 
-use crate::{cli::Cli, context::Context};
+use crate::{cli::Cli, context::CommandContext};
 
 fn main() -> ExitCode {
     match cli::parse(std::env::args_os().collect()) {
         Ok(Cli { global, command, config_notices }) => {
-            let ctx = Context::new(&global);
+            let ctx = CommandContext::new(&global);
             logging::start(&global, &ctx);
-            config_notices.iter().for_each(|notice| ctx.say(format_args!("howdah: {notice}")));
-            // The words are not logged: a connection URI may hold a password.
+            config_notices.iter().for_each(|notice| ctx.report(format_args!("howdah: {notice}")));
+            // The arguments are not logged: a connection URI may contain a password.
             tracing::debug!(version = env!("CARGO_PKG_VERSION"), "starting");
             let result = command.run(&ctx).and_then(|outcome| {
                 ctx.stdout().finish()?;

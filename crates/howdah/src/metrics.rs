@@ -1,8 +1,7 @@
-//! `--metrics ADDR`: the numbers of a running command, for Prometheus; `--metrics-statsd ADDR`: the
-//! same for a statsd server.
+//! `--metrics ADDR` serves the metrics of a running command to Prometheus; `--metrics-statsd ADDR`
+//! sends them to a statsd server.
 //!
-//! One thread with a runtime of its own, so that a scrape never waits for the work and the work
-//! never waits for a scrape.
+//! Both run in threads of their own, so scrapes and the command's work never wait for each other.
 
 use std::{
     io,
@@ -23,17 +22,17 @@ use axum::{
 use howdah_stats::Registry;
 use tokio::sync::oneshot;
 
-mod impatient;
+mod idle_timeout;
 mod statsd;
 
-use self::impatient::Impatient;
+use self::idle_timeout::IdleTimeoutListener;
 use self::statsd::StatsdSender;
-use crate::{context::Context, errors::WithHint as _};
+use crate::{context::CommandContext, errors::WithHint as _};
 
-/// The option of commands that run long enough to be watched. Flatten it into their `Args`.
+/// Options of long-running commands. Flatten into their `Args`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct MetricsArgs {
-    /// Serve Prometheus metrics at this address under /metrics; port 0 takes a free one
+    /// Serve Prometheus metrics on this address under /metrics; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics: Option<String>,
     /// Send the same metrics to a statsd server, every ten seconds and at the end
@@ -41,39 +40,39 @@ pub(crate) struct MetricsArgs {
     pub(crate) metrics_statsd: Option<String>,
 }
 
-/// What serves and sends metrics. Keep it until the work is done: dropping it ends both, after a last
-/// packet.
+/// Keeps metrics being served and sent. Dropping it stops both, after a last packet to the statsd
+/// server.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct MetricsGuard {
     _server: Option<MetricsServer>,
     _sender: Option<StatsdSender>,
-    is_ready: Ready,
+    is_ready: ReadyFlag,
 }
 
-/// Whether a command takes work: what `/readyz` answers.
-type Ready = Arc<AtomicBool>;
+/// Whether a command accepts work, which `/readyz` reports.
+type ReadyFlag = Arc<AtomicBool>;
 
-impl Running {
-    /// Says that the command takes no more work, though it still has some: `/readyz` answers 503 from
-    /// now on, so that a load balancer sends nobody new, and `/healthz` as before.
-    pub(crate) fn takes_no_more(&self) {
+impl MetricsGuard {
+    /// Marks the command as not ready, while it finishes its work: `/readyz` answers 503 from now
+    /// on, so that a load balancer sends no new clients. `/healthz` is not affected.
+    pub(crate) fn set_not_ready(&self) {
         self.is_ready.store(false, Ordering::Relaxed);
     }
 }
 
 impl MetricsArgs {
-    /// Whether anybody asks for figures.
-    pub(crate) fn is_wanted(&self) -> bool {
+    /// Whether metrics are requested.
+    pub(crate) fn is_enabled(&self) -> bool {
         self.metrics.is_some() || self.metrics_statsd.is_some()
     }
 
-    /// Serves and sends the context's registry as the options say, and says where it is served. Keep
-    /// what it returns until the work is done.
+    /// Serves and sends the context's registry as the options say, and reports the address. Keep
+    /// the guard until the work is done.
     ///
     /// # Errors
     ///
     /// See [`serve`] and [`StatsdSender::start`].
-    pub(crate) fn serve(&self, ctx: &Context) -> anyhow::Result<Running> {
+    pub(crate) fn serve(&self, ctx: &CommandContext) -> anyhow::Result<MetricsGuard> {
         let is_ready = Arc::new(AtomicBool::new(true));
         let server = match &self.metrics {
             Some(address) => {
@@ -86,11 +85,11 @@ impl MetricsArgs {
         };
         let start = |address: &String| StatsdSender::start(address, ctx.registry().clone());
         let sender = self.metrics_statsd.as_ref().map(start).transpose()?;
-        Ok(Running { _server: server, _sender: sender, is_ready })
+        Ok(MetricsGuard { _server: server, _sender: sender, is_ready })
     }
 }
 
-/// A running server. Dropping it closes the port and ends the thread.
+/// A running HTTP server. Dropping it closes the port and ends its thread.
 #[derive(Debug)]
 pub(crate) struct MetricsServer {
     address: SocketAddr,
@@ -99,7 +98,7 @@ pub(crate) struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Where it listens.
+    /// The address the server listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -109,25 +108,25 @@ impl Drop for MetricsServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has nothing to tell: what went wrong in it was logged there.
+            // Its errors were logged in the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Listens at `address` and answers `/metrics`, `/healthz` and, by `is_ready`, `/readyz`.
+/// Listens on `address` and serves `/metrics`, `/healthz` and, from `is_ready`, `/readyz`.
 ///
 /// # Errors
 ///
-/// The address is not `HOST:PORT`, or it cannot be listened at, say because somebody else does.
+/// The address is not `HOST:PORT`, or binding to it fails, for example because it is in use.
 pub(crate) fn serve(
     address: &str,
     registry: Registry,
-    is_ready: Ready,
+    is_ready: ReadyFlag,
 ) -> anyhow::Result<MetricsServer> {
     let listener = listen(address)
-        .with_context(|| format!("cannot serve metrics at {address}"))
-        .hint("--metrics takes HOST:PORT, such as 127.0.0.1:9127; port 0 takes a free one")?;
+        .with_context(|| format!("cannot serve metrics on {address}"))
+        .hint("--metrics takes HOST:PORT, such as 127.0.0.1:9127; port 0 picks a free port")?;
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -135,13 +134,13 @@ pub(crate) fn serve(
     let thread = thread::Builder::new().name("metrics".into()).spawn(move || {
         runtime.block_on(async {
             let serving = tokio::spawn(async {
-                if let Err(error) = answer(listener, registry, is_ready).await {
-                    tracing::error!(%error, "metrics are no longer served");
+                if let Err(error) = serve_requests(listener, registry, is_ready).await {
+                    tracing::error!(%error, "metrics server failed: metrics are no longer served");
                 }
             });
             // The sender is never used, only dropped.
             let _ = stopped.await;
-            // The runtime ends with this block, and what is still being answered with it.
+            // Dropping the runtime after this block also drops responses in progress.
             serving.abort();
         });
     })?;
@@ -153,14 +152,21 @@ fn listen(address: &str) -> io::Result<TcpListener> {
     TcpListener::bind(&addresses[..])
 }
 
-async fn answer(listener: TcpListener, registry: Registry, is_ready: Ready) -> io::Result<()> {
-    let listener = Impatient::new(tokio::net::TcpListener::from_std(listener)?);
+async fn serve_requests(
+    listener: TcpListener,
+    registry: Registry,
+    is_ready: ReadyFlag,
+) -> io::Result<()> {
+    let listener = IdleTimeoutListener::new(tokio::net::TcpListener::from_std(listener)?);
     let metrics = async move || {
         ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], registry.prometheus())
     };
-    let ready = async move || match is_ready.load(Ordering::Relaxed) {
-        true => (StatusCode::OK, "ready\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "takes no more\n"),
+    let ready = async move || {
+        if is_ready.load(Ordering::Relaxed) {
+            (StatusCode::OK, "ready\n")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
+        }
     };
     let app = Router::new()
         .route("/metrics", get(metrics))
@@ -183,7 +189,7 @@ mod tests {
 
     const SEEN: Description = Description::counter("t_seen_total", "Seen.");
 
-    fn ask(server: &MetricsServer, path: &str) -> String {
+    fn http_get(server: &MetricsServer, path: &str) -> String {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -191,38 +197,38 @@ mod tests {
         answer
     }
 
-    fn ready() -> Ready {
+    fn ready() -> ReadyFlag {
         Arc::new(AtomicBool::new(true))
     }
 
     #[test]
-    fn numbers_are_those_of_the_moment() {
+    fn scrape_returns_current_values() {
         let registry = Registry::new();
         let server = serve("127.0.0.1:0", registry.clone(), ready()).unwrap();
         registry.counter(&SEEN).add(3);
-        let answer = ask(&server, "/metrics");
+        let answer = http_get(&server, "/metrics");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
         assert!(answer.ends_with("\nt_seen_total 3\n"), "{answer}");
-        assert!(ask(&server, "/healthz").ends_with("\r\n\r\nok\n"));
-        assert!(ask(&server, "/readyz").ends_with("\r\n\r\nready\n"));
-        assert!(ask(&server, "/").starts_with("HTTP/1.1 404"));
+        assert!(http_get(&server, "/healthz").ends_with("\r\n\r\nok\n"));
+        assert!(http_get(&server, "/readyz").ends_with("\r\n\r\nready\n"));
+        assert!(http_get(&server, "/").starts_with("HTTP/1.1 404"));
     }
 
     #[test]
-    fn a_taken_address_is_said_and_a_dropped_one_is_free() {
+    fn used_address_is_reported_and_drop_frees_it() {
         let server = serve("127.0.0.1:0", Registry::new(), ready()).unwrap();
         let address = server.address().to_string();
         let error = serve(&address, Registry::new(), ready()).unwrap_err();
         let text = format!("{error:#}");
-        assert!(text.starts_with(&format!("cannot serve metrics at {address}: ")), "{text}");
+        assert!(text.starts_with(&format!("cannot serve metrics on {address}: ")), "{text}");
         assert!(text.contains("in use"), "{text}");
         drop(server);
         serve(&address, Registry::new(), ready()).unwrap();
     }
 
     #[test]
-    fn the_reference_page_holds_the_table() {
+    fn reference_page_lists_all_metrics() {
         let page = include_str!("../../../docs/src/reference/metrics.md");
         let labels = |metric: &Description| match metric.label_names() {
             [] => String::new(),
@@ -235,18 +241,18 @@ mod tests {
         let tables = [
             howdah_replay::METRICS,
             howdah_warm::metrics::METRICS,
-            howdah_keeper::METRICS,
+            howdah_warm::daemon::METRICS,
             howdah_top::METRICS,
             howdah_pool::METRICS,
         ];
         for metrics in tables {
             let table: String = metrics.iter().map(row).collect();
-            assert!(page.contains(&table), "docs/src/reference/metrics.md has to hold:\n{table}");
+            assert!(page.contains(&table), "docs/src/reference/metrics.md must contain:\n{table}");
         }
     }
 
     #[test]
-    fn an_address_without_a_port_is_refused() {
+    fn address_without_port_is_rejected() {
         assert!(serve("127.0.0.1", Registry::new(), ready()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What systemd is told about a service: `Type=notify` and `Type=notify-reload`.
+//! Service state notifications to systemd, for `Type=notify` and `Type=notify-reload`.
 //!
 //! Source: sd_notify(3).
 
@@ -7,14 +7,14 @@ use std::{
     os::{linux::net::SocketAddrExt as _, unix::ffi::OsStrExt as _, unix::net::SocketAddr},
 };
 
-/// Sends one state, such as `READY=1`, if systemd asked to be told. Failing is no reason to stop:
-/// it is logged.
+/// Sends a state such as `READY=1` if systemd asked for notifications. A failure is logged and
+/// otherwise ignored.
 pub(crate) fn service_state(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
         return;
     };
     if let Err(error) = send(path.as_bytes(), state) {
-        tracing::warn!(%error, state, "cannot tell systemd");
+        tracing::warn!(%error, state, "cannot notify systemd");
     }
 }
 
@@ -28,7 +28,7 @@ fn send(path: &[u8], state: &str) -> io::Result<()> {
 }
 
 #[test]
-fn both_kinds_of_address_are_reached() {
+fn path_and_abstract_addresses_are_notified() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();

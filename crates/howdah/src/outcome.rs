@@ -1,31 +1,31 @@
-//! How a command can end, and the exit codes scripts see.
+//! Outcomes of a command, and the exit codes that scripts see.
 
 use std::process::ExitCode;
 
-/// How a command that did not fail ended.
+/// The outcome of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It did what it was asked. A replayed statement that failed is a result, not a failure.
+pub(crate) enum CommandOutcome {
+    /// It succeeded. A replayed statement that failed is a result, not a failure.
     Done,
-    /// It did what it was asked, and the answer is "no": a threshold the user set was crossed, a
-    /// checked file has mistakes.
-    No,
+    /// It succeeded, but a check did not pass: a threshold set by the user was crossed, a checked
+    /// file has errors.
+    CheckFailed,
 }
 
-/// The command did what it was asked.
+/// The command succeeded.
 pub(crate) const DONE: u8 = 0;
-/// The command could not do it.
+/// The command failed.
 pub(crate) const FAILED: u8 = 1;
-/// The command line makes no sense. The same code as clap's.
+/// The command line is invalid. The same code as clap's.
 pub(crate) const WRONG_USAGE: u8 = 2;
-/// The command did it, and the answer is "no".
-pub(crate) const NO: u8 = 3;
+/// The command succeeded, but a check did not pass.
+pub(crate) const CHECK_FAILED: u8 = 3;
 
-impl From<Outcome> for ExitCode {
-    fn from(outcome: Outcome) -> Self {
+impl From<CommandOutcome> for ExitCode {
+    fn from(outcome: CommandOutcome) -> Self {
         Self::from(match outcome {
-            Outcome::Done => DONE,
-            Outcome::No => NO,
+            CommandOutcome::Done => DONE,
+            CommandOutcome::CheckFailed => CHECK_FAILED,
         })
     }
 }

@@ -1,41 +1,39 @@
-//! Text of others made safe to print: whatever a field holds, a line of the log is one line, and a terminal
-//! does nothing but show it.
+//! Makes foreign text safe to print: a log line stays one line, and a terminal only displays it.
 //!
-//! Escaped are control characters (C0, DEL, C1), which move cursors, begin lines and switch terminals to
-//! other modes, and what Unicode has to turn the direction of text or to separate lines (U+202A to U+202E,
-//! U+2066 to U+2069, U+2028, U+2029), by which a line can show other words than it has.
-
+//! Escaped are control characters (C0, DEL, C1), which move the cursor, start lines and switch
+//! terminal modes, and Unicode's direction overrides and line separators (U+202A to U+202E, U+2066
+//! to U+2069, U+2028, U+2029), with which a line can display other text than it contains.
 use std::{
     borrow::Cow,
     fmt::{self, Write},
 };
 
-/// Whether a character is shown as an escape instead of as it is.
+/// Whether a character must be escaped.
 fn is_escaped(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Writes text with such characters escaped as in Rust's strings: `\n`, `\u{1b}`.
-pub(crate) struct Escaping<W>(pub(crate) W);
+/// Writes text with unsafe characters escaped as in Rust's strings: `\n`, `\u{1b}`.
+pub(crate) struct EscapingWriter<W>(pub(crate) W);
 
-impl<W: Write> Write for Escaping<W> {
+impl<W: Write> Write for EscapingWriter<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
         while let Some(at) = rest.find(is_escaped) {
             self.0.write_str(&rest[..at])?;
-            let mut behind = rest[at..].chars();
-            if let Some(c) = behind.next() {
+            let mut rest_chars = rest[at..].chars();
+            if let Some(c) = rest_chars.next() {
                 write!(self.0, "{}", c.escape_default())?;
             }
-            rest = behind.as_str();
+            rest = rest_chars.as_str();
         }
         self.0.write_str(rest)
     }
 }
 
-/// A text without such characters, but with its line breaks.
-pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+/// Escapes unsafe characters, but keeps line breaks.
+pub(crate) fn escape_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| c != '\n' && is_escaped(c)) {
         return Cow::Borrowed(text);
     }
@@ -44,8 +42,8 @@ pub(crate) fn lines(text: &str) -> Cow<'_, str> {
         if number > 0 {
             out.push('\n');
         }
-        // A string takes everything.
-        let _ = Escaping(&mut out).write_str(line);
+        // Writing to a string cannot fail.
+        let _ = EscapingWriter(&mut out).write_str(line);
     }
     Cow::Owned(out)
 }
@@ -56,12 +54,12 @@ mod tests {
 
     fn escaped(text: &str) -> String {
         let mut out = String::new();
-        Escaping(&mut out).write_str(text).unwrap();
+        EscapingWriter(&mut out).write_str(text).unwrap();
         out
     }
 
     #[test]
-    fn control_and_direction_characters_are_escaped_and_others_are_not() {
+    fn only_control_and_direction_characters_are_escaped() {
         assert_eq!(escaped("plain ä 漢 🐘 \\ \""), "plain ä 漢 🐘 \\ \"");
         assert_eq!(escaped("a\nb\rc\td"), "a\\nb\\rc\\td");
         assert_eq!(escaped("\x1b[2J\x07\x7f\u{9b}"), "\\u{1b}[2J\\u{7}\\u{7f}\\u{9b}");
@@ -73,8 +71,8 @@ mod tests {
     }
 
     #[test]
-    fn lines_keeps_line_breaks_only() {
-        assert!(matches!(lines("a\nb"), Cow::Borrowed(_)));
-        assert_eq!(lines("a\x1b\nb\r\n"), "a\\u{1b}\nb\\r\n");
+    fn escape_lines_preserves_only_line_breaks() {
+        assert!(matches!(escape_lines("a\nb"), Cow::Borrowed(_)));
+        assert_eq!(escape_lines("a\x1b\nb\r\n"), "a\\u{1b}\nb\\r\n");
     }
 }

@@ -1,4 +1,4 @@
-//! Progress bars on stderr, for long work that a person watches.
+//! Progress bars on stderr.
 
 use std::{borrow::Cow, fmt::Write, io, time::Duration};
 
@@ -11,27 +11,28 @@ const WITH_TOTAL: &str = "{msg} {wide_bar} {human_pos}/{human_len} {each_second}
 const BYTES: &str = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}";
 const WITHOUT_TOTAL: &str = "{spinner} {msg} {human_pos} {each_second} {elapsed}";
 
-/// What a bar counts.
+/// The unit and total of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Total {
-    /// Things: statements, files.
+    /// Items: statements, files.
     Count(u64),
     /// Bytes.
     Bytes(u64),
-    /// Things, and nobody knows how many: a pipe, a server that has not said.
+    /// Items, of an unknown total: a pipe, or a server that has not reported it.
     Unknown,
 }
 
-/// The bars of one command. Talk and log lines go above them.
+/// The progress bars of one command. Messages and log lines are printed above them.
 #[derive(Clone, Debug)]
 pub(crate) struct Bars(MultiProgress);
 
 impl Bars {
     /// Bars on stderr if they are `visible`, else bars that draw nothing.
     pub(crate) fn new(visible: bool) -> Self {
-        Self(MultiProgress::with_draw_target(match visible {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
+        Self(MultiProgress::with_draw_target(if visible {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
         }))
     }
 
@@ -42,12 +43,12 @@ impl Bars {
             Total::Bytes(bytes) => (ProgressBar::new(bytes), BYTES),
             Total::Unknown => (ProgressBar::no_length(), WITHOUT_TOTAL),
         };
-        let style = ProgressStyle::with_template(template).expect("the templates above are right");
+        let style = ProgressStyle::with_template(template).expect("the templates above are valid");
         let style = style.with_key("each_second", |state: &ProgressState, out: &mut dyn Write| {
             #[expect(clippy::cast_possible_truncation, reason = "saturates")]
             #[expect(clippy::cast_sign_loss, reason = "is not negative")]
             let whole = state.per_sec().round() as u64;
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = write!(out, "{}/s", HumanCount(whole));
         });
         let bar = self.0.add(bar.with_style(style).with_message(label));
@@ -64,7 +65,7 @@ impl Bars {
     }
 }
 
-/// One log line on its way to stderr.
+/// Writes log lines to stderr, above the bars.
 #[derive(Debug)]
 pub(crate) struct AboveBars<'a>(&'a Bars);
 
@@ -87,7 +88,7 @@ impl<'a> MakeWriter<'a> for Bars {
 }
 
 #[test]
-fn bars_that_nobody_sees_still_count() {
+fn hidden_bars_still_count() {
     let bars = Bars::new(false);
     for total in [Total::Count(10), Total::Bytes(10), Total::Unknown] {
         let bar = bars.add(total, "reading");

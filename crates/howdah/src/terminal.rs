@@ -1,4 +1,4 @@
-//! What the streams are connected to, and the two writers: data to stdout, talk to stderr.
+//! Properties of the output streams, and their writers: data to stdout, messages to stderr.
 
 use std::{
     io::{self, BufWriter, IsTerminal as _, Write},
@@ -9,7 +9,7 @@ use clap::ValueEnum;
 
 use crate::errors::StdoutClosed;
 
-/// When to colour output.
+/// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     /// On a terminal, unless NO_COLOR is set.
@@ -21,21 +21,21 @@ pub(crate) enum Color {
     Never,
 }
 
-/// Facts about the two output streams.
+/// Properties of the two output streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
-    /// Stdout goes to a person.
+    /// Stdout is a terminal.
     pub(crate) stdout: bool,
-    /// Stderr goes to a person: bars may be drawn there.
+    /// Stderr is a terminal: progress bars may be drawn there.
     pub(crate) stderr: bool,
-    /// Data on stdout may carry colour.
+    /// Data on stdout may be coloured.
     pub(crate) color_stdout: bool,
-    /// Talk on stderr may carry colour.
+    /// Messages on stderr may be coloured.
     pub(crate) color_stderr: bool,
 }
 
 impl Terminal {
-    /// Asks the streams and the environment.
+    /// Detects the properties from the streams and the environment.
     pub(crate) fn detect(color: Color) -> Self {
         let stdout = io::stdout().is_terminal();
         let stderr = io::stderr().is_terminal();
@@ -50,7 +50,7 @@ impl Terminal {
     }
 }
 
-/// Stdout, buffered: by lines towards a person, by blocks towards a file or a pipe.
+/// Buffered stdout: flushed after each line on a terminal, in blocks to a file or a pipe.
 #[derive(Debug)]
 pub(crate) struct Stdout {
     buffer: Mutex<BufWriter<io::Stdout>>,
@@ -64,7 +64,7 @@ impl Stdout {
         Self { buffer, flush_lines: terminal.stdout }
     }
 
-    /// Locks it for writing.
+    /// Locks stdout for writing.
     pub(crate) fn lock(&self) -> StdoutLock<'_> {
         let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         StdoutLock { buffer, flush_lines: self.flush_lines }
@@ -73,8 +73,8 @@ impl Stdout {
 
 /// A writer for data.
 ///
-/// Writing after the reader has gone is an error that the command passes up by `?`; it ends the
-/// command and counts as success.
+/// Writing after the reader has closed the pipe is an error that the command returns with `?`; it
+/// ends command and counts as success.
 #[derive(Debug)]
 pub(crate) struct StdoutLock<'a> {
     buffer: MutexGuard<'a, BufWriter<io::Stdout>>,
@@ -82,7 +82,7 @@ pub(crate) struct StdoutLock<'a> {
 }
 
 impl StdoutLock<'_> {
-    /// Hands everything to the reader, so that a full disk is noticed.
+    /// Flushes the buffer, so that write errors such as a full disk are noticed.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.flush()
     }
@@ -90,7 +90,7 @@ impl StdoutLock<'_> {
 
 impl Write for StdoutLock<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.buffer.write(bytes).map_err(named)?;
+        let written = self.buffer.write(bytes).map_err(attribute_error)?;
         if self.flush_lines && bytes[..written].contains(&b'\n') {
             self.flush()?;
         }
@@ -98,21 +98,21 @@ impl Write for StdoutLock<'_> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.buffer.flush().map_err(named)
+        self.buffer.flush().map_err(attribute_error)
     }
 }
 
-/// Tells a broken pipe of ours from one of a database connection, and says whose any other error is.
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` takes")]
-fn named(error: io::Error) -> io::Error {
+/// Marks a broken pipe of stdout, to distinguish it from one of a database connection, and adds to
+/// any other error that it is about stdout.
+#[expect(clippy::needless_pass_by_value, reason = "the signature `map_err` requires")]
+fn attribute_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => io::Error::new(io::ErrorKind::BrokenPipe, StdoutClosed),
         kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
     }
 }
 
-/// Writes talk to stderr. A stderr that is closed or full takes nothing, and nobody is there to be
-/// told.
+/// Writes a message to stderr. Errors are ignored: they could not be reported anywhere.
 pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -1,16 +1,17 @@
-//! Parsers of option values that several commands share, so that an option means the same everywhere.
+//! Parsers of option values that several commands share, so that a notation means the same
+//! everywhere.
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use howdah_top::units::{parse_size, parse_span};
+use howdah_top::units::{parse_duration, parse_size};
 
-/// Reads a time above zero: `500ms`, `90s`, `5m`, `2h`, `1d`, or a bare number of seconds.
+/// Parses a duration above zero: `500ms`, `90s`, `5m`, `2h`, `1d`, or a bare number of seconds.
 ///
 /// # Errors
 ///
-/// The text is something else; the error shows what to write.
+/// The text is not a valid duration; the error shows the expected notation.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    parse_span(text)
+    parse_duration(text)
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .filter(|time| !time.is_zero())
         .ok_or_else(|| {
@@ -18,7 +19,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         })
 }
 
-/// The same, or 0.
+/// Like [`time`], but also accepts 0.
 ///
 /// # Errors
 ///
@@ -27,35 +28,35 @@ pub(crate) fn time_or_zero(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { time(text) }
 }
 
-/// A parser of times in a range of seconds, see [`time`].
-pub(crate) fn time_within(
+/// A parser of durations within a range in seconds; see [`time`].
+pub(crate) fn time_in_range(
     seconds: RangeInclusive<f64>,
 ) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
-        let found = time(text)?;
-        if seconds.contains(&found.as_secs_f64()) {
-            return Ok(found);
+        let time = time(text)?;
+        if seconds.contains(&time.as_secs_f64()) {
+            return Ok(time);
         }
         Err(format!("write a time from {}s to {}s", seconds.start(), seconds.end()))
     }
 }
 
-/// A parser of bytes a second, at most `max`: `500kB`, `64MB`, `1GB`, in powers of 1024. A bare number is refused,
-/// since it could be taken for megabytes.
+/// A parser of bytes per second, at most `max`: `500kB`, `64MB`, `1GB`, in powers of 1024. A bare
+/// number is rejected, because it could be meant in megabytes.
 pub(crate) fn data_rate(max: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
     move |text| {
         let has_unit = text.ends_with('B');
         parse_size(text)
             .filter(|bytes| has_unit && (1..=max).contains(bytes))
-            .ok_or_else(|| "write a size for each second, with its unit, such as 50MB".to_owned())
+            .ok_or_else(|| "write a size per second with its unit, such as 50MB".to_owned())
     }
 }
 
-/// The most that `--max-rate` takes: 1 TB a second.
+/// Maximum of `--max-rate`: 1 TB per second.
 pub(crate) const DATA_RATE_MAX: u64 = 1 << 40;
 
-/// Reads a time that is usually shorter than a second, or 0. Any other bare number is refused, since it could be
-/// taken for milliseconds.
+/// Parses a duration that is usually below a second, or 0. Any other bare number is rejected,
+/// because it could be meant in milliseconds.
 ///
 /// # Errors
 ///
@@ -63,12 +64,12 @@ pub(crate) const DATA_RATE_MAX: u64 = 1 << 40;
 pub(crate) fn short_time(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Ok(Duration::ZERO),
-        Ok(_) => Err(format!("write a unit: {text}ms or {text}s")),
+        Ok(_) => Err(format!("add a unit: {text}ms or {text}s")),
         Err(_) => time(text),
     }
 }
 
-/// The same, but not 0.
+/// Like [`short_time`], but rejects 0.
 ///
 /// # Errors
 ///
@@ -80,7 +81,7 @@ pub(crate) fn short_time_above_zero(text: &str) -> Result<Duration, String> {
 }
 
 #[test]
-fn times_have_one_notation_and_short_ones_need_a_unit() {
+fn short_times_need_a_unit() {
     assert_eq!(time("1.5"), Ok(Duration::from_millis(1500)));
     assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
     for text in ["", "0", "-1", "1y", "s", "1e400", "nan"] {
@@ -89,13 +90,13 @@ fn times_have_one_notation_and_short_ones_need_a_unit() {
     assert_eq!(short_time("0.5ms"), Ok(Duration::from_micros(500)));
     assert_eq!(short_time("0"), Ok(Duration::ZERO));
     assert!(short_time_above_zero("0").is_err() && short_time_above_zero("0ms").is_err());
-    assert_eq!(short_time("100"), Err("write a unit: 100ms or 100s".to_owned()));
+    assert_eq!(short_time("100"), Err("add a unit: 100ms or 100s".to_owned()));
 }
 
 #[test]
-fn ranges_are_told_and_rates_need_a_unit() {
-    assert_eq!(time_within(5.0..=600.0)("1m"), Ok(Duration::from_secs(60)));
-    assert_eq!(time_within(5.0..=600.0)("1s"), Err("write a time from 5s to 600s".to_owned()));
+fn range_is_in_the_error_and_rates_need_a_unit() {
+    assert_eq!(time_in_range(5.0..=600.0)("1m"), Ok(Duration::from_secs(60)));
+    assert_eq!(time_in_range(5.0..=600.0)("1s"), Err("write a time from 5s to 600s".to_owned()));
     assert_eq!(time_or_zero("0"), Ok(Duration::ZERO));
     let rate = data_rate(DATA_RATE_MAX);
     assert_eq!(rate("50MB"), Ok(50 << 20));

@@ -1,6 +1,6 @@
-//! Bad input through the real binary: damaged, huge, foreign or missing logs, captures and runs, and
-//! places that cannot be written. Each case says which file (and line), exits with the right code, keeps
-//! what was readable, and never shows a panic.
+//! Bad input for the real binary: damaged, huge, foreign or missing logs, captures and runs, and
+//! unwritable output. Each case reports the file (and line), exits with the right code, keeps what
+//! was readable, and never prints a panic.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails, helpers included")]
 
@@ -12,20 +12,20 @@ use std::{
 };
 
 use howdah_dataset::{
-    Capture, Damage, Disposition, ReadError, ReplayOutcome, Run, RunSettings, RunWriter,
+    Capture, Corruption, Disposition, ReadError, ReplayOutcome, ReplayRun, RunSettings, RunWriter,
 };
 use howdah_traffic::{Event, Kind, Text, Timestamp};
 use tempfile::TempDir;
 
-/// A record of a stderr log, at a millisecond of one second.
-fn line(millis: u32, sql: &str) -> String {
+/// A record of a stderr log, at this millisecond of a fixed second.
+fn stderr_record(millis: u32, sql: &str) -> String {
     format!(
         "2026-11-20 12:43:20.{millis:03} UTC [7] app@shop LOG:  duration: 1.500 ms  statement: {sql}\n"
     )
 }
 
-/// The same in a csvlog.
-fn row(millis: u32, sql: &str) -> String {
+/// The same record in a csvlog.
+fn csv_record(millis: u32, sql: &str) -> String {
     format!(
         "2026-11-20 12:43:20.{millis:03} UTC,\"app\",\"shop\",7,\"[local]\",6b004067.7,{millis},\"idle\",\
          2026-11-20 12:43:20 UTC,3/4,0,LOG,00000,\"duration: 1.500 ms  statement: {sql}\",,,,,,,,,\
@@ -33,8 +33,8 @@ fn row(millis: u32, sql: &str) -> String {
     )
 }
 
-/// The same in a jsonlog.
-fn object(millis: u32, sql: &str) -> String {
+/// The same record in a jsonlog.
+fn json_record(millis: u32, sql: &str) -> String {
     format!(
         "{{\"timestamp\":\"2026-11-20 12:43:20.{millis:03} UTC\",\"user\":\"app\",\"dbname\":\"shop\",\"pid\":7,\
          \"session_id\":\"6b004067.7\",\"error_severity\":\"LOG\",\
@@ -50,7 +50,7 @@ fn write(folder: &TempDir, name: &str, contents: impl AsRef<[u8]>) {
     fs::write(folder.path().join(name), contents).unwrap();
 }
 
-/// The binary in a folder, out of reach of the tester's settings.
+/// Runs the binary in a folder, isolated from the user's settings and environment.
 fn howdah(folder: &Path, words: &[&str]) -> Output {
     run(Command::new(assert_cmd::cargo::cargo_bin!("howdah")).args(words), folder)
 }
@@ -63,31 +63,31 @@ fn run(command: &mut Command, folder: &Path) -> Output {
         }
     }
     let output = command.current_dir(folder).env("HOME", folder).output().unwrap();
-    let said = said(&output);
-    assert!(!said.contains("panicked") && !said.contains("RUST_BACKTRACE"), "{said}");
+    let messages = stderr_text(&output);
+    assert!(!messages.contains("panicked") && !messages.contains("RUST_BACKTRACE"), "{messages}");
     output
 }
 
-fn said(output: &Output) -> String {
+fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Runs what has to fail, and checks what it says.
-fn refused(folder: &TempDir, words: &[&str], code: i32, told: &[&str]) {
+/// Runs a command that must fail, and checks exit code and messages.
+fn assert_fails(folder: &TempDir, words: &[&str], code: i32, expected: &[&str]) {
     let output = howdah(folder.path(), words);
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
-    assert!(output.stdout.is_empty(), "{words:?}: a failure has no data");
-    for told in told {
-        assert!(said.contains(told), "{words:?}: {told:?} is not in: {said}");
+    let messages = stderr_text(&output);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {messages}");
+    assert!(output.stdout.is_empty(), "{words:?}: output on stdout despite the failure");
+    for expected in expected {
+        assert!(messages.contains(expected), "{words:?}: {expected:?} is not in: {messages}");
     }
 }
 
-/// Runs what has to succeed; gives what it said.
-fn done(folder: &TempDir, words: &[&str]) -> String {
+/// Runs a command that must succeed, and returns its stderr.
+fn assert_succeeds(folder: &TempDir, words: &[&str]) -> String {
     let output = howdah(folder.path(), words);
-    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", said(&output));
-    said(&output)
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", stderr_text(&output));
+    stderr_text(&output)
 }
 
 /// The events of the capture `monday`.
@@ -96,14 +96,14 @@ fn events(folder: &TempDir) -> Vec<Event> {
     capture.events().map(Result::unwrap).collect()
 }
 
-/// The SQL of the capture `monday`, the beginning of each.
+/// The first 12 characters of each statement in the capture `monday`.
 fn statements(folder: &TempDir) -> Vec<String> {
     let events = events(folder);
     let texts = events.iter().filter_map(|event| event.action.sql());
     texts.map(|sql| sql.to_str_lossy().chars().take(12).collect()).collect()
 }
 
-/// Bytes without any meaning.
+/// Pseudo-random bytes.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 1_u64;
     std::iter::repeat_with(|| {
@@ -115,63 +115,65 @@ fn noise(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_log_is_named_and_leaves_nothing() {
+fn invalid_log_is_reported_and_leaves_no_capture() {
     let folder = folder();
     write(&folder, "empty.log", "");
     write(&folder, "junk.log", noise(1 << 20));
     write(&folder, "poem.txt", "\nTyger Tyger, burning bright\nIn the forests of the night\n");
-    write(&folder, "server.log", line(1, "select 1"));
+    write(&folder, "server.log", stderr_record(1, "select 1"));
     fs::create_dir(folder.path().join("logs")).unwrap();
     let cases: [(&[&str], i32, &[&str]); 7] = [
         (&["missing.log"], 1, &["missing.log", "No such file"]),
-        (&["logs"], 1, &["logs holds no files"]),
+        (&["logs"], 1, &["logs contains no files"]),
         (&["empty.log"], 1, &["empty.log is empty"]),
         (&["junk.log"], 1, &["junk.log: not text"]),
         (&["poem.txt"], 1, &["poem.txt:2", "Tyger Tyger", "log_line_prefix"]),
         (&["server.log", "--format", "toml"], 2, &["'toml'", "stderr, csv, json"]),
         (&["server.log", "--format", "csv"], 1, &["server.log:1", "not a csvlog record"]),
     ];
-    for (words, code, told) in cases {
+    for (words, code, expected) in cases {
         let words = [&["capture", "import", "-o", "monday"], words].concat();
-        refused(&folder, &words, code, told);
+        assert_fails(&folder, &words, code, expected);
         assert!(!folder.path().join("monday").exists(), "{words:?}");
     }
 }
 
 #[test]
-fn a_wrong_prefix_is_told_with_the_line_that_does_not_fit_and_one_that_would() {
+fn wrong_prefix_is_reported_with_line_and_suggestion() {
     let folder = folder();
-    write(&folder, "server.log", line(1, "select 1") + &line(2, "select 2"));
+    write(&folder, "server.log", stderr_record(1, "select 1") + &stderr_record(2, "select 2"));
     let words = ["capture", "import", "server.log", "-o", "monday", "--prefix", "%m|%u|%d|%c|"];
-    let told =
+    let expected =
         ["server.log:1", "\"%m|%u|%d|%c|\"", "statement: select 1", "\"%m [%p] %q%u@%d \" would"];
-    refused(&folder, &words, 1, &told);
+    assert_fails(&folder, &words, 1, &expected);
 }
 
 #[test]
-fn a_log_cut_mid_record_keeps_what_came_before() {
+fn complete_records_of_truncated_log_are_imported() {
     for (name, record) in [
-        ("server.log", line as fn(u32, &str) -> String),
-        ("server.csv", row),
-        ("server.json", object),
+        ("server.log", stderr_record as fn(u32, &str) -> String),
+        ("server.csv", csv_record),
+        ("server.json", json_record),
     ] {
         let folder = folder();
         let whole = record(1, "select 1") + &record(2, "select 2") + &record(3, "select 3");
         write(&folder, name, &whole[..whole.rfind("select").unwrap() + 3]);
-        let told = done(&folder, &["capture", "import", name, "-o", "monday"]);
+        let expected = assert_succeeds(&folder, &["capture", "import", name, "-o", "monday"]);
         assert_eq!(statements(&folder), ["select 1", "select 2"], "{name}");
-        assert!(told.contains("records cut short: 1"), "{told}");
-        assert!(told.contains(&format!("{name}:3")), "{told}");
+        assert!(expected.contains("records cut short: 1"), "{expected}");
+        assert!(expected.contains(&format!("{name}:3")), "{expected}");
     }
 }
 
-/// The kernel counts what a process may hold of its own (`RLIMIT_DATA`), reserved or touched: more than
-/// what is ever resident.
+/// The limit of a process's private memory (`RLIMIT_DATA`), which counts reserved memory as well as
+/// resident.
 const DATA_KILOBYTES_MAX: u32 = 600 << 10;
 
 #[test]
-fn a_line_of_100_megabytes_is_an_event_and_600_megabytes_are_enough() {
-    for (name, record) in [("server.log", line as fn(u32, &str) -> String), ("server.csv", row)] {
+fn line_of_100_mb_is_imported_within_600_mb() {
+    for (name, record) in
+        [("server.log", stderr_record as fn(u32, &str) -> String), ("server.csv", csv_record)]
+    {
         let folder = folder();
         let mut file = BufWriter::new(File::create(folder.path().join(name)).unwrap());
         let long = record(2, "select 'LONG'");
@@ -182,49 +184,55 @@ fn a_line_of_100_megabytes_is_an_event_and_600_megabytes_are_enough() {
         }
         write!(file, "{after}{}", record(3, "select 3")).unwrap();
         file.flush().unwrap();
-        let output = within_memory(folder.path(), &["capture", "import", name, "-o", "monday"]);
-        assert_eq!(output.status.code(), Some(0), "{name}: {}", said(&output));
+        let output =
+            run_with_memory_limit(folder.path(), &["capture", "import", name, "-o", "monday"]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr_text(&output));
         let events = events(&folder);
         let lengths: Vec<_> =
             events.iter().filter_map(|event| event.action.sql()).map(Text::len).collect();
         assert_eq!(lengths, [8, 100_000_009, 8], "{name}");
-        let output = within_memory(folder.path(), &["capture", "cat", "monday"]);
-        assert_eq!(output.status.code(), Some(0), "{name}: {}", said(&output));
+        let output = run_with_memory_limit(folder.path(), &["capture", "cat", "monday"]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr_text(&output));
         assert_eq!(output.stdout.split(|byte| *byte == b'\n').count(), 6, "{name}");
     }
 }
 
 #[test]
-fn a_line_of_100_megabytes_that_is_no_record_is_counted() {
+fn invalid_line_of_100_mb_is_counted() {
     let folder = folder();
     let mut file = BufWriter::new(File::create(folder.path().join("server.log")).unwrap());
-    file.write_all(line(1, "select 1").as_bytes()).unwrap();
+    file.write_all(stderr_record(1, "select 1").as_bytes()).unwrap();
     for _ in 0..1000 {
         file.write_all(&[b'x'; 100_000]).unwrap();
     }
-    write!(file, "\n{}", line(3, "select 3")).unwrap();
+    write!(file, "\n{}", stderr_record(3, "select 3")).unwrap();
     file.flush().unwrap();
-    let output = within_memory(folder.path(), &["capture", "import", "server.log", "-o", "monday"]);
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(0), "{told}");
-    assert!(told.contains("lines that are no log record: 1"), "{told}");
-    assert!(told.contains("server.log:2: xxx"), "{told}");
+    let output =
+        run_with_memory_limit(folder.path(), &["capture", "import", "server.log", "-o", "monday"]);
+    let expected = stderr_text(&output);
+    assert_eq!(output.status.code(), Some(0), "{expected}");
+    assert!(expected.contains("lines that are not log records: 1"), "{expected}");
+    assert!(expected.contains("server.log:2: xxx"), "{expected}");
     assert_eq!(statements(&folder), ["select 1", "select 3"]);
 }
 
-fn within_memory(folder: &Path, words: &[&str]) -> Output {
+fn run_with_memory_limit(folder: &Path, words: &[&str]) -> Output {
     let script = format!(r#"ulimit -d {DATA_KILOBYTES_MAX} && exec "$0" "$@""#);
     let howdah = assert_cmd::cargo::cargo_bin!("howdah");
     run(Command::new("sh").args(["-c", &script]).arg(howdah).args(words), folder)
 }
 
 #[test]
-fn mixed_encodings_are_shown_as_well_as_can_be_and_kept_as_they_are() {
+fn mixed_encodings_are_kept_and_shown_lossily() {
     let folder = folder();
-    let mut log = line(1, "select 'café'").into_bytes();
-    log.extend(line(2, "select 'caf?'").bytes().map(|byte| if byte == b'?' { 0xe9 } else { byte }));
+    let mut log = stderr_record(1, "select 'café'").into_bytes();
+    log.extend(
+        stderr_record(2, "select 'caf?'")
+            .bytes()
+            .map(|byte| if byte == b'?' { 0xe9 } else { byte }),
+    );
     write(&folder, "server.log", log);
-    done(&folder, &["capture", "import", "server.log", "-o", "monday"]);
+    assert_succeeds(&folder, &["capture", "import", "server.log", "-o", "monday"]);
     let output = howdah(folder.path(), &["capture", "cat", "monday", "--format", "ndjson"]);
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -238,35 +246,40 @@ fn mixed_encodings_are_shown_as_well_as_can_be_and_kept_as_they_are() {
 }
 
 #[test]
-fn places_that_cannot_be_written_are_named() {
+fn unwritable_output_is_reported() {
     let folder = folder();
-    write(&folder, "server.log", line(1, "select 1"));
+    write(&folder, "server.log", stderr_record(1, "select 1"));
     write(&folder, "file", "");
     fs::create_dir(folder.path().join("mine")).unwrap();
     write(&folder, "mine/notes.txt", "keep me");
     let import = ["capture", "import", "server.log", "-o"];
     let to = |place: &'static str| [&import[..], &[place, "--force"]].concat();
-    refused(&folder, &to("file"), 1, &["cannot write the capture", "file is not a folder"]);
-    refused(&folder, &to("file/monday"), 1, &["cannot write file/monday", "Not a directory"]);
-    refused(&folder, &to("/proc/monday"), 1, &["cannot write /proc/monday"]);
-    refused(&folder, &to("mine"), 1, &["mine is not empty and holds no capture", "left alone"]);
+    assert_fails(&folder, &to("file"), 1, &["cannot write the capture", "file is not a folder"]);
+    assert_fails(&folder, &to("file/monday"), 1, &["cannot write file/monday", "Not a directory"]);
+    assert_fails(&folder, &to("/proc/monday"), 1, &["cannot write /proc/monday"]);
+    assert_fails(
+        &folder,
+        &to("mine"),
+        1,
+        &["mine is not empty and contains no capture", "left unchanged"],
+    );
     assert_eq!(fs::read(folder.path().join("mine/notes.txt")).unwrap(), b"keep me");
 
-    done(&folder, &[&import[..], &["monday"]].concat());
-    refused(
+    assert_succeeds(&folder, &[&import[..], &["monday"]].concat());
+    assert_fails(
         &folder,
         &[&import[..], &["monday"]].concat(),
         1,
-        &["monday already holds", "hint: --force"],
+        &["monday already contains", "hint: use --force"],
     );
     write_run(&folder.path().join("tuesday"));
-    refused(&folder, &to("tuesday"), 1, &["tuesday holds a run, not a capture"]);
-    assert!(Run::open(&folder.path().join("tuesday")).is_ok());
+    assert_fails(&folder, &to("tuesday"), 1, &["tuesday contains a run, not a capture"]);
+    assert!(ReplayRun::open(&folder.path().join("tuesday")).is_ok());
 }
 
-/// A small file system that only the script's own processes see, and that is gone when they are.
+/// The small file system is mounted in a private namespace, so it disappears with the script.
 #[test]
-fn a_full_disk_keeps_the_files_that_were_finished() {
+fn finished_files_survive_full_disk() {
     let folder = folder();
     let mut log = BufWriter::new(File::create(folder.path().join("server.log")).unwrap());
     let mut state = 1_u64;
@@ -274,7 +287,7 @@ fn a_full_disk_keeps_the_files_that_were_finished() {
     for number in 0..264_000_u32 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let sql = format!("select '{:x}'", state >> 16);
-        log.write_all(line(number / 1000, &sql).as_bytes()).unwrap();
+        log.write_all(stderr_record(number / 1000, &sql).as_bytes()).unwrap();
     }
     log.flush().unwrap();
     fs::create_dir(folder.path().join("disk")).unwrap();
@@ -287,18 +300,18 @@ fn a_full_disk_keeps_the_files_that_were_finished() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]).arg(howdah);
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root may mount a small disk");
+        eprintln!("SKIPPED: only root can mount a tmpfs");
         return;
     }
     let output = run(&mut command, folder.path());
-    if output.status.code() == Some(77) || said(&output).contains("unshare failed") {
-        eprintln!("skipped: this machine lets nobody mount: {}", said(&output));
+    if output.status.code() == Some(77) || stderr_text(&output).contains("unshare failed") {
+        eprintln!("SKIPPED: cannot mount a tmpfs: {}", stderr_text(&output));
         return;
     }
-    let (told, shown) = (said(&output), String::from_utf8(output.stdout).unwrap());
-    assert!(told.contains("no room to write disk/monday/events-000002.parquet"), "{told}");
-    assert!(told.contains("1 finished files are kept"), "{told}");
-    assert!(told.contains("hint: ") && told.contains("free some space"), "{told}");
+    let (expected, shown) = (stderr_text(&output), String::from_utf8(output.stdout).unwrap());
+    assert!(expected.contains("no room to write disk/monday/events-000002.parquet"), "{expected}");
+    assert!(expected.contains("1 finished files are kept"), "{expected}");
+    assert!(expected.contains("hint: ") && expected.contains("free some space"), "{expected}");
     assert!(shown.starts_with("exit 1\n"), "{shown}");
     assert!(
         shown.contains("\"events\": 131072") && shown.contains("\"finished\": false"),
@@ -307,7 +320,7 @@ fn a_full_disk_keeps_the_files_that_were_finished() {
     assert!(shown.ends_with("}\ncapture.json\nevents-000001.parquet\n"), "{shown}");
 }
 
-/// A run of one outcome.
+/// Writes a run with one outcome.
 fn write_run(dir: &Path) {
     let settings = RunSettings {
         capture: "monday".to_owned(),
@@ -340,18 +353,18 @@ fn write_run(dir: &Path) {
 }
 
 /// A folder with the capture `monday`, the run `tuesday`, and a folder that is neither.
-fn datasets() -> TempDir {
+fn write_datasets() -> TempDir {
     let folder = folder();
-    write(&folder, "server.log", line(1, "select 1") + &line(2, "select 2"));
-    done(&folder, &["capture", "import", "server.log", "-o", "monday"]);
+    write(&folder, "server.log", stderr_record(1, "select 1") + &stderr_record(2, "select 2"));
+    assert_succeeds(&folder, &["capture", "import", "server.log", "-o", "monday"]);
     write_run(&folder.path().join("tuesday"));
     fs::create_dir(folder.path().join("neither")).unwrap();
     folder
 }
 
-/// Every command that reads a capture, of one that is `dir`. Nobody listens at the target: a capture that
-/// cannot be read is told before anybody is called.
-fn readers(dir: &str) -> [Vec<&str>; 3] {
+/// Every command that reads a capture, for the capture `dir`. The target does not exist: an invalid
+/// capture is reported before connecting.
+fn commands_reading(dir: &str) -> [Vec<&str>; 3] {
     [
         vec!["capture", "info", dir],
         vec!["capture", "cat", dir],
@@ -360,36 +373,46 @@ fn readers(dir: &str) -> [Vec<&str>; 3] {
 }
 
 #[test]
-fn what_is_no_capture_is_said_by_all_who_read_one() {
-    let folder = datasets();
-    for words in readers("neither") {
-        refused(&folder, &words, 1, &["neither is not a capture", "hint: `howdah capture import"]);
+fn invalid_capture_is_reported_by_every_command() {
+    let folder = write_datasets();
+    for words in commands_reading("neither") {
+        assert_fails(
+            &folder,
+            &words,
+            1,
+            &["neither is not a capture", "hint: `howdah capture import"],
+        );
     }
-    for words in readers("tuesday") {
-        refused(&folder, &words, 1, &["tuesday is a run, not a capture"]);
+    for words in commands_reading("tuesday") {
+        assert_fails(&folder, &words, 1, &["tuesday is a run, not a capture"]);
     }
-    for words in &readers("wednesday")[..2] {
-        refused(&folder, words, 1, &["wednesday does not exist", "hint: `howdah capture import"]);
+    for words in &commands_reading("wednesday")[..2] {
+        assert_fails(
+            &folder,
+            words,
+            1,
+            &["wednesday does not exist", "hint: `howdah capture import"],
+        );
     }
 }
 
 #[test]
-fn what_is_no_run_is_said_by_compare() {
-    let folder = datasets();
-    for (dir, told) in [
+fn invalid_run_is_reported_by_compare() {
+    let folder = write_datasets();
+    for (dir, expected) in [
         ("neither", "neither is not a run: there is no run.json"),
         ("monday", "monday is a capture, not a run"),
         ("wednesday", "wednesday does not exist"),
         ("server.log", "server.log is not a run"),
     ] {
-        refused(&folder, &["compare", dir, "tuesday"], 1, &[told, "hint: "]);
-        refused(&folder, &["compare", "tuesday", dir], 1, &[told, "hint: "]);
+        assert_fails(&folder, &["compare", dir, "tuesday"], 1, &[expected, "hint: "]);
+        assert_fails(&folder, &["compare", "tuesday", dir], 1, &[expected, "hint: "]);
     }
 }
 
 #[test]
-fn a_newer_format_is_said_so() {
-    let folder = datasets();
+fn newer_format_version_is_reported() {
+    let folder = write_datasets();
     for (manifest, version) in [("monday/capture.json", 4), ("tuesday/run.json", 2)] {
         let path = folder.path().join(manifest);
         let text = fs::read_to_string(&path).unwrap();
@@ -397,79 +420,78 @@ fn a_newer_format_is_said_so() {
         assert!(text.contains(&present));
         fs::write(&path, text.replace(&present, "\"version\": 9, \"novel\": true,")).unwrap();
     }
-    let told = "format version 9; this howdah reads up to version";
-    for words in readers("monday") {
-        refused(&folder, &words, 1, &["monday/capture.json", told]);
+    let expected = "format version 9; this howdah reads up to version";
+    for words in commands_reading("monday") {
+        assert_fails(&folder, &words, 1, &["monday/capture.json", expected]);
     }
-    refused(&folder, &["compare", "tuesday", "tuesday"], 1, &["tuesday/run.json", told]);
+    assert_fails(&folder, &["compare", "tuesday", "tuesday"], 1, &["tuesday/run.json", expected]);
 }
 
-/// Makes a damaged file of a sound one.
+/// Damages the content of a file.
 type Damaging = fn(&[u8]) -> Vec<u8>;
 
 #[test]
-fn damaged_files_are_named() {
+fn damaged_files_are_reported() {
     let damages: [Damaging; 4] = [
         |bytes| bytes[..bytes.len() / 2].to_vec(),
         |_| Vec::new(),
         |bytes| noise(bytes.len()),
-        // The length of the footer.
+        // A wrong length of the footer.
         |bytes| [&bytes[..bytes.len() - 8], &[0xff; 4], b"PAR1"].concat(),
     ];
     for damage in damages {
-        let folder = datasets();
+        let folder = write_datasets();
         for name in ["monday/events-000001.parquet", "tuesday/outcomes-000001.parquet"] {
             let path = folder.path().join(name);
             fs::write(&path, damage(&fs::read(&path).unwrap())).unwrap();
         }
-        for words in readers("monday") {
-            refused(&folder, &words, 1, &["monday/events-000001.parquet is damaged"]);
+        for words in commands_reading("monday") {
+            assert_fails(&folder, &words, 1, &["monday/events-000001.parquet is damaged"]);
         }
-        let told = ["tuesday/outcomes-000001.parquet is damaged"];
-        refused(&folder, &["compare", "tuesday", "tuesday"], 1, &told);
+        let expected = ["tuesday/outcomes-000001.parquet is damaged"];
+        assert_fails(&folder, &["compare", "tuesday", "tuesday"], 1, &expected);
     }
 }
 
 #[test]
-fn a_damaged_manifest_or_a_missing_file_is_named() {
-    let folder = datasets();
+fn damaged_manifest_or_missing_file_is_reported() {
+    let folder = write_datasets();
     let manifest = folder.path().join("monday/capture.json");
     let whole = fs::read_to_string(&manifest).unwrap();
     fs::write(&manifest, &whole[..whole.len() / 2]).unwrap();
-    for words in readers("monday") {
-        refused(&folder, &words, 1, &["monday/capture.json is damaged", " line "]);
+    for words in commands_reading("monday") {
+        assert_fails(&folder, &words, 1, &["monday/capture.json is damaged", " line "]);
     }
     fs::write(&manifest, &whole).unwrap();
     fs::remove_file(folder.path().join("monday/events-000001.parquet")).unwrap();
-    for words in readers("monday") {
-        refused(&folder, &words, 1, &["monday/events-000001.parquet", "the file is missing"]);
+    for words in commands_reading("monday") {
+        assert_fails(&folder, &words, 1, &["monday/events-000001.parquet", "the file is missing"]);
     }
 }
 
-/// The Parquet decoder panics on some files; the panic was printed above the error, as if howdah itself
-/// had failed.
+/// The Parquet decoder panics on some files. The panic message used to be printed above the error.
 #[test]
-fn a_panic_of_the_parquet_decoder_is_an_error_about_the_file() {
-    let folder = datasets();
+fn parquet_decoder_panic_is_reported_as_damaged_file() {
+    let folder = write_datasets();
     let path = folder.path().join("monday/events-000001.parquet");
     let sound = fs::read(&path).unwrap();
     let footer_bytes = u32::from_le_bytes(sound[sound.len() - 8..][..4].try_into().unwrap());
     let footer = sound.len() - 8 - footer_bytes as usize;
-    // The lowest bit of a number in the footer is its sign.
+    // The lowest bit of a zigzag-encoded number in the footer is its sign.
     let gives_up = (footer..sound.len() - 8).any(|at| {
         let mut bytes = sound.clone();
         bytes[at] ^= 1;
         fs::write(&path, bytes).unwrap();
         let opened = Capture::open(&folder.path().join("monday"));
         let read = opened.and_then(|capture| capture.events().collect::<Result<Vec<_>, _>>());
-        matches!(read, Err(ReadError::Damaged { source: Damage::Decoder { .. }, .. }))
+        matches!(read, Err(ReadError::Damaged { source: Corruption::Decoder { .. }, .. }))
     });
-    assert!(gives_up, "the decoder has learnt to refuse what it panicked on");
+    assert!(gives_up, "the decoder no longer panics on any of these files");
     let output = howdah(folder.path(), &["capture", "cat", "monday"]);
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let expected = stderr_text(&output);
+    assert_eq!(output.status.code(), Some(1), "{expected}");
     assert!(
-        told.contains("monday/events-000001.parquet is damaged: the decoder gave up"),
-        "{told}"
+        expected.contains("monday/events-000001.parquet is damaged: the decoder failed"),
+        "{expected}"
     );
 }

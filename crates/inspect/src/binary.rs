@@ -1,7 +1,8 @@
-//! The server's binary: its build id, its exported names, and where they lie in a running process.
+//! The server's binary: its build id, its exported symbols, and their addresses in a running
+//! process.
 //!
-//! Distributions strip their servers, which takes `.symtab` and debug information away; `.dynsym`
-//! stays, because extensions are linked against it, and names every function and variable that an
+//! Distributions strip their servers, which removes `.symtab` and debug information. `.dynsym`
+//! stays, because extensions are linked against it; it names every function and variable an
 //! extension may use.
 
 use std::{collections::HashMap, fmt, fs::File, path::Path};
@@ -16,32 +17,33 @@ use object::{
 };
 
 use crate::{
-    error::{BinaryError, Error},
-    markers::{UsdtProbe, markers},
-    process::Process,
+    error::{BinaryError, InspectError},
+    process::OsProcess,
+    usdt::{UsdtProbe, parse_usdt_probes},
 };
 
-/// The binary that a process runs, and where it is mapped there.
+/// The binary of a process, and where it is mapped.
 #[derive(Clone, Debug)]
 pub struct Binary {
     build_id: Option<BuildId>,
-    /// Virtual addresses as the file has them.
+    /// Virtual addresses, as in the file.
     symbols: HashMap<Box<str>, u64>,
-    /// What to add to an address of the file.
+    /// Difference between an address in the process and in the file.
     bias: u64,
-    segments: Box<[Segment]>,
+    segments: Box<[LoadSegment]>,
     markers: Box<[UsdtProbe]>,
 }
 
-/// A part of the file that is mapped.
+/// A part of the file that is mapped into memory.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct LoadSegment {
     address: u64,
     offset: u64,
     bytes: u64,
 }
 
-/// What the linker computed from the binary's contents: equal ids are equal binaries. Printed as hex.
+/// A hash of the binary's contents by the linker: equal ids mean equal binaries. Displayed in
+/// hexadecimal.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct BuildId(Box<[u8]>);
 
@@ -50,14 +52,15 @@ impl Binary {
     ///
     /// # Errors
     ///
-    /// It cannot be read, is not ELF for x86-64, or is not mapped (a process that is ending).
-    pub fn of(process: Process) -> Result<Self, Error> {
+    /// It cannot be read, is not ELF for x86-64, or is not mapped because the process is exiting.
+    pub fn for_process(process: OsProcess) -> Result<Self, InspectError> {
         let path = process.executable();
         let read = |source| BinaryError::Read { path: path.clone(), source };
-        // Of ten megabytes one is needed: names, notes and the headers that lead there.
+        // Only about one of ten megabytes is needed: names, notes and the headers that lead to
+        // them.
         let file = ReadCache::new(File::open(&path).map_err(read)?);
         let not_elf = |source| BinaryError::NotElf { path: path.clone(), source };
-        let elf = understood(&file, &path)?;
+        let elf = parse_elf(&file, &path)?;
         let base =
             process.executable_base()?.ok_or(BinaryError::NotMapped { pid: process.pid() })?;
         let first = elf.segments().find(|segment| segment.file_range().0 == 0);
@@ -67,30 +70,28 @@ impl Binary {
                 first.map_or(0, |segment| segment.address() & !(segment.align().max(1) - 1)),
             ),
         };
-        let symbols = exported(&elf).map_err(not_elf)?;
+        let symbols = exported_symbols(&elf).map_err(not_elf)?;
         let build_id = elf.build_id().ok().flatten().map(|id| BuildId(id.into()));
         let segments = elf.segments().map(|segment| {
             let (offset, bytes) = segment.file_range();
-            Segment { address: segment.address(), offset, bytes }
+            LoadSegment { address: segment.address(), offset, bytes }
         });
         let segments = segments.collect();
-        let markers = markers(&elf, "postgresql").into();
+        let markers = parse_usdt_probes(&elf, "postgresql").into();
         Ok(Self { build_id, symbols, bias, segments, markers })
     }
 
-    /// Its build id, where the linker wrote one.
-    #[must_use]
+    /// Its build id, if the linker wrote one.
     pub fn build_id(&self) -> Option<&BuildId> {
         self.build_id.as_ref()
     }
 
     /// Whether it exports `symbol`.
-    #[must_use]
     pub fn exports(&self, symbol: &str) -> bool {
         self.symbols.contains_key(symbol)
     }
 
-    /// Where `symbol` lies in the process.
+    /// The address of `symbol` in the process.
     ///
     /// # Errors
     ///
@@ -100,9 +101,8 @@ impl Binary {
         Ok(address.wrapping_add(self.bias))
     }
 
-    /// Where a variable or an instruction lies in the file, given its address as the file numbers them.
-    /// What the file does not hold, because it begins as zeros, is nowhere.
-    #[must_use]
+    /// The file offset of an address that is given as in the file. `None` for addresses that the
+    /// file does not hold, such as zero-initialised variables.
     pub fn file_offset(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {
             let inside = address.checked_sub(segment.address)?;
@@ -110,7 +110,7 @@ impl Binary {
         })
     }
 
-    /// The address of `symbol` as the file numbers them.
+    /// The address of `symbol`, as in the file.
     ///
     /// # Errors
     ///
@@ -119,28 +119,25 @@ impl Binary {
         self.symbols.get(symbol).copied().ok_or(BinaryError::NoSymbol { symbol })
     }
 
-    /// Where the address that the file numbers so lies in the process.
-    #[must_use]
-    pub fn mapped(&self, address: u64) -> u64 {
+    /// The address in the process of an address that is given as in the file.
+    pub fn mapped_address(&self, address: u64) -> u64 {
         address.wrapping_add(self.bias)
     }
 
-    /// Where a variable of any name lies in the process, if the binary exports it.
-    #[must_use]
-    pub fn find(&self, symbol: &str) -> Option<u64> {
-        self.symbols.get(symbol).map(|address| self.mapped(*address))
+    /// The address of `symbol` in the process, if the binary exports it.
+    pub fn find_address(&self, symbol: &str) -> Option<u64> {
+        self.symbols.get(symbol).map(|address| self.mapped_address(*address))
     }
 
-    /// The markers it was built with, place by place.
-    #[must_use]
-    pub fn markers(&self) -> &[UsdtProbe] {
+    /// The sites of the USDT probes it was built with.
+    pub fn usdt_probes(&self) -> &[UsdtProbe] {
         &self.markers
     }
 }
 
-/// The names that the file defines for others, and their addresses. All names are read at once, which the
-/// library would do one by one.
-fn exported<'data>(
+/// The exported symbols and their addresses. All names are read at once; the library would read
+/// them one by one.
+fn exported_symbols<'data>(
     elf: &ElfFile64<'data, Endianness, impl ReadRef<'data>>,
 ) -> object::Result<HashMap<Box<str>, u64>> {
     let table = elf.elf_dynamic_symbol_table();
@@ -155,8 +152,8 @@ fn exported<'data>(
     Ok(named.collect())
 }
 
-/// The file, if it is one of this machine's kind.
-fn understood<'data, R: ReadRef<'data>>(
+/// Parses the file, if it is ELF for x86-64.
+fn parse_elf<'data, R: ReadRef<'data>>(
     data: R,
     path: &Path,
 ) -> Result<ElfFile64<'data, Endianness, R>, BinaryError> {
@@ -191,7 +188,7 @@ impl fmt::Debug for BuildId {
 mod tests {
     use super::*;
 
-    /// The header of an executable: class (1: 32 bits, 2: 64), byte order (1: little) and machine.
+    /// An ELF header: class (1: 32 bits, 2: 64), byte order (1: little) and machine.
     fn header(class: u8, order: u8, machine: u16) -> Vec<u8> {
         let mut bytes = vec![0x7f, b'E', b'L', b'F', class, order, 1, 0];
         bytes.resize(16, 0);
@@ -206,43 +203,47 @@ mod tests {
         bytes
     }
 
-    fn refusal(data: &[u8]) -> String {
-        match understood(data, Path::new("/proc/7/exe")) {
-            Ok(_) => "understood".to_owned(),
+    fn parse_error(data: &[u8]) -> String {
+        match parse_elf(data, Path::new("/proc/7/exe")) {
+            Ok(_) => "parsed".to_owned(),
             Err(error) => error.to_string(),
         }
     }
 
     #[test]
-    fn binaries_of_other_machines_are_refused_by_name() {
+    fn binaries_of_other_architectures_are_rejected() {
         const I386: u16 = 3;
         const POWER: u16 = 21;
         const X86_64: u16 = 62;
         const ARM_64: u16 = 183;
-        let only = "only x86-64 can be looked at from outside";
+        let only = "only x86-64 is supported";
         for (data, found) in [
             (header(1, 1, I386), "32 bits"),
             (header(2, 1, ARM_64), "Aarch64"),
             (header(2, 2, POWER), "PowerPc64"),
         ] {
             let expected = format!("the server's binary is built for {found}; {only}");
-            assert_eq!(refusal(&data), expected);
+            assert_eq!(parse_error(&data), expected);
         }
-        assert!(understood(&*header(2, 1, X86_64), Path::new("/proc/7/exe")).is_ok());
+        assert!(parse_elf(&*header(2, 1, X86_64), Path::new("/proc/7/exe")).is_ok());
     }
 
     #[test]
-    fn what_is_no_binary_or_cut_off_is_refused() {
+    fn non_elf_and_truncated_files_are_rejected() {
         let whole = header(2, 1, 62);
         for data in [
-            &b"#!/bin/sh\n# a script, and long enough to be looked at as something else"[..],
+            &b"#!/bin/sh\n# a script that is long enough to pass as another file type"[..],
             b"",
             b"\x7fELF",
         ] {
-            assert!(refusal(data).contains("is not an ELF file"), "{}", refusal(data));
+            assert!(
+                parse_error(data).contains("is not a readable ELF file"),
+                "{}",
+                parse_error(data)
+            );
         }
         for end in 0..whole.len() {
-            assert!(understood(&whole[..end], Path::new("/proc/7/exe")).is_err());
+            assert!(parse_elf(&whole[..end], Path::new("/proc/7/exe")).is_err());
         }
     }
 }

@@ -1,58 +1,58 @@
-//! The buffer map: which page of which relation is in each of the server's buffers, how much it was
-//! used, and whether it is dirty.
+//! The buffer map: the page in each of the server's buffers, its usage count, and whether it is
+//! dirty.
 //!
-//! One descriptor has 64 bytes, in an array that the exported `BufferDescriptors` points to:
+//! A descriptor has 64 bytes, in the array that the exported `BufferDescriptors` points to:
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 0–19 | tag: tablespace, database, relation file number, fork, block, each 4 bytes |
-//! | 20–23 | the buffer's own number, by which the layout is checked |
-//! | 24–27 | state: 18 bits of pins, 4 of usage count, flags from bit 22 on |
+//! | 20–23 | the buffer's own number, used to check the layout |
+//! | 24–27 | state: 18 bits of pins, 4 of usage count, flags from bit 22 |
 //!
-//! Source: `BufferDesc` and `BM_*` in `buf_internals.h`, the same in 14 to 18 (padded to a cache line by
-//! `BUFFERDESC_PAD_TO_SIZE`).
+//! Source: `BufferDesc` and `BM_*` in `buf_internals.h`, identical in 14 to 18 (padded to a cache
+//! line by `BUFFERDESC_PAD_TO_SIZE`).
 //!
-//! Cost: one copy of 64 bytes a buffer, in pieces of 1 MiB, a large array by two threads; no lock is taken
-//! and the server does not notice. A buffer that changes hands while it is copied may show the old page
-//! with the new state, as any reader without the header's lock sees it; what is left of it then is a page
-//! that was there a moment ago.
+//! Cost: one copy of 64 bytes per buffer, in chunks of 1 MiB, by two threads for a large array. No
+//! lock is taken and the server does not notice. A buffer that is replaced during the copy may show
+//! the old page with the new state, as for any reader that does not hold the header lock; the page
+//! was in the buffer a moment ago.
 
 use std::{ops::Range, panic::resume_unwind, thread, vec};
 
 use crate::{
-    error::{Error, LayoutError},
-    memory::Memory,
-    server::Server,
+    error::{InspectError, LayoutError},
+    memory::ProcessMemory,
+    server::RunningServer,
 };
 
 /// The array of buffer descriptors of a running server.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferMap {
-    memory: Memory,
+    memory: ProcessMemory,
     descriptors: u64,
     count: u32,
 }
 
-/// A buffer that holds a page.
+/// The descriptor of a buffer that holds a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Buffer {
+pub struct BufferDesc {
     /// `pg_tablespace.oid`.
     pub tablespace: u32,
     /// `pg_database.oid`, 0 for the shared catalogs.
     pub database: u32,
     /// `pg_relation_filenode()` of the relation.
     pub filenode: u32,
-    /// Which of its forks.
+    /// The fork of the relation.
     pub fork: Fork,
-    /// Which page of the fork, from 0 on.
+    /// Block number in the fork, from 0.
     pub block: u32,
-    /// How often the clock sweep has to pass before it takes the buffer: 0 to 5.
+    /// Usage count, 0 to 5: how often the clock sweep passes the buffer before evicting it.
     pub usage: u8,
-    /// Changed since it was read or written.
+    /// The page was changed since it was read or written.
     pub is_dirty: bool,
-    /// Belongs to a logged relation: it survives a crash.
+    /// The relation is logged, so its pages survive a crash.
     pub is_permanent: bool,
-    /// In use by some backend.
+    /// A backend has the buffer pinned.
     pub is_pinned: bool,
 }
 
@@ -65,44 +65,43 @@ pub enum Fork {
     FreeSpaceMap,
     /// Its visibility map.
     VisibilityMap,
-    /// What an unlogged relation is reset to.
+    /// The initial contents of an unlogged relation, restored after a crash.
     Init,
 }
 
-/// The buffers that hold pages, in the order of the array.
+/// Iterator over the buffers that hold pages, in array order.
 #[derive(Debug)]
-pub struct Buffers {
-    first: vec::IntoIter<Buffer>,
-    second: vec::IntoIter<Buffer>,
-    unfinished: u32,
+pub struct BufferDescIter {
+    first: vec::IntoIter<BufferDesc>,
+    second: vec::IntoIter<BufferDesc>,
+    in_transition: u32,
 }
 
 impl BufferMap {
-    pub(crate) fn of(server: &Server) -> Result<Self, Error> {
+    pub(crate) fn for_server(server: &RunningServer) -> Result<Self, InspectError> {
         let memory = server.memory();
         let descriptors = memory.pointer(server.binary().address("BufferDescriptors")?)?;
         let count = server.buffer_count()?;
         let map = Self { memory, descriptors, count };
-        // The first and the last one tell at once whether size and place are right.
+        // The first and the last descriptor show whether size and address are right.
         for index in [0, count - 1] {
             let bytes: [u8; DESCRIPTOR_BYTES] = memory.bytes(map.address(index))?;
-            Descriptor(&bytes).check(index)?;
+            RawBufferDesc(&bytes).check_number(index)?;
         }
         Ok(map)
     }
 
-    /// How many buffers there are: `shared_buffers` in pages.
-    #[must_use]
+    /// Number of buffers: `shared_buffers` in pages.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Copies the array and gives the buffers that hold pages.
+    /// Copies the array and returns the buffers that hold pages.
     ///
     /// # Errors
     ///
-    /// The server ended, or a descriptor does not carry its own number.
-    pub fn read(&self) -> Result<Buffers, Error> {
+    /// The server stopped, or a descriptor does not carry its own number.
+    pub fn read(&self) -> Result<BufferDescIter, InspectError> {
         if self.count < PARALLEL_BUFFERS {
             return self.read_range(0..self.count);
         }
@@ -112,31 +111,35 @@ impl BufferMap {
             let first = self.read_range(0..middle);
             (first, second.join().unwrap_or_else(|panic| resume_unwind(panic)))
         });
-        Ok(first?.followed_by(second?))
+        Ok(first?.append(second?))
     }
 
-    fn read_range(&self, range: Range<u32>) -> Result<Buffers, Error> {
+    fn read_range(&self, range: Range<u32>) -> Result<BufferDescIter, InspectError> {
         let length = range.len();
-        let mut piece = vec![0; DESCRIPTOR_BYTES * length.min(PIECE_BUFFERS as usize)];
+        let mut piece = vec![0; DESCRIPTOR_BYTES * length.min(CHUNK_BUFFERS as usize)];
         let mut buffers = Vec::with_capacity(length);
         let mut unfinished = 0;
         let mut first = range.start;
         while first < range.end {
-            let count = PIECE_BUFFERS.min(range.end - first);
+            let count = CHUNK_BUFFERS.min(range.end - first);
             let bytes = &mut piece[..DESCRIPTOR_BYTES * count as usize];
             self.memory.read(self.address(first), bytes)?;
             for (descriptor, index) in bytes.chunks_exact(DESCRIPTOR_BYTES).zip(first..) {
-                let descriptor = Descriptor(descriptor);
-                descriptor.check(index)?;
-                match descriptor.buffer() {
-                    Page::Held(buffer) => buffers.push(buffer),
-                    Page::None => {}
-                    Page::Unfinished => unfinished += 1,
+                let descriptor = RawBufferDesc(descriptor);
+                descriptor.check_number(index)?;
+                match descriptor.content() {
+                    BufferContent::Page(buffer) => buffers.push(buffer),
+                    BufferContent::Empty => {}
+                    BufferContent::InTransition => unfinished += 1,
                 }
             }
             first += count;
         }
-        Ok(Buffers { first: buffers.into_iter(), second: Vec::new().into_iter(), unfinished })
+        Ok(BufferDescIter {
+            first: buffers.into_iter(),
+            second: Vec::new().into_iter(),
+            in_transition: unfinished,
+        })
     }
 
     fn address(&self, index: u32) -> u64 {
@@ -144,23 +147,26 @@ impl BufferMap {
     }
 }
 
-impl Buffers {
-    /// Buffers left out because they were just being filled, or changed while they were copied.
-    #[must_use]
+impl BufferDescIter {
+    /// Buffers left out because they were being filled or changed during the copy.
     pub fn unfinished(&self) -> u32 {
-        self.unfinished
+        self.in_transition
     }
 
-    /// These, which are all in their first part, and then those.
-    fn followed_by(self, those: Self) -> Self {
-        Self { second: those.first, unfinished: self.unfinished + those.unfinished, ..self }
+    /// Appends `those`. All of `self` is still in its first part.
+    fn append(self, those: Self) -> Self {
+        Self {
+            second: those.first,
+            in_transition: self.in_transition + those.in_transition,
+            ..self
+        }
     }
 }
 
-impl Iterator for Buffers {
-    type Item = Buffer;
+impl Iterator for BufferDescIter {
+    type Item = BufferDesc;
 
-    fn next(&mut self) -> Option<Buffer> {
+    fn next(&mut self) -> Option<BufferDesc> {
         self.first.next().or_else(|| self.second.next())
     }
 
@@ -170,20 +176,18 @@ impl Iterator for Buffers {
     }
 }
 
-impl ExactSizeIterator for Buffers {}
+impl ExactSizeIterator for BufferDescIter {}
 
 impl Fork {
     /// All forks, by PostgreSQL's number.
     pub const ALL: [Self; 4] = [Self::Main, Self::FreeSpaceMap, Self::VisibilityMap, Self::Init];
 
-    /// The fork of PostgreSQL's number `number`.
-    #[must_use]
+    /// The fork with PostgreSQL's fork number `number`.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// PostgreSQL's number for it.
-    #[must_use]
+    /// PostgreSQL's fork number.
     pub fn number(self) -> u32 {
         match self {
             Self::Main => 0,
@@ -193,8 +197,7 @@ impl Fork {
         }
     }
 
-    /// PostgreSQL's name for it, as `pg_relation_size()` takes it.
-    #[must_use]
+    /// PostgreSQL's fork name, as accepted by `pg_relation_size()`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Main => "main",
@@ -204,51 +207,52 @@ impl Fork {
         }
     }
 
-    /// The fork of that name.
-    #[must_use]
+    /// The fork with PostgreSQL's name `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|fork| fork.name() == name)
     }
 }
 
-/// What a descriptor stands for.
-enum Page {
-    Held(Buffer),
-    None,
-    Unfinished,
+/// What a buffer holds according to its descriptor.
+enum BufferContent {
+    Page(BufferDesc),
+    Empty,
+    InTransition,
 }
 
-/// The bytes of one descriptor.
-struct Descriptor<'a>(&'a [u8]);
+/// The raw bytes of one descriptor.
+struct RawBufferDesc<'a>(&'a [u8]);
 
-impl Descriptor<'_> {
-    fn check(&self, index: u32) -> Result<(), LayoutError> {
+impl RawBufferDesc<'_> {
+    fn check_number(&self, index: u32) -> Result<(), LayoutError> {
         match self.word(20) {
             found if found == index => Ok(()),
             found => Err(LayoutError::BufferNumber { index, found: found.cast_signed() }),
         }
     }
 
-    fn buffer(&self) -> Page {
+    fn content(&self) -> BufferContent {
         let state = self.word(24);
         let has = |flag: u32| state & flag != 0;
         if !has(BM_TAG_VALID) {
-            return Page::None;
+            return BufferContent::Empty;
         }
         let usage = ((state >> USAGE_SHIFT) & 0xf) as u8;
         match Fork::from_number(self.word(12)) {
-            Some(fork) if has(BM_VALID) && usage <= BM_MAX_USAGE_COUNT => Page::Held(Buffer {
-                tablespace: self.word(0),
-                database: self.word(4),
-                filenode: self.word(8),
-                fork,
-                block: self.word(16),
-                usage,
-                is_dirty: has(BM_DIRTY),
-                is_permanent: has(BM_PERMANENT),
-                is_pinned: state & PINS != 0,
-            }),
-            _ => Page::Unfinished,
+            Some(fork) if has(BM_VALID) && usage <= BM_MAX_USAGE_COUNT => {
+                BufferContent::Page(BufferDesc {
+                    tablespace: self.word(0),
+                    database: self.word(4),
+                    filenode: self.word(8),
+                    fork,
+                    block: self.word(16),
+                    usage,
+                    is_dirty: has(BM_DIRTY),
+                    is_permanent: has(BM_PERMANENT),
+                    is_pinned: state & PINS != 0,
+                })
+            }
+            _ => BufferContent::InTransition,
         }
     }
 
@@ -260,9 +264,9 @@ impl Descriptor<'_> {
 
 const DESCRIPTOR_BYTES: usize = 64;
 /// Descriptors copied by one system call: 1 MiB, which stays in the second-level cache.
-const PIECE_BUFFERS: u32 = 16_384;
+const CHUNK_BUFFERS: u32 = 16_384;
 
-/// From here on (512 MB of pages) two threads are worth their start.
+/// From this count (512 MB of pages) a second thread is worth its start-up cost.
 const PARALLEL_BUFFERS: u32 = 65_536;
 const PINS: u32 = (1 << 18) - 1;
 const USAGE_SHIFT: u32 = 18;
@@ -285,12 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_is_read_field_by_field() {
+    fn descriptor_fields_are_decoded() {
         let state = BM_TAG_VALID | BM_VALID | BM_DIRTY | BM_PERMANENT | (3 << USAGE_SHIFT) | 2;
         let bytes = descriptor([1663, 5, 16_384, 2, 77, 9, state]);
-        assert!(Descriptor(&bytes).check(9).is_ok());
-        let Page::Held(buffer) = Descriptor(&bytes).buffer() else { panic!("it holds a page") };
-        let expected = Buffer {
+        assert!(RawBufferDesc(&bytes).check_number(9).is_ok());
+        let BufferContent::Page(buffer) = RawBufferDesc(&bytes).content() else {
+            panic!("expected a page")
+        };
+        let expected = BufferDesc {
             tablespace: 1663,
             database: 5,
             filenode: 16_384,
@@ -305,18 +311,18 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_not_there_yet_is_not_counted_as_there() {
+    fn buffer_being_filled_is_not_a_page() {
         let reading = descriptor([1663, 5, 16_384, 0, 77, 9, BM_TAG_VALID]);
-        assert!(matches!(Descriptor(&reading).buffer(), Page::Unfinished));
+        assert!(matches!(RawBufferDesc(&reading).content(), BufferContent::InTransition));
         let odd_fork = descriptor([1663, 5, 16_384, 4, 77, 9, BM_TAG_VALID | BM_VALID]);
-        assert!(matches!(Descriptor(&odd_fork).buffer(), Page::Unfinished));
-        assert!(matches!(Descriptor(&descriptor([0; 7])).buffer(), Page::None));
+        assert!(matches!(RawBufferDesc(&odd_fork).content(), BufferContent::InTransition));
+        assert!(matches!(RawBufferDesc(&descriptor([0; 7])).content(), BufferContent::Empty));
     }
 
     #[test]
-    fn another_number_than_its_place_is_refused() {
+    fn descriptor_with_wrong_number_is_rejected() {
         let bytes = descriptor([0, 0, 0, 0, 0, 12, 0]);
-        let error = Descriptor(&bytes).check(11).expect_err("12 is not 11");
+        let error = RawBufferDesc(&bytes).check_number(11).expect_err("12 is not 11");
         assert!(matches!(error, LayoutError::BufferNumber { index: 11, found: 12 }));
     }
 }

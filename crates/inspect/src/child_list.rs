@@ -1,23 +1,24 @@
-//! The children of a process, asked for again and again: one system call each time.
+//! Reads the children of a process repeatedly, with one system call each time.
 
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt as _,
 };
 
-use crate::{error::ProcessError, process::Process};
+use crate::{error::ProcessError, process::OsProcess};
 
-/// The children of a process that has one thread, as a postmaster has.
+/// The children of a process, read cheaply if it has a single thread, as a postmaster has.
 #[derive(Debug)]
 pub struct ChildList {
-    process: Process,
-    /// The kernel's list, kept open; absent where the kernel keeps none or there are more threads.
+    process: OsProcess,
+    /// The kernel's list, kept open; `None` if the kernel has none or the process has several
+    /// threads.
     list: Option<File>,
     bytes: Vec<u8>,
 }
 
 impl ChildList {
-    pub(crate) fn of(process: Process) -> Result<Self, ProcessError> {
+    pub(crate) fn for_process(process: OsProcess) -> Result<Self, ProcessError> {
         let tasks = process.file("task");
         let threads = fs::read_dir(&tasks).map_err(|source| process.error(tasks, source))?.count();
         let list = process.file(&format!("task/{}/children", process.pid()));
@@ -25,15 +26,15 @@ impl ChildList {
         Ok(Self { process, list, bytes: vec![0; FIRST_BYTES] })
     }
 
-    /// Their process ids, in no order. While one begins or ends, others may be missing. None of a process
-    /// that has ended.
+    /// Their process ids, in no particular order. While one starts or exits, others may be missing.
+    /// Empty for a process that has exited.
     ///
     /// # Errors
     ///
     /// `/proc` cannot be read.
     pub fn read(&mut self) -> Result<Vec<u32>, ProcessError> {
         let Some(list) = &self.list else {
-            return Ok(self.process.children()?.into_iter().map(Process::pid).collect());
+            return Ok(self.process.children()?.into_iter().map(OsProcess::pid).collect());
         };
         let mut filled = 0;
         loop {
@@ -53,37 +54,42 @@ impl ChildList {
     }
 }
 
-/// Room for the children of a usual server: seven digits and a space each.
+/// Enough for the children of a typical server: seven digits and a space each.
 const FIRST_BYTES: usize = 8192;
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::{
+        process::{Command, Stdio},
+        time::Duration,
+    };
+
+    use howdah_lab::wait_until;
 
     use super::*;
 
     #[test]
-    fn children_come_and_go() {
-        // A shell has one thread, which this process has not.
+    fn child_list_follows_starts_and_exits() {
+        // A shell has a single thread; this process has several.
         let script = "sleep 1000 & a=$!; sleep 1000 & b=$!; read end; kill $a $b; wait";
         let mut shell = Command::new("sh")
             .args(["-c", script])
             .stdin(Stdio::piped())
             .spawn()
-            .expect("there is a shell");
-        let process = Process::of(shell.id()).expect("it runs");
-        let mut list = process.child_list().expect("it runs");
-        while list.read().expect("it runs").len() < 2 {
-            std::thread::yield_now();
-        }
-        let mut slow: Vec<_> =
-            process.children().expect("it runs").into_iter().map(Process::pid).collect();
-        let mut quick = list.read().expect("it runs");
-        slow.sort_unstable();
-        quick.sort_unstable();
-        assert_eq!(quick, slow);
+            .expect("sh is installed");
+        let process = OsProcess::from_pid(shell.id()).expect("shell is running");
+        let mut list = process.child_list().expect("shell is running");
+        wait_until("two children", Duration::from_secs(60), || {
+            list.read().expect("shell is running").len() == 2
+        });
+        let mut from_proc: Vec<_> =
+            process.children().expect("shell is running").into_iter().map(OsProcess::pid).collect();
+        let mut from_list = list.read().expect("shell is running");
+        from_proc.sort_unstable();
+        from_list.sort_unstable();
+        assert_eq!(from_list, from_proc);
         drop(shell.stdin.take());
-        shell.wait().expect("it ends");
-        assert_eq!(list.read().expect("nothing is there to read"), []);
+        shell.wait().expect("shell exits");
+        assert!(list.read().expect("list of an exited process is readable").is_empty());
     }
 }

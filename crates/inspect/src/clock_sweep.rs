@@ -1,8 +1,8 @@
-//! The clock sweep: where its hand is, how often it went round, how many buffers were handed out, and
-//! whether free ones are left.
+//! The clock sweep: the position of its hand, completed passes, buffer allocations, and whether
+//! free buffers are left.
 //!
-//! `StrategyControl`, which says so, is a static variable without a symbol. The exported
-//! `have_free_buffer()` does nothing but load it and test a field, so its code tells where it lies:
+//! `StrategyControl`, which holds this state, is a static variable without a symbol. The exported
+//! `have_free_buffer()` only loads it and tests a field, so its code reveals the address:
 //!
 //! ```text
 //! f3 0f 1e fa             endbr64 (in some builds)
@@ -10,68 +10,68 @@
 //! 8b 40 08                mov  8(%rax), %eax          firstFreeBuffer
 //! ```
 //!
-//! The structure, the same in 14 to 18 (`BufferStrategyControl` in `freelist.c`): spinlock at 0,
+//! The structure, identical in 14 to 18 (`BufferStrategyControl` in `freelist.c`): spinlock at 0,
 //! `nextVictimBuffer` at 4, `firstFreeBuffer` at 8, `lastFreeBuffer` at 12, `completePasses` at 16,
-//! `numBufferAllocs` at 20, `bgwprocno` at 24. What is read has to be possible, or it is refused.
+//! `numBufferAllocs` at 20, `bgwprocno` at 24. Impossible values are rejected.
 
 use crate::{
-    error::{BinaryError, Error, LayoutError},
-    memory::Memory,
-    server::Server,
+    error::{BinaryError, InspectError, LayoutError},
+    memory::ProcessMemory,
+    server::RunningServer,
 };
 
 /// The clock sweep of a running server.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockSweep {
-    memory: Memory,
+    memory: ProcessMemory,
     control: u64,
     buffers: u32,
 }
 
-/// One reading of it.
+/// The state of the clock sweep at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepState {
-    /// The next buffer the hand looks at.
+    /// The next buffer the hand examines.
     pub next_victim: u32,
-    /// How often the hand went round since the server started. It wraps at 2³².
+    /// Completed passes since the server started. Wraps at 2³².
     pub complete_passes: u32,
-    /// Buffers handed out since the background writer last asked, which sets this to 0.
+    /// Buffers allocated since the background writer last read this counter, which resets it to 0.
     pub allocations: u32,
-    /// Whether buffers that never held a page, or no longer do, are left. They are handed out first.
+    /// Whether the free list is not empty: buffers that never held a page, or no longer do. Free
+    /// buffers are allocated first.
     pub has_free_buffers: bool,
-    /// Buffers of the server.
+    /// Number of buffers of the server.
     pub buffers: u32,
 }
 
 impl ClockSweep {
-    pub(crate) fn of(server: &Server) -> Result<Self, Error> {
+    pub(crate) fn for_server(server: &RunningServer) -> Result<Self, InspectError> {
         let memory = server.memory();
         let function = server.binary().address(FUNCTION)?;
         let code: [u8; 16] = memory.bytes(function)?;
-        let slot = slot_of(&code).ok_or(BinaryError::UnknownCode { symbol: FUNCTION })?;
+        let slot = control_offset(&code).ok_or(BinaryError::UnknownCode { symbol: FUNCTION })?;
         let control = memory.pointer(function.wrapping_add_signed(slot))?;
         let sweep = Self { memory, control, buffers: server.buffer_count()? };
         sweep.read()?;
         Ok(sweep)
     }
 
-    /// Reads it now: one system call.
+    /// Reads the current state with one system call.
     ///
     /// # Errors
     ///
-    /// The server ended, or what was read cannot be.
-    pub fn read(&self) -> Result<SweepState, Error> {
+    /// The server stopped, or the values read are impossible.
+    pub fn read(&self) -> Result<SweepState, InspectError> {
         let bytes: [u8; 28] = self.memory.bytes(self.control)?;
-        Ok(state_of(&bytes, self.buffers)?)
+        Ok(parse_state(&bytes, self.buffers)?)
     }
 }
 
 impl SweepState {
-    /// The way of the hand since the server started, in buffers, as long as passes did not wrap.
+    /// Buffers the hand has passed since the server started, while passes have not wrapped.
     ///
-    /// The difference of two readings over the difference of allocations is how many buffers are looked
-    /// at to find one.
-    #[must_use]
+    /// The difference between two readings divided by the difference in allocations is the number
+    /// of buffers examined per allocation.
     pub fn hand(&self) -> u64 {
         u64::from(self.complete_passes) * u64::from(self.buffers) + u64::from(self.next_victim)
     }
@@ -79,27 +79,27 @@ impl SweepState {
 
 const FUNCTION: &str = "have_free_buffer";
 
-/// From the function's address to that of the variable, where the code is as expected.
-fn slot_of(code: &[u8; 16]) -> Option<i64> {
+/// The variable's address relative to the function's, if the code is as expected.
+fn control_offset(code: &[u8; 16]) -> Option<i64> {
     let (skipped, code) = match code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]) {
         Some(rest) => (4, rest),
         None => (0, &code[..]),
     };
     let (displacement, rest) = code.strip_prefix(&[0x48, 0x8b, 0x05])?.split_first_chunk::<4>()?;
-    // The displacement counts from the next instruction.
+    // The displacement is relative to the next instruction.
     rest.starts_with(&[0x8b, 0x40, 0x08])
         .then(|| i64::from(i32::from_le_bytes(*displacement)) + skipped + 7)
 }
 
-fn state_of(bytes: &[u8; 28], buffers: u32) -> Result<SweepState, LayoutError> {
+fn parse_state(bytes: &[u8; 28], buffers: u32) -> Result<SweepState, LayoutError> {
     let word = |at: usize| {
-        let bytes = bytes[at..at + 4].try_into().expect("four bytes are taken");
+        let bytes = bytes[at..at + 4].try_into().expect("slice has four bytes");
         u32::from_ne_bytes(bytes)
     };
     let impossible = |field, found| Err(LayoutError::ClockSweep { field, found, buffers });
     let next_victim = word(4);
-    // The hand counts on past the end, and whoever finds it there sets it back, so it may be beyond by
-    // as many steps as backends take meanwhile.
+    // The hand counts past the end until a backend wraps it, so it may be ahead by the steps that
+    // backends take meanwhile.
     if u64::from(next_victim) >= 2 * u64::from(buffers) {
         return impossible("nextVictimBuffer", i64::from(next_victim));
     }
@@ -116,7 +116,7 @@ fn state_of(bytes: &[u8; 28], buffers: u32) -> Result<SweepState, LayoutError> {
     })
 }
 
-/// `FREENEXT_END_OF_LIST` is -1; this one, -2, marks a buffer that is in no list.
+/// Marks a buffer that is in no list (-2); `FREENEXT_END_OF_LIST` is -1.
 const FREENEXT_NOT_IN_LIST: i32 = -2;
 
 #[cfg(test)]
@@ -124,24 +124,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_is_found_with_and_without_a_landing_pad() {
+    fn control_variable_is_found_with_or_without_endbr64() {
         let plain =
             [0x48, 0x8b, 0x05, 0x10, 0, 0, 0, 0x8b, 0x40, 0x08, 0xf7, 0xd0, 0xc1, 0xe8, 0x1f, 0xc3];
-        assert_eq!(slot_of(&plain), Some(0x17));
+        assert_eq!(control_offset(&plain), Some(0x17));
         let padded = [
             0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x8b, 0x05, 0xf0, 0xff, 0xff, 0xff, 0x8b, 0x40, 0x08,
             0xf7, 0xd0,
         ];
-        assert_eq!(slot_of(&padded), Some(4 + 7 - 16));
+        assert_eq!(control_offset(&padded), Some(4 + 7 - 16));
     }
 
     #[test]
-    fn other_code_is_not_guessed_at() {
+    fn unknown_code_yields_no_offset() {
         let mut code =
             [0x48, 0x8b, 0x05, 0x10, 0, 0, 0, 0x8b, 0x40, 0x08, 0xf7, 0xd0, 0xc1, 0xe8, 0x1f, 0xc3];
         code[9] = 0x0c;
-        assert_eq!(slot_of(&code), None);
-        assert_eq!(slot_of(&[0x90; 16]), None);
+        assert_eq!(control_offset(&code), None);
+        assert_eq!(control_offset(&[0x90; 16]), None);
     }
 
     fn control(words: [u32; 7]) -> [u8; 28] {
@@ -153,15 +153,15 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_past_the_end_is_a_pass_more() {
-        let state = state_of(&control([0, 105, u32::MAX, 0, 3, 17, 0]), 100).expect("possible");
+    fn hand_past_the_end_counts_as_another_pass() {
+        let state = parse_state(&control([0, 105, u32::MAX, 0, 3, 17, 0]), 100).expect("possible");
         assert_eq!((state.next_victim, state.complete_passes, state.hand()), (5, 4, 405));
         assert!(!state.has_free_buffers);
     }
 
     #[test]
-    fn the_impossible_is_refused() {
-        assert!(state_of(&control([0, 200, 0, 0, 0, 0, 0]), 100).is_err());
-        assert!(state_of(&control([0, 0, 100, 0, 0, 0, 0]), 100).is_err());
+    fn impossible_state_is_rejected() {
+        assert!(parse_state(&control([0, 200, 0, 0, 0, 0, 0]), 100).is_err());
+        assert!(parse_state(&control([0, 0, 100, 0, 0, 0, 0]), 100).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! The code that a process has mapped, by name: which function an address is in.
+//! Resolves code addresses of a process to function names.
 //!
-//! Names come from `.symtab` where the file still has it, else from `.dynsym`, which a stripped file keeps.
-//! There, functions that are not exported have no name, so an address behind the end of the last
-//! exported one before it is told as such: [`Symbol::is_inside`].
+//! Names come from `.symtab` if the file still has it, otherwise from `.dynsym`, which stripped
+//! files keep. In the latter, functions that are not exported have no name, so an address past the
+//! end of the preceding exported function is marked as such: [`Symbol::is_inside`].
 
 use std::{
     fs::File,
@@ -19,94 +19,94 @@ use object::{
 
 use crate::{
     error::ProcessError,
-    process::{Process, mappings},
+    process::{OsProcess, mappings},
 };
 
-/// The code of one process, as it was mapped when this was made. Files are read when an address in them is
-/// asked for.
+/// The executable mappings of a process at the time of creation. A file is read when an address in
+/// it is first resolved.
 #[derive(Debug)]
 pub struct CodeMap {
-    mappings: Vec<Mapping>,
+    mappings: Vec<CodeMapping>,
 }
 
 #[derive(Debug)]
-struct Mapping {
+struct CodeMapping {
     start: u64,
     end: u64,
-    /// Where it begins in the file.
+    /// Offset in the file.
     offset: u64,
-    /// How the file can be opened from here.
+    /// The path by which this process can open the file.
     file: PathBuf,
     inode: u64,
     name: Box<str>,
-    names: OnceLock<Option<Names>>,
+    names: OnceLock<Option<FunctionTable>>,
 }
 
-/// The functions of a file.
+/// The functions of a file, by address.
 #[derive(Debug)]
-struct Names {
-    /// Address, file offset and bytes of what is mapped.
+struct FunctionTable {
+    /// Address, file offset and size of each mapped segment.
     segments: Vec<[u64; 3]>,
-    /// By address.
-    functions: Vec<Function>,
+    /// Sorted by address.
+    functions: Vec<FunctionSymbol>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Function {
+struct FunctionSymbol {
     address: u64,
     bytes: u64,
     name: Box<str>,
 }
 
-/// Where an address is in the code.
+/// A code address, resolved to file and function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// The name of the file, without its folders.
+    /// The name of the file, without its directory.
     pub file: Box<str>,
-    /// The last function with a name that begins at the address or before it.
+    /// The last named function that begins at or before the address.
     pub function: Option<Box<str>>,
-    /// How far behind the function's beginning the address is.
+    /// Offset of the address from the function's beginning, or in the file if there is no function.
     pub offset: u64,
-    /// Whether it is before the function's end. Else it is in a function without a name.
+    /// Whether the address lies before the function's end. If not, it belongs to a function without
+    /// a name.
     pub is_inside: bool,
 }
 
 impl CodeMap {
-    /// The code of a process.
+    /// Reads the executable mappings of a process.
     ///
     /// # Errors
     ///
-    /// The process is gone, or not ours to look at.
-    pub fn of(process: Process) -> Result<Self, ProcessError> {
+    /// The process is gone or may not be inspected.
+    pub fn for_process(process: OsProcess) -> Result<Self, ProcessError> {
         let executable = process.executable_path()?;
         let maps = process.maps()?;
         let mappings = mappings(&maps)
             .filter(|mapping| mapping.is_executable && mapping.path.starts_with('/'))
             .map(|mapping| {
                 let path = Path::new(mapping.path.trim_end_matches(" (deleted)"));
-                // The binary is opened as it runs, whatever became of its path.
-                let file = match path == executable {
-                    true => process.executable(),
-                    false => process.file("root").join(path.strip_prefix("/").unwrap_or(path)),
+                // The binary is opened through `/proc/PID/exe`, whatever became of its path.
+                let file = if path == executable {
+                    process.executable()
+                } else {
+                    process.file("root").join(path.strip_prefix("/").unwrap_or(path))
                 };
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into();
                 let (start, end) = (mapping.start, mapping.end);
                 let names = OnceLock::new();
                 let (offset, inode) = (mapping.offset, mapping.inode);
-                Mapping { start, end, offset, file, inode, name, names }
+                CodeMapping { start, end, offset, file, inode, name, names }
             });
         Ok(Self { mappings: mappings.collect() })
     }
 
-    /// Whether there is code at an address.
-    #[must_use]
-    pub fn has(&self, address: u64) -> bool {
+    /// Whether `address` lies in mapped code.
+    pub fn contains(&self, address: u64) -> bool {
         self.mapping(address).is_some()
     }
 
-    /// Where an address is; `None` where no code of a file is mapped.
-    #[must_use]
-    pub fn place(&self, address: u64) -> Option<Symbol> {
+    /// Resolves an address; `None` if no file's code is mapped there.
+    pub fn symbol_at(&self, address: u64) -> Option<Symbol> {
         let mapping = self.mapping(address)?;
         let none = Symbol {
             file: mapping.name.clone(),
@@ -114,7 +114,8 @@ impl CodeMap {
             offset: address - mapping.start + mapping.offset,
             is_inside: false,
         };
-        let names = mapping.names.get_or_init(|| Names::of(&mapping.file, mapping.inode));
+        let names =
+            mapping.names.get_or_init(|| FunctionTable::read_file(&mapping.file, mapping.inode));
         let found = names.as_ref().and_then(|names| names.function(none.offset));
         Some(match found {
             Some((function, offset)) => Symbol {
@@ -127,17 +128,17 @@ impl CodeMap {
         })
     }
 
-    fn mapping(&self, address: u64) -> Option<&Mapping> {
+    fn mapping(&self, address: u64) -> Option<&CodeMapping> {
         self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address))
     }
 }
 
-/// No library is as large.
+/// Larger files are not read; no library is that large.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-impl Names {
-    /// Reads a file, if it is still the one that is mapped.
-    fn of(path: &Path, inode: u64) -> Option<Self> {
+impl FunctionTable {
+    /// Reads the functions of a file, if it is still the mapped one.
+    fn read_file(path: &Path, inode: u64) -> Option<Self> {
         let file = File::open(path).ok()?;
         let metadata = file.metadata().ok()?;
         if metadata.ino() != inode || metadata.len() > FILE_BYTES_MAX {
@@ -145,10 +146,10 @@ impl Names {
         }
         let mut data = Vec::new();
         file.take(FILE_BYTES_MAX).read_to_end(&mut data).ok()?;
-        Self::of_elf(&data)
+        Self::from_elf(&data)
     }
 
-    fn of_elf(data: &[u8]) -> Option<Self> {
+    fn from_elf(data: &[u8]) -> Option<Self> {
         let elf = ElfFile64::<Endianness>::parse(data).ok()?;
         let segments = elf.segments().map(|segment| {
             let (offset, bytes) = segment.file_range();
@@ -160,7 +161,7 @@ impl Names {
             .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition())
             .filter_map(|symbol| {
                 let (address, bytes) = (symbol.address(), symbol.size());
-                Some(Function { address, bytes, name: symbol.name().ok()?.into() })
+                Some(FunctionSymbol { address, bytes, name: symbol.name().ok()?.into() })
             })
             .collect();
         functions.sort();
@@ -168,19 +169,20 @@ impl Names {
         Some(Self { segments: segments.collect(), functions })
     }
 
-    /// The last function that begins at a place of the file or before it, and how far before.
-    fn function(&self, offset: u64) -> Option<(&Function, u64)> {
+    /// The last function that begins at or before a file offset, and the distance from its
+    /// beginning.
+    fn function(&self, offset: u64) -> Option<(&FunctionSymbol, u64)> {
         let address = self.segments.iter().find_map(|&[address, start, bytes]| {
             let inside = offset.checked_sub(start).filter(|inside| *inside < bytes)?;
             Some(address + inside)
         })?;
-        let behind = self.functions.partition_point(|function| function.address <= address);
-        let function = self.functions[..behind].last()?;
+        let index = self.functions.partition_point(|function| function.address <= address);
+        let function = self.functions[..index].last()?;
         Some((function, address - function.address))
     }
 }
 
-/// `ProcSleep+0x1c`; `~ProcSleep+0x400` behind its end; `libc.so.6+0x2724a` of a file without names.
+/// `ProcSleep+0x1c`; `~ProcSleep+0x400` past its end; `libc.so.6+0x2724a` in a file without names.
 impl std::fmt::Display for Symbol {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { file, function, offset, is_inside } = self;
@@ -192,11 +194,10 @@ impl std::fmt::Display for Symbol {
     }
 }
 
-/// Whether the bytes before a return address can be a call: `call` with a distance, or by a register or memory.
-/// Without this, a number on a stack is no return address.
+/// Whether the eight bytes before an address can end with a call: `call` with a displacement, or
+/// through a register or memory. If not, a number found on a stack is not a return address.
 ///
-/// Source: the processor's manual, `E8 cd` and `FF /2`.
-#[must_use]
+/// Source: Intel's Software Developer's Manual, `E8 cd` and `FF /2`.
 pub fn ends_with_call(code: &[u8; 8]) -> bool {
     if code[3] == 0xe8 {
         return true;
@@ -228,19 +229,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_functions_have_names() {
-        let here = Process::of(std::process::id()).expect("we run");
-        let code = CodeMap::of(here).expect("our own maps");
-        let place = code.place(ends_with_call as *const () as u64).expect("it is code");
+    fn own_function_is_resolved_by_name() {
+        let here = OsProcess::from_pid(std::process::id()).expect("this process exists");
+        let code = CodeMap::for_process(here).expect("own maps are readable");
+        let place =
+            code.symbol_at(ends_with_call as *const () as u64).expect("address is in mapped code");
         assert!(place.function.is_some_and(|name| name.contains("ends_with_call")));
         assert!(place.is_inside && place.offset == 0);
-        assert_eq!(code.place(0x10), None);
+        assert_eq!(code.symbol_at(0x10), None);
         let local = 7;
-        assert!(!code.has(&raw const local as u64), "a stack holds no code");
+        assert!(!code.contains(&raw const local as u64), "the stack is not code");
     }
 
     #[test]
-    fn a_place_says_how_sure_it_is() {
+    fn symbol_display_marks_uncertainty() {
         let place = Symbol {
             file: "postgres".into(),
             function: Some("ProcSleep".into()),
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_from_other_code() {
+    fn call_instructions_are_recognised() {
         for call in [
             [0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4],
             [0, 0, 0, 0, 0, 0, 0xff, 0xd0],
@@ -270,20 +272,20 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_has_no_names() {
-        let data = fs::read("/proc/self/exe").expect("our own binary");
+    fn damaged_elf_does_not_panic() {
+        let data = fs::read("/proc/self/exe").expect("own binary is readable");
         for end in [0, 1, 16, 63, 64, 100, 4096] {
-            if let Some(names) = Names::of_elf(&data[..end]) {
+            if let Some(names) = FunctionTable::from_elf(&data[..end]) {
                 assert!(names.function(0).is_none() || !names.functions.is_empty());
             }
         }
-        // A small one, whose head and tables are damaged all over.
-        let data = fs::read("/bin/true").expect("every system has it");
+        // A small file, with damage everywhere in its header and tables.
+        let data = fs::read("/bin/true").expect("/bin/true exists");
         for at in (0..data.len()).step_by(97).chain(0..64) {
             let mut damaged = data.clone();
             let end = (at + 8).min(data.len());
             damaged[at..end].fill(0xff);
-            let names = Names::of_elf(&damaged);
+            let names = FunctionTable::from_elf(&damaged);
             let found = names.as_ref().and_then(|names| names.function(data.len() as u64 / 2));
             assert!(found.is_none_or(|(function, _)| function.name.len() <= data.len()));
         }

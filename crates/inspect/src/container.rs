@@ -1,7 +1,8 @@
-//! Which processes belong to a container, by the names of their control groups.
+//! Finds the processes of a container by the names of their control groups.
 //!
-//! Docker, containerd, CRI-O and podman give every container an id of 64 hexadecimal digits, and a control
-//! group whose name holds it. No daemon is asked: whoever sees the host's `/proc` sees them all.
+//! Docker, containerd, CRI-O and podman give every container an id of 64 hexadecimal digits and a
+//! control group whose name contains it. No container daemon is queried: read access to the host's
+//! `/proc` is enough.
 //!
 //! | runtime | a line of `/proc/PID/cgroup` |
 //! |---|---|
@@ -15,21 +16,21 @@
 use std::{fmt, fs, str::FromStr};
 
 use crate::{
-    error::{Error, ProcessError},
-    process::Process,
-    server::Server,
+    error::{InspectError, ProcessError},
+    process::OsProcess,
+    server::RunningServer,
 };
 
-/// The id of a container, or enough of its beginning: `docker ps` shows twelve digits.
+/// The id of a container, or a prefix of at least 12 digits, as `docker ps` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerId(Box<str>);
 
-/// Why a text is none.
+/// A text that is not a container id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write a container's id, 12 to 64 hexadecimal digits; `docker ps --no-trunc` shows it")]
+#[error("a container id has 12 to 64 hexadecimal digits; `docker ps --no-trunc` shows it")]
 pub struct ContainerIdError;
 
-/// As many as `docker ps` shows: fewer could be another container's.
+/// The number of digits that `docker ps` shows; fewer could be ambiguous.
 const DIGITS_MIN: usize = 12;
 const DIGITS: usize = 64;
 
@@ -50,40 +51,42 @@ impl fmt::Display for ContainerId {
 }
 
 impl ContainerId {
-    /// Whether the control groups of a process, as `/proc/PID/cgroup` lists them, are those of the container.
+    /// Whether the control groups of a process, in the format of `/proc/PID/cgroup`, are the
+    /// container's.
     fn is_in(&self, groups: &str) -> bool {
         let names = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
         names.flat_map(|path| path.split('/')).any(|name| {
-            // The digits of an id stand together: between them and what is before or behind is another sign.
-            name.split(|sign: char| !sign.is_ascii_hexdigit())
+            // An id is an unbroken run of hexadecimal digits, delimited by other characters.
+            name.split(|c: char| !c.is_ascii_hexdigit())
                 .any(|digits| digits.len() == DIGITS && digits.starts_with(&*self.0))
         })
     }
 
     /// The processes of the container.
-    fn processes(&self) -> Result<Vec<Process>, ProcessError> {
+    fn processes(&self) -> Result<Vec<OsProcess>, ProcessError> {
         let all = fs::read_dir("/proc");
         let all = all.map_err(|source| ProcessError::Proc { path: "/proc".into(), source })?;
         let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let is_in = |process: &Process| {
+        let is_in = |process: &OsProcess| {
             fs::read_to_string(process.file("cgroup")).is_ok_and(|groups| self.is_in(&groups))
         };
-        Ok(pids.filter_map(|pid| Process::of(pid).ok()).filter(is_in).collect())
+        Ok(pids.filter_map(|pid| OsProcess::from_pid(pid).ok()).filter(is_in).collect())
     }
 }
 
-impl Server {
-    /// The server that runs in a container, seen from the container's host.
+impl RunningServer {
+    /// The server running in a container, inspected from the container's host.
     ///
     /// # Errors
     ///
-    /// No process is in such a container, none of them is a server, or there are several servers.
-    pub fn in_container(container: &ContainerId) -> Result<Self, Error> {
+    /// No process is in the container, none of its processes is a PostgreSQL server, or there are
+    /// several servers.
+    pub fn in_container(container: &ContainerId) -> Result<Self, InspectError> {
         let processes = container.processes()?;
         if processes.is_empty() {
             return Err(ProcessError::NoContainer { container: container.to_string() }.into());
         }
-        // A process of a server has a parent that runs the same file, or is the first one.
+        // Skip further processes of a server that was already found.
         let mut servers: Vec<Self> = Vec::new();
         let mut denied = None;
         for process in &processes {
@@ -94,9 +97,11 @@ impl Server {
             if is_known {
                 continue;
             }
-            match Self::with_process(process.pid()) {
+            match Self::from_pid(process.pid()) {
                 Ok(server) => servers.push(server),
-                Err(error @ Error::Process(ProcessError::Denied { .. })) => denied = Some(error),
+                Err(error @ InspectError::Process(ProcessError::Denied { .. })) => {
+                    denied = Some(error);
+                }
                 Err(_) => {}
             }
         }
@@ -123,12 +128,12 @@ mod tests {
     const ID: &str = "4c01db0b339c7d2a6f0d2b6ab4c8e01f1a2b3c4d5e6f708192a3b4c5d6e7f809";
 
     fn id(text: &str) -> ContainerId {
-        text.parse().expect("it is an id")
+        text.parse().expect("valid container id")
     }
 
-    /// Lines as the runtimes write them.
+    /// Contents of `/proc/PID/cgroup` as the runtimes create them.
     #[test]
-    fn every_runtime_s_control_groups_are_known() {
+    fn cgroups_of_every_runtime_are_recognised() {
         for groups in [
             format!("0::/system.slice/docker-{ID}.scope\n"),
             format!("12:memory:/docker/{ID}\n11:cpu,cpuacct:/docker/{ID}\n0::/\n"),
@@ -151,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn other_processes_are_in_no_container() {
+    fn other_cgroups_match_no_container() {
         for groups in [
             "",
             "0::/\n",
@@ -164,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_hexadecimal_and_long_enough() {
+    fn container_id_needs_12_to_64_hex_digits() {
         for text in ["", "4c01db0b339", "postgres-prod", "4c01db0b339g", &"a".repeat(65)] {
             assert_eq!(text.parse::<ContainerId>(), Err(ContainerIdError), "{text}");
         }

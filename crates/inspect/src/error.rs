@@ -1,159 +1,155 @@
-//! What can go wrong when a server is looked at from outside.
+//! Errors of inspecting a server from outside.
 
 use std::{io, path::PathBuf};
 
-/// Why a server cannot be looked at, or a reading cannot be trusted.
+/// A server cannot be inspected, or a reading is not plausible.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
-    /// No running server was found where one was looked for.
+pub enum InspectError {
+    /// No running server was found in the given place.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The server's binary is not one that can be understood.
+    /// The server's binary is not supported.
     #[error(transparent)]
     Binary(#[from] BinaryError),
-    /// Its memory could not be read.
+    /// The server's memory could not be read.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// Its memory does not look as that of a PostgreSQL of this version does.
+    /// The server's memory does not have the layout of its version.
     #[error(transparent)]
     Layout(#[from] LayoutError),
 }
 
-/// Why a process is not a running server.
+/// A process is not a running server, or cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// There is no such process (any more).
+    /// The process does not exist, or no longer.
     #[error("process {pid} does not exist")]
     Gone {
-        /// The process id asked for.
+        /// The requested process id.
         pid: u32,
     },
-    /// The process belongs to somebody else.
-    #[error("process {pid} may not be looked at without being its user or having CAP_SYS_PTRACE")]
+    /// The process belongs to another user.
+    #[error("process {pid} may not be inspected: run as its user, or with CAP_SYS_PTRACE")]
     Denied {
-        /// The process id asked for.
+        /// The requested process id.
         pid: u32,
     },
-    /// A file of `/proc` could not be read.
+    /// A file in `/proc` could not be read.
     #[error("{} could not be read", path.display())]
     Proc {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system error.
         source: io::Error,
     },
-    /// The process runs something else.
+    /// The process does not run PostgreSQL.
     #[error("process {pid} runs {}, which is not a PostgreSQL server", executable.display())]
     NotPostgres {
-        /// The process id asked for.
+        /// The requested process id.
         pid: u32,
-        /// What it runs.
+        /// The binary it runs.
         executable: PathBuf,
     },
-    /// The folder has no `postmaster.pid`: no server runs on it, or it is no data directory.
+    /// The directory has no `postmaster.pid`: no server runs on it, or it is not a data directory.
     #[error("no server runs on {}: it has no readable postmaster.pid", data_dir.display())]
     NotRunning {
-        /// The folder.
+        /// The directory.
         data_dir: PathBuf,
         /// Why the file could not be read.
         source: io::Error,
     },
-    /// The process that `postmaster.pid` names is another one's: a server crashed, and its number was
-    /// given away.
+    /// `postmaster.pid` names a process that is not the server: the server crashed, and its process
+    /// id was reused.
     #[error(
         "no server runs on {}: its postmaster.pid names process {pid}, which is not its server",
         data_dir.display()
     )]
     Stale {
-        /// The folder.
+        /// The directory.
         data_dir: PathBuf,
         /// The process.
         pid: u32,
     },
-    /// A file of the data directory holds something else than it should.
-    #[error("{} does not begin with a number, so it is no file of a PostgreSQL server", path.display())]
+    /// A file of the data directory does not have the expected contents.
+    #[error("{} does not start with a number, so it is not a file of a PostgreSQL server", path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// No process is in a control group of that container.
-    #[error("no process of this host is in a container {container}")]
+    /// No process is in a control group of the container.
+    #[error("no process on this host belongs to container {container}")]
     NoContainer {
-        /// Its id, as it was asked for.
+        /// The requested container id.
         container: String,
     },
-    /// There are processes in the container, and no PostgreSQL server among them.
-    #[error(
-        "none of the {processes} processes of the container {container} is a PostgreSQL server's"
-    )]
+    /// None of the container's processes is a PostgreSQL server.
+    #[error("none of the {processes} processes in container {container} is a PostgreSQL server")]
     NoServerInContainer {
-        /// Its id, as it was asked for.
+        /// The requested container id.
         container: String,
-        /// How many it has.
+        /// Number of processes in the container.
         processes: usize,
     },
-    /// Several servers run in the container.
+    /// Several PostgreSQL servers run in the container.
     #[error(
-        "several servers run in the container {container}: name one by its first process, which are {}",
+        "several servers run in container {container}: choose one by the process id of its postmaster: {}",
         pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
     )]
     SeveralServers {
-        /// Its id, as it was asked for.
+        /// The requested container id.
         container: String,
-        /// Their first processes.
+        /// Process ids of the postmasters.
         pids: Vec<u32>,
     },
-    /// A version whose structures are not known here.
-    #[error(
-        "PostgreSQL {major} is not one of the versions that can be looked at from outside (14 to 18)"
-    )]
+    /// The server's major version is not supported.
+    #[error("PostgreSQL {major} is not supported: only 14 to 18 can be inspected")]
     Unsupported {
         /// The major version.
         major: u32,
     },
 }
 
-/// Why a binary cannot be understood.
+/// A server's binary cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BinaryError {
-    /// Reading it failed.
+    /// The file could not be read.
     #[error("the server's binary {} could not be read", path.display())]
     Read {
-        /// Its name in `/proc`.
+        /// Its path in `/proc`.
         path: PathBuf,
-        /// Why.
+        /// The system error.
         source: io::Error,
     },
-    /// It is not ELF, or damaged.
-    #[error("{} is not an ELF file that can be read", path.display())]
+    /// The file is not ELF, or is damaged.
+    #[error("{} is not a readable ELF file", path.display())]
     NotElf {
-        /// Its name in `/proc`.
+        /// Its path in `/proc`.
         path: PathBuf,
-        /// Why.
+        /// The system error.
         source: object::Error,
     },
-    /// Another architecture, or 32 bits.
-    #[error("the server's binary is built for {found}; only x86-64 can be looked at from outside")]
+    /// The binary is for another architecture, or for 32 bits.
+    #[error("the server's binary is built for {found}; only x86-64 is supported")]
     Architecture {
-        /// What the ELF header says.
+        /// The architecture in the ELF header.
         found: String,
     },
-    /// A name that this version exports is missing.
+    /// A symbol that this version should export is missing.
     #[error("the server's binary does not export {symbol}")]
     NoSymbol {
         /// The symbol.
         symbol: &'static str,
     },
-    /// The code of a function is not what it is in the builds that are known.
-    #[error("the code of {symbol} is not laid out as in any known build, so nothing is read by it")]
+    /// The code of a function differs from that of all known builds.
+    #[error("the code of {symbol} does not match any known build, so it cannot be used")]
     UnknownCode {
         /// The function.
         symbol: &'static str,
     },
-    /// The binary is not mapped in its own process.
+    /// The process has no mapping of its own binary.
     #[error("process {pid} has no mapping of its own binary")]
     NotMapped {
         /// The process.
@@ -161,17 +157,17 @@ pub enum BinaryError {
     },
 }
 
-/// Why the memory of a process could not be read.
+/// The memory of a process could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The process is gone.
-    #[error("process {pid} ended while its memory was read")]
+    /// The process has exited.
+    #[error("process {pid} exited while its memory was being read")]
     Gone {
         /// The process.
         pid: u32,
     },
-    /// The kernel does not let us.
+    /// The kernel denied access.
     #[error(
         "the memory of process {pid} may not be read: run as its user (with kernel.yama.ptrace_scope = 0), \
          as root, or with CAP_SYS_PTRACE"
@@ -180,7 +176,7 @@ pub enum MemoryError {
         /// The process.
         pid: u32,
     },
-    /// The address is not mapped.
+    /// Nothing is mapped at the address.
     #[error("process {pid} has no memory at {address:#x}")]
     Unmapped {
         /// The process.
@@ -188,46 +184,46 @@ pub enum MemoryError {
         /// The address.
         address: u64,
     },
-    /// Anything else.
+    /// Another system error.
     #[error("reading the memory of process {pid} at {address:#x} failed")]
     Other {
         /// The process.
         pid: u32,
         /// The address.
         address: u64,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
 }
 
-/// Why what was read is not believed.
+/// Implausible contents of shared memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// The number of buffers is none that a server can have.
-    #[error("NBuffers reads as {found}; shared_buffers cannot have so many pages")]
+    /// `NBuffers` is outside the range of `shared_buffers`.
+    #[error("NBuffers is {found}, which is not a possible value of shared_buffers")]
     BufferCount {
-        /// What was read.
+        /// The value read.
         found: i32,
     },
-    /// Buffer descriptors do not carry their own number.
+    /// A buffer descriptor does not carry its own number.
     #[error(
-        "buffer descriptor {index} says it is number {found}: the array is not laid out as expected"
+        "buffer descriptor {index} carries number {found}: the array does not have the expected layout"
     )]
     BufferNumber {
-        /// Its place in the array.
+        /// Index in the array.
         index: u32,
-        /// What it says.
+        /// The number it carries.
         found: i32,
     },
-    /// The clock sweep's state is impossible.
-    #[error("the clock sweep's {field} reads as {found}, which cannot be with {buffers} buffers")]
+    /// The clock sweep's state is not possible.
+    #[error("the clock sweep's {field} is {found}, which is impossible with {buffers} buffers")]
     ClockSweep {
         /// The field.
         field: &'static str,
-        /// What was read.
+        /// The value read.
         found: i64,
-        /// Buffers of the server.
+        /// Number of buffers of the server.
         buffers: u32,
     },
 }

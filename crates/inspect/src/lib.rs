@@ -1,24 +1,23 @@
-//! A running PostgreSQL server seen from outside: its processes, its binary, and its shared memory
-//! read by another process.
+//! Inspects a running PostgreSQL server from another process: its processes, its binary and its
+//! shared memory.
 //!
-//! Nothing here takes a lock, runs SQL, stops a process or costs the server time: memory is copied
-//! with `process_vm_readv(2)`, names become addresses through the dynamic symbols that a stripped
-//! server still exports. Where a structure lies and what it looks like is found out anew for every
-//! binary, and each reading checks invariants of what it reads; a reading that fails its check is an
-//! error, never a number.
+//! Nothing here takes a lock, runs SQL, stops a process or costs the server time. Memory is copied
+//! with `process_vm_readv(2)`; names are resolved through the dynamic symbols that a stripped
+//! server still exports. The location and layout of each structure are determined anew for every
+//! binary, and every reading checks invariants of what it reads: a failed check is an error, never
+//! a number.
 //!
 //! ```no_run
-//! let server = howdah_inspect::Server::in_data_dir("/var/lib/postgresql/15/main")?;
+//! let server = howdah_inspect::RunningServer::in_data_dir("/var/lib/postgresql/15/main")?;
 //! let dirty = server.buffers()?.read()?.filter(|buffer| buffer.is_dirty).count();
 //! println!("{dirty} dirty buffers, hand at {:?}", server.clock_sweep()?.read()?);
-//! # Ok::<(), howdah_inspect::Error>(())
+//! # Ok::<(), howdah_inspect::InspectError>(())
 //! ```
 //!
-//! Who may: the server's own user (where Yama's `ptrace_scope` is 0), or a process with
-//! `CAP_SYS_PTRACE`. Where: Linux on x86-64, PostgreSQL 14 to 18. Everything goes through `/proc/PID`,
-//! so a server in a container, or one whose binary was replaced under it, reads the same.
+//! Requirements: the server's own user (where Yama's `ptrace_scope` is 0) or `CAP_SYS_PTRACE`;
+//! Linux on x86-64; PostgreSQL 14 to 18. Everything goes through `/proc/PID`, so a server in a
+//! container, or one whose binary was replaced on disk, is read the same way.
 
-mod altered;
 mod binary;
 mod buffers;
 mod child_list;
@@ -26,22 +25,23 @@ mod clock_sweep;
 mod code;
 mod container;
 mod error;
-mod markers;
 mod memory;
+mod patched_code;
 mod process;
 mod server;
-mod words;
+mod usdt;
+mod watched_words;
 
-pub use altered::PatchedCode;
 pub use binary::{Binary, BuildId};
-pub use buffers::{Buffer, BufferMap, Buffers, Fork};
+pub use buffers::{BufferDesc, BufferDescIter, BufferMap, Fork};
 pub use child_list::ChildList;
 pub use clock_sweep::{ClockSweep, SweepState};
 pub use code::{CodeMap, Symbol, ends_with_call};
 pub use container::{ContainerId, ContainerIdError};
-pub use error::{BinaryError, Error, LayoutError, MemoryError, ProcessError};
-pub use markers::{Argument, Operand, UsdtProbe};
-pub use memory::Memory;
-pub use process::{ExecutableState, Process, RunState};
-pub use server::{LockFile, MAJORS, Server};
-pub use words::Words;
+pub use error::{BinaryError, InspectError, LayoutError, MemoryError, ProcessError};
+pub use memory::ProcessMemory;
+pub use patched_code::PatchedCode;
+pub use process::{ExecutableState, OsProcess, RunState};
+pub use server::{LockFile, MAJORS, RunningServer};
+pub use usdt::{Operand, UsdtArgument, UsdtProbe};
+pub use watched_words::WatchedWords;

@@ -1,7 +1,8 @@
-//! The memory of another process, copied by `process_vm_readv(2)`: one system call, no stop, no lock.
+//! The memory of another process, copied with `process_vm_readv(2)`: one system call, without
+//! stopping the process and without a lock.
 //!
-//! A copy is not a snapshot. The process runs on while it is made, so two words of one copy may be of
-//! different moments; who needs them to agree checks that they do.
+//! A copy is not a snapshot: the process keeps running while it is made, so two words of one copy
+//! may be from different moments. Callers that need consistent words must check them.
 
 use std::io::{self, IoSliceMut};
 
@@ -13,24 +14,23 @@ use nix::{
 
 use crate::error::MemoryError;
 
-/// The memory of one process.
+/// The memory of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Memory {
+pub struct ProcessMemory {
     pid: u32,
 }
 
-impl Memory {
-    /// The memory of the process `pid`. Nothing is read yet.
-    #[must_use]
-    pub fn of(pid: u32) -> Self {
+impl ProcessMemory {
+    /// The memory of process `pid`. Nothing is read yet.
+    pub fn for_pid(pid: u32) -> Self {
         Self { pid }
     }
 
-    /// Fills `into` from `address` on.
+    /// Fills `into` with the bytes at `address`.
     ///
     /// # Errors
     ///
-    /// The process is gone, is not ours to read, or has nothing mapped there.
+    /// The process is gone, may not be read, or has nothing mapped there.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryError> {
         let mut done = 0;
         while done < into.len() {
@@ -52,7 +52,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// As [`Memory::read`].
+    /// As [`ProcessMemory::read`].
     pub fn bytes<const N: usize>(&self, address: u64) -> Result<[u8; N], MemoryError> {
         let mut bytes = [0; N];
         self.read(address, &mut bytes)?;
@@ -63,7 +63,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// As [`Memory::read`].
+    /// As [`ProcessMemory::read`].
     pub fn pointer(&self, address: u64) -> Result<u64, MemoryError> {
         self.bytes(address).map(u64::from_ne_bytes)
     }
@@ -72,21 +72,21 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// As [`Memory::read`].
+    /// As [`ProcessMemory::read`].
     pub fn int(&self, address: u64) -> Result<i32, MemoryError> {
         self.bytes(address).map(i32::from_ne_bytes)
     }
 
-    /// The text at `address`, up to its NUL, `limit` bytes or the end of what is mapped.
+    /// The text at `address`, up to its NUL, to `limit` bytes, or to the end of the mapping.
     ///
     /// # Errors
     ///
-    /// As [`Memory::read`], where not even its first byte can be read.
+    /// As [`ProcessMemory::read`], if not even the first byte can be read.
     pub fn text(&self, address: u64, limit: usize) -> Result<Vec<u8>, MemoryError> {
         let mut text = Vec::new();
         while text.len() < limit {
             let at = address.wrapping_add(text.len() as u64);
-            // Not over the end of a page: the next one may not be there.
+            // Do not cross a page boundary: the next page may not be mapped.
             let piece = (PAGE_BYTES - at % PAGE_BYTES).min((limit - text.len()) as u64);
             let begin = text.len();
             text.resize(begin + piece as usize, 0);
@@ -133,27 +133,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_is_there() {
+    fn ints_are_read_from_own_memory() {
         let here = [7_i32, -9];
-        let memory = Memory::of(std::process::id());
+        let memory = ProcessMemory::for_pid(std::process::id());
         let address = here.as_ptr() as u64;
-        assert_eq!(memory.int(address).expect("our own memory can be read"), 7);
-        assert_eq!(memory.int(address + 4).expect("our own memory can be read"), -9);
+        assert_eq!(memory.int(address).expect("own memory is readable"), 7);
+        assert_eq!(memory.int(address + 4).expect("own memory is readable"), -9);
     }
 
     #[test]
-    fn an_address_without_memory_is_an_error_that_says_where() {
-        let error = Memory::of(std::process::id()).int(0x10).expect_err("page 0 is never mapped");
+    fn unmapped_address_is_named_in_error() {
+        let error = ProcessMemory::for_pid(std::process::id())
+            .int(0x10)
+            .expect_err("page 0 is never mapped");
         assert!(matches!(error, MemoryError::Unmapped { address: 0x10, .. }), "{error}");
     }
 
     #[test]
-    fn text_ends_at_its_nul_or_at_the_limit() {
-        let long = [&[b'x'; 10_000][..], b"\0behind"].concat();
-        let memory = Memory::of(std::process::id());
+    fn text_ends_at_nul_or_limit() {
+        let long = [&[b'x'; 10_000][..], b"\0after"].concat();
+        let memory = ProcessMemory::for_pid(std::process::id());
         let address = long.as_ptr() as u64;
-        let text =
-            |address, limit| memory.text(address, limit).expect("our own memory can be read");
+        let text = |address, limit| memory.text(address, limit).expect("own memory is readable");
         assert_eq!(text(address, 20_000).len(), 10_000);
         assert_eq!(text(address, 9_000).len(), 9_000);
         assert_eq!(text(address + 10_000, 20), b"");
@@ -161,11 +162,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_is_gone() {
-        let mut child = std::process::Command::new("true").spawn().expect("true can be run");
+    fn reading_an_ended_process_reports_gone() {
+        let mut child = std::process::Command::new("true").spawn().expect("`true` is installed");
         let pid = child.id();
-        child.wait().expect("it ends");
-        let error = Memory::of(pid).int(0x1000).expect_err("it has no memory left");
+        child.wait().expect("child exits");
+        let error =
+            ProcessMemory::for_pid(pid).int(0x1000).expect_err("exited process has no memory");
         assert!(matches!(error, MemoryError::Gone { .. }), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A running server: found by a process id or a data directory, ready to be read.
+//! A running PostgreSQL server, found by process id or data directory.
 
 use std::{
     fs,
@@ -10,32 +10,32 @@ use crate::{
     binary::Binary,
     buffers::BufferMap,
     clock_sweep::ClockSweep,
-    error::{Error, LayoutError, ProcessError},
-    memory::Memory,
-    process::Process,
+    error::{InspectError, LayoutError, ProcessError},
+    memory::ProcessMemory,
+    process::OsProcess,
 };
 
-/// The majors whose structures are known.
+/// Supported major versions: those whose structures are known.
 pub const MAJORS: RangeInclusive<u32> = 14..=18;
 
-/// A running server.
+/// A running PostgreSQL server.
 ///
-/// It stays valid as long as the postmaster lives: a restart is another one, and readings then say that
-/// the process is gone.
+/// Valid as long as the postmaster lives. A restarted server is another one; readings of the old
+/// one then report that the process is gone.
 #[derive(Clone, Debug)]
-pub struct Server {
-    postmaster: Process,
+pub struct RunningServer {
+    postmaster: OsProcess,
     major: u32,
     binary: Binary,
 }
 
-impl Server {
+impl RunningServer {
     /// The server on a data directory.
     ///
     /// # Errors
     ///
-    /// No server runs on it, it is not ours to look at, or not a kind that can be looked at.
-    pub fn in_data_dir(data_dir: impl AsRef<Path>) -> Result<Self, Error> {
+    /// No server runs on it, the server may not be inspected, or it is not a supported one.
+    pub fn in_data_dir(data_dir: impl AsRef<Path>) -> Result<Self, InspectError> {
         let data_dir = data_dir.as_ref();
         let path = data_dir.join("postmaster.pid");
         let text = fs::read_to_string(&path).map_err(|source| ProcessError::NotRunning {
@@ -45,111 +45,107 @@ impl Server {
         let pid = text.lines().next().and_then(|line| line.trim().parse().ok());
         let pid = pid.ok_or(ProcessError::Unreadable { path })?;
         let stale = || ProcessError::Stale { data_dir: data_dir.to_path_buf(), pid };
-        match Process::of(pid).and_then(|process| process.works_in(data_dir)) {
-            Ok(true) => Self::with_process(pid),
+        match OsProcess::from_pid(pid).and_then(|process| process.has_working_dir(data_dir)) {
+            Ok(true) => Self::from_pid(pid),
             Ok(false) | Err(ProcessError::Gone { .. }) => Err(stale().into()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The server that the process `pid` belongs to, be it the postmaster or any of its children.
+    /// The server that process `pid` belongs to, be it the postmaster or one of its children.
     ///
     /// # Errors
     ///
-    /// There is no such process, it is not ours to look at, or it is no server's.
-    pub fn with_process(pid: u32) -> Result<Self, Error> {
-        let postmaster = postmaster_of(Process::of(pid)?)?;
-        let binary = Binary::of(postmaster)?;
-        if !IS_POSTGRES.iter().all(|symbol| binary.exports(symbol)) {
+    /// The process does not exist, may not be inspected, or does not belong to a PostgreSQL server.
+    pub fn from_pid(pid: u32) -> Result<Self, InspectError> {
+        let postmaster = find_postmaster(OsProcess::from_pid(pid)?)?;
+        let binary = Binary::for_process(postmaster)?;
+        if !POSTGRES_SYMBOLS.iter().all(|symbol| binary.exports(symbol)) {
             let executable = postmaster.executable_path()?;
             return Err(ProcessError::NotPostgres { pid, executable }.into());
         }
-        let major = major_of(postmaster)?;
+        let major = read_major(postmaster)?;
         if !MAJORS.contains(&major) {
             return Err(ProcessError::Unsupported { major }.into());
         }
         Ok(Self { postmaster, major, binary })
     }
 
-    /// Its first process.
-    #[must_use]
-    pub fn postmaster(&self) -> Process {
+    /// Its postmaster.
+    pub fn postmaster(&self) -> OsProcess {
         self.postmaster
     }
 
     /// Its major version.
-    #[must_use]
     pub fn major(&self) -> u32 {
         self.major
     }
 
-    /// The binary it runs.
-    #[must_use]
+    /// The binary it runs, with its exported symbols.
     pub fn binary(&self) -> &Binary {
         &self.binary
     }
 
-    /// Its data directory, as its own mount namespace names it.
+    /// Its data directory, as named in its own mount namespace.
     ///
     /// # Errors
     ///
-    /// The server ended.
-    pub fn data_dir(&self) -> Result<PathBuf, Error> {
+    /// The server stopped.
+    pub fn data_dir(&self) -> Result<PathBuf, InspectError> {
         Ok(self.postmaster.working_dir()?)
     }
 
-    /// What its lock file says: when it was started, and on which port it listens.
+    /// Its lock file: start time and port.
     ///
     /// # Errors
     ///
-    /// The server ended, or the file holds something else.
-    pub fn lock_file(&self) -> Result<LockFile, Error> {
+    /// The server stopped, or the file is not a lock file.
+    pub fn lock_file(&self) -> Result<LockFile, InspectError> {
         let path = PathBuf::from(format!("/proc/{}/cwd/postmaster.pid", self.postmaster.pid()));
         let text = fs::read_to_string(&path)
             .map_err(|source| ProcessError::Proc { path: path.clone(), source })?;
         Ok(LockFile::parse(&text).ok_or(ProcessError::Unreadable { path })?)
     }
 
-    /// Memory as the postmaster sees it. Shared memory has the same address in all its children.
-    #[must_use]
-    pub fn memory(&self) -> Memory {
-        Memory::of(self.postmaster.pid())
+    /// The postmaster's memory. Shared memory has the same address in all its children.
+    pub fn memory(&self) -> ProcessMemory {
+        ProcessMemory::for_pid(self.postmaster.pid())
     }
 
     /// Its buffer map.
     ///
     /// # Errors
     ///
-    /// Memory cannot be read, or does not look like buffer descriptors.
-    pub fn buffers(&self) -> Result<BufferMap, Error> {
-        BufferMap::of(self)
+    /// Memory cannot be read, or does not hold buffer descriptors.
+    pub fn buffers(&self) -> Result<BufferMap, InspectError> {
+        BufferMap::for_server(self)
     }
 
     /// Its clock sweep.
     ///
     /// # Errors
     ///
-    /// The variable cannot be found in this binary, or what is there cannot be its state.
-    pub fn clock_sweep(&self) -> Result<ClockSweep, Error> {
-        ClockSweep::of(self)
+    /// The variable cannot be located in this binary, or holds an impossible state.
+    pub fn clock_sweep(&self) -> Result<ClockSweep, InspectError> {
+        ClockSweep::for_server(self)
     }
 
-    /// `shared_buffers` in pages. Set once, when the server starts.
-    pub(crate) fn buffer_count(&self) -> Result<u32, Error> {
+    /// `shared_buffers` in pages; fixed at server start.
+    pub(crate) fn buffer_count(&self) -> Result<u32, InspectError> {
         let found = self.memory().int(self.binary.address("NBuffers")?)?;
         match u32::try_from(found) {
-            // Bounds of the setting, `guc_tables.c`.
+            // Bounds of `shared_buffers` in `guc_tables.c`.
             Ok(count @ 16..=0x3fff_ffff) => Ok(count),
             _ => Err(LayoutError::BufferCount { found }.into()),
         }
     }
 }
 
-/// What `postmaster.pid` says, as far as it tells one server from another. Source: `miscadmin.h`,
+/// The fields of `postmaster.pid` that distinguish one server from another. Source: `miscadmin.h`,
 /// `LOCK_FILE_LINE_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockFile {
-    /// When the server was started, in seconds since 1970.
+    /// Start time of the server, in seconds since 1970.
     pub started_at_s: i64,
     /// The port it listens on.
     pub port: u16,
@@ -162,13 +158,13 @@ impl LockFile {
     }
 }
 
-/// Names that only a PostgreSQL server exports.
-const IS_POSTGRES: [&str; 3] = ["BufferDescriptors", "NBuffers", "MyProcPid"];
+/// Symbols that only a PostgreSQL server exports.
+const POSTGRES_SYMBOLS: [&str; 3] = ["BufferDescriptors", "NBuffers", "MyProcPid"];
 
 /// The topmost ancestor that runs the same binary in the same folder.
 ///
-/// Process ids in `postmaster.pid` are of the server's own namespace, so they are not asked.
-fn postmaster_of(process: Process) -> Result<Process, ProcessError> {
+/// `postmaster.pid` is not consulted: its process ids belong to the server's own PID namespace.
+fn find_postmaster(process: OsProcess) -> Result<OsProcess, ProcessError> {
     let (binary, data_dir) = (process.executable_identity()?, process.working_dir()?);
     let mut top = process;
     while let Some(parent) = top.parent()? {
@@ -182,8 +178,8 @@ fn postmaster_of(process: Process) -> Result<Process, ProcessError> {
     Ok(top)
 }
 
-/// The contents of `PG_VERSION`, through the process's working directory, which leads into a container.
-fn major_of(postmaster: Process) -> Result<u32, ProcessError> {
+/// Reads `PG_VERSION` through the process's working directory, which also works for containers.
+fn read_major(postmaster: OsProcess) -> Result<u32, ProcessError> {
     let path = PathBuf::from(format!("/proc/{}/cwd/PG_VERSION", postmaster.pid()));
     let text = fs::read_to_string(&path)
         .map_err(|source| ProcessError::Proc { path: path.clone(), source })?;
@@ -195,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_file_tells_when_and_where() {
+    fn lock_file_yields_start_time_and_port() {
         let text =
             "4711\n/var/lib/pg\n1795176000\n5433\n/run/postgresql\nlocalhost\n  1  2\nready   \n";
         let expected = LockFile { started_at_s: 1_795_176_000, port: 5433 };

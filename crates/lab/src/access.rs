@@ -1,8 +1,9 @@
 //! How clients reach a cluster: listening addresses, `pg_hba.conf`, and the password for TCP.
 //!
-//! A superuser of PostgreSQL can run programs as the server's account (`COPY … TO PROGRAM`), and a
-//! port of 127.0.0.1 is open to every user of the host. So a cluster listens on its unix socket
-//! only, in a directory that no other user can enter, unless TCP is asked for; then a password is.
+//! A PostgreSQL superuser can run programs as the server's account (`COPY … TO PROGRAM`), and a
+//! port of 127.0.0.1 is open to every user of the host. So a cluster listens only on a unix socket
+//! in a directory that no other user can enter. TCP must be requested, and then requires a
+//! password.
 
 use std::{
     fs::{self, File},
@@ -12,26 +13,26 @@ use std::{
     path::Path,
 };
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_wire::auth::scram::Verifier;
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_wire::auth::scram::ScramVerifier;
 
 use crate::{
-    account::Account,
-    error::{Error, FileContext as _},
+    error::{ClusterError, FileContext as _},
     files,
-    settings::Settings,
+    os_user::OsUser,
+    settings::ServerSettings,
     template::SUPERUSER,
 };
 
 /// How clients reach a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// By the unix socket only.
+    /// Unix socket only.
     #[default]
     Socket,
-    /// Also by 127.0.0.1, with a password (SCRAM).
+    /// Also 127.0.0.1, with a password (SCRAM).
     TcpWithPassword,
-    /// Also by 127.0.0.1, without one: every user of the host is superuser of the cluster.
+    /// Also 127.0.0.1, without a password: every user of the host is superuser of the cluster.
     TcpTrusted,
 }
 
@@ -41,19 +42,19 @@ impl Access {
         self != Self::Socket
     }
 
-    /// What each start adds before the settings given: a kept cluster may have been reached in
-    /// another way before.
-    pub(crate) fn push_settings(self, settings: &mut Settings) {
+    /// Adds `listen_addresses`. Every start does so, because a kept cluster may have had another
+    /// access before.
+    pub(crate) fn push_settings(self, settings: &mut ServerSettings) {
         settings.push("listen_addresses", if self.is_tcp() { "127.0.0.1" } else { "" });
     }
 
-    /// Writes a new cluster's `pg_hba.conf`. With `has_password` the socket asks for it, too.
+    /// Writes a new cluster's `pg_hba.conf`. With `has_password` the socket requires it, too.
     pub(crate) fn write_rules(
         self,
         data: &Path,
-        account: &Account,
+        os_user: &OsUser,
         has_password: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ClusterError> {
         let local = if has_password { "scram-sha-256" } else { "trust" };
         let host = if self == Self::TcpTrusted { local } else { "scram-sha-256" };
         let mut text = String::from("# written by howdah lab\n");
@@ -64,12 +65,12 @@ impl Access {
             }
         }
         let path = data.join(HBA_FILE);
-        files::replace(&path, text.as_bytes(), account).context("write", &path)
+        files::replace(&path, text.as_bytes(), os_user).context("write", &path)
     }
 
-    /// Changes the rules of a cluster that has been used or copied: without trusted TCP, no rule
-    /// for TCP may trust. All other rules stay.
-    pub(crate) fn tighten_rules(self, data: &Path, account: &Account) -> Result<(), Error> {
+    /// Updates `pg_hba.conf` of a reused or copied cluster: unless TCP is trusted, `trust` in rules
+    /// for TCP is replaced. All other rules stay.
+    pub(crate) fn tighten_rules(self, data: &Path, os_user: &OsUser) -> Result<(), ClusterError> {
         if self == Self::TcpTrusted {
             return Ok(());
         }
@@ -79,21 +80,22 @@ impl Access {
         if tightened == text {
             return Ok(());
         }
-        files::replace(&path, tightened.as_bytes(), account).context("write", &path)
+        files::replace(&path, tightened.as_bytes(), os_user).context("write", &path)
     }
 }
 
 const HBA_FILE: &str = "pg_hba.conf";
 
-/// `trust` becomes `scram-sha-256` in all rules but those for the socket. A line that continues
-/// another one counts as a rule for TCP; a database or role whose name contains the word gets
-/// another name in the rule, so that the rule matches less.
+/// Replaces `trust` by `scram-sha-256` in all rules except those for the socket. A continuation
+/// line counts as a rule for TCP. A database or role name that contains `trust` is replaced as
+/// well, which makes the rule match less: the safe side.
 fn tightened(rules: &str) -> String {
     let mut text = String::with_capacity(rules.len());
     for line in rules.split_inclusive('\n') {
-        match line.trim_start().starts_with(['#', 'l']) {
-            true => text += line,
-            false => text += &line.replace("trust", "scram-sha-256"),
+        if line.trim_start().starts_with(['#', 'l']) {
+            text += line;
+        } else {
+            text += &line.replace("trust", "scram-sha-256");
         }
     }
     text
@@ -102,43 +104,45 @@ fn tightened(rules: &str) -> String {
 /// The password file's name, in the directory of the socket.
 pub(crate) const PASSFILE: &str = "pgpass";
 
-/// Sets a new random password for the superuser, and writes it to a file that only we can read.
+/// Sets a new random password for the superuser, and writes it to a file only the caller can read.
 ///
-/// The server gets a SCRAM verifier, so the password reaches neither its log nor its catalogs.
-pub(crate) fn set_password(socket: &Path, port: u16) -> Result<(), Error> {
+/// The server receives a SCRAM verifier, so the password is in neither its log nor its catalogs.
+pub(crate) fn set_password(socket: &Path, port: u16) -> Result<(), ClusterError> {
     let secret = random_password().context("read", Path::new(RANDOM))?;
     let salt = random_bytes::<16>().context("read", Path::new(RANDOM))?;
     let iterations = NonZeroU32::new(4096).unwrap_or(NonZeroU32::MIN);
-    let verifier = Verifier::from_password(secret.as_bytes(), &salt, iterations).to_text();
+    let verifier = ScramVerifier::from_password(secret.as_bytes(), &salt, iterations).to_text();
     let host = socket.to_string_lossy().replace('\\', r"\\").replace('\'', r"\'");
-    let words = Words::from_conninfo(format!(
+    let words = ConnParams::from_conninfo(format!(
         "host='{host}' port={port} user={SUPERUSER} dbname=postgres application_name=howdah-lab"
     ));
-    let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::SetPassword { source };
-    let target = Target::resolve(&words, &Environment::empty()).map_err(|e| failed(e.into()))?;
+    let failed =
+        |source: Box<dyn std::error::Error + Send + Sync>| ClusterError::SetPassword { source };
+    let target =
+        ConnectTarget::resolve(&words, &Environment::empty()).map_err(|e| failed(e.into()))?;
     let mut client = Client::connect(&target).map_err(|error| failed(error.into()))?;
     client
         .query(&format!("ALTER ROLE {SUPERUSER} PASSWORD '{verifier}'"))
         .map_err(|error| failed(error.into()))?;
-    // Last, so that a password file always holds the password of the data directory beside it.
+    // Written last, so that a password file always matches its data directory.
     let path = socket.join(PASSFILE);
     write_passfile(&path, &secret).context("write", &path)
 }
 
-/// Takes over the password of another cluster, of which this one is a copy.
-pub(crate) fn copy_password(from: &Path, socket: &Path) -> Result<(), Error> {
+/// Copies the password of the cluster of which this one is a copy.
+pub(crate) fn copy_password(from: &Path, socket: &Path) -> Result<(), ClusterError> {
     let text = fs::read_to_string(from).context("read", from)?;
-    // Nothing in a line is escaped: neither the address nor the password holds a colon.
+    // Nothing in the line is escaped: neither the address nor the password contains a colon.
     let secret = text.trim_end().rsplit(':').next().unwrap_or_default();
     let path = socket.join(PASSFILE);
     write_passfile(&path, secret).context("write", &path)
 }
 
 fn write_passfile(path: &Path, secret: &str) -> io::Result<()> {
-    files::present(fs::remove_file(path))?;
+    files::ignore_not_found(fs::remove_file(path))?;
     let mut options = fs::OpenOptions::new();
     let mut file = options.create_new(true).write(true).mode(0o600).open(path)?;
-    // Only this cluster's URI names the file, so it need not hold address and port.
+    // Only this cluster's URI names the file, so wildcards for address and port are enough.
     writeln!(file, "*:*:*:{SUPERUSER}:{secret}")
 }
 
@@ -161,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tcp_rules_stop_trusting_and_others_stay() {
+    fn tcp_rules_require_scram_after_tightening() {
         let rules = "# TYPE DATABASE USER ADDRESS METHOD\n\
                      local   all   all                  trust\n\
                      host    all   all   127.0.0.1/32   trust\n\

@@ -6,20 +6,20 @@ use std::{
     process::Stdio,
 };
 
-use crate::{account::Account, search::Unfit, version::Version};
+use crate::{os_user::OsUser, search::UnusableBinaries, version::Version};
 
 /// PostgreSQL server programs of one version: at least `postgres` and `initdb`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binaries {
     dir: PathBuf,
     version: Version,
-    origin: Origin,
+    origin: BinariesOrigin,
 }
 
-/// How binaries were come by.
+/// Where binaries were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Origin {
+pub enum BinariesOrigin {
     /// The caller named the directory.
     Given,
     /// `postgres` is on the PATH.
@@ -31,28 +31,32 @@ pub enum Origin {
 }
 
 impl Binaries {
-    /// Looks at a directory and asks its `postgres` for the version, as the account that is going
-    /// to run it.
+    /// Checks a directory and runs its `postgres --version`, as the account that will run the
+    /// server.
     ///
     /// # Errors
     ///
-    /// [`Unfit`] says what is wrong with the directory.
-    pub fn at(dir: &Path, origin: Origin, account: &Account) -> Result<Self, Unfit> {
-        // PostgreSQL finds its other files from where its program really is, so we do too.
+    /// [`UnusableBinaries`] if the directory cannot be used.
+    pub fn at(
+        dir: &Path,
+        origin: BinariesOrigin,
+        os_user: &OsUser,
+    ) -> Result<Self, UnusableBinaries> {
+        // PostgreSQL locates its other files relative to the resolved path of its program.
         let postgres = match dir.join("postgres").canonicalize() {
             Ok(postgres) => postgres,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Unfit::Lacks { program: "postgres" });
+                return Err(UnusableBinaries::MissingProgram { program: "postgres" });
             }
-            Err(error) => return Err(Unfit::NotRun { reason: error.to_string() }),
+            Err(error) => return Err(UnusableBinaries::DoesNotRun { reason: error.to_string() }),
         };
         let dir = postgres.parent().unwrap_or(dir).to_owned();
         if !dir.join("initdb").exists() {
-            return Err(Unfit::Lacks { program: "initdb" });
+            return Err(UnusableBinaries::MissingProgram { program: "initdb" });
         }
-        let version = ask_version(&postgres, account)?;
+        let version = query_version(&postgres, os_user)?;
         if version.major() < *crate::MAJORS.start() {
-            return Err(Unfit::TooOld { version });
+            return Err(UnusableBinaries::TooOld { version });
         }
         Ok(Self { dir, version, origin })
     }
@@ -62,42 +66,44 @@ impl Binaries {
         &self.dir
     }
 
-    /// What `postgres --version` says.
+    /// The version reported by `postgres --version`.
     pub fn version(&self) -> &Version {
         &self.version
     }
 
-    /// How they were come by.
-    pub fn origin(&self) -> Origin {
+    /// Where the binaries were found.
+    pub fn origin(&self) -> BinariesOrigin {
         self.origin
     }
 
-    /// The path of one of the programs. Fetched archives hold only `initdb`, `pg_ctl` and
-    /// `postgres`; for clients see [`client_tool`].
+    /// The path of one of the programs. Fetched archives contain only `initdb`, `pg_ctl` and
+    /// `postgres`; for client programs see [`client_tool`].
     pub fn program(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 }
 
-fn ask_version(postgres: &Path, account: &Account) -> Result<Version, Unfit> {
-    let output = account.command(postgres).arg("--version").stdin(Stdio::null()).output().map_err(
-        |error| match (error.kind(), account.name()) {
-            (io::ErrorKind::PermissionDenied, Some(account)) => {
-                Unfit::Unreachable { account: account.to_owned() }
+fn query_version(postgres: &Path, os_user: &OsUser) -> Result<Version, UnusableBinaries> {
+    let output = os_user.command(postgres).arg("--version").stdin(Stdio::null()).output().map_err(
+        |error| match (error.kind(), os_user.name()) {
+            (io::ErrorKind::PermissionDenied, Some(os_user)) => {
+                UnusableBinaries::Unreachable { os_user: os_user.to_owned() }
             }
-            _ => Unfit::NotRun { reason: error.to_string() },
+            _ => UnusableBinaries::DoesNotRun { reason: error.to_string() },
         },
     )?;
     let line = String::from_utf8_lossy(&output.stdout);
     Version::parse(&line).ok_or_else(|| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.lines().next().or_else(|| line.lines().next()).unwrap_or("nothing");
-        Unfit::NotRun { reason: format!("--version says {said:?} ({})", output.status) }
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let text = stderr.lines().next().or_else(|| line.lines().next()).unwrap_or("nothing");
+        UnusableBinaries::DoesNotRun {
+            reason: format!("--version printed {text:?} ({})", output.status),
+        }
     })
 }
 
-/// A client program such as `psql` or `pgbench`: from the PATH, else from the newest PostgreSQL
-/// where distributions put it. `None` when there is none; fetched archives have no client programs.
+/// Finds a client program such as `psql` or `pgbench`: on the PATH, else in the distribution's
+/// directory of the newest PostgreSQL. Fetched archives contain no client programs.
 pub fn client_tool(name: &str) -> Option<PathBuf> {
     path_dirs()
         .chain(system_dirs().into_iter().map(|(_, dir)| dir))
@@ -112,9 +118,9 @@ pub(crate) fn path_dirs() -> impl Iterator<Item = PathBuf> {
     dirs.into_iter()
 }
 
-/// Where distributions put PostgreSQL, newest major first.
+/// The directories in which distributions install PostgreSQL, newest major first.
 pub(crate) fn system_dirs() -> Vec<(u32, PathBuf)> {
-    // Debian and its kin; Red Hat and its kin, by the packages of postgresql.org.
+    // Debian and derivatives; packages of postgresql.org for Red Hat and derivatives.
     let debian = majors_in(Path::new("/usr/lib/postgresql"), "");
     let red_hat = majors_in(Path::new("/usr"), "pgsql-");
     let mut found: Vec<_> = debian.chain(red_hat).collect();
@@ -122,7 +128,7 @@ pub(crate) fn system_dirs() -> Vec<(u32, PathBuf)> {
     found
 }
 
-/// What [`system_dirs`] looks at, for messages.
+/// The patterns of [`system_dirs`], for messages.
 pub(crate) const SYSTEM_DIRS: [&str; 2] = ["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"];
 
 fn majors_in(parent: &Path, prefix: &str) -> impl Iterator<Item = (u32, PathBuf)> {
@@ -139,9 +145,9 @@ mod tests {
 
     use super::*;
 
-    fn program(dir: &Path, name: &str, says: &str) {
+    fn write_program(dir: &Path, name: &str, output: &str) {
         let path = dir.join(name);
-        fs::write(&path, format!("#!/bin/sh\necho '{says}'\n")).unwrap();
+        fs::write(&path, format!("#!/bin/sh\necho '{output}'\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -151,43 +157,46 @@ mod tests {
         dir
     }
 
-    fn look(dir: &Path) -> Result<Binaries, Unfit> {
-        Binaries::at(dir, Origin::Given, &Account::for_servers().unwrap())
+    fn check(dir: &Path) -> Result<Binaries, UnusableBinaries> {
+        Binaries::at(dir, BinariesOrigin::Given, &OsUser::for_servers().unwrap())
     }
 
     #[test]
-    fn what_is_wrong_with_a_directory() {
+    fn unusable_directory_is_reported_with_its_reason() {
         let dir = open_tempdir();
-        assert_eq!(look(dir.path()), Err(Unfit::Lacks { program: "postgres" }));
-        program(dir.path(), "postgres", "postgres (PostgreSQL) 9.6.1");
-        assert_eq!(look(dir.path()), Err(Unfit::Lacks { program: "initdb" }));
-        program(dir.path(), "initdb", "");
-        assert!(matches!(look(dir.path()), Err(Unfit::TooOld { .. })));
-        program(dir.path(), "postgres", "hello");
-        assert!(matches!(look(dir.path()), Err(Unfit::NotRun { .. })));
-        program(dir.path(), "postgres", "postgres (PostgreSQL) 17.1");
-        assert_eq!(look(dir.path()).unwrap().version().major(), 17);
+        assert_eq!(
+            check(dir.path()),
+            Err(UnusableBinaries::MissingProgram { program: "postgres" })
+        );
+        write_program(dir.path(), "postgres", "postgres (PostgreSQL) 9.6.1");
+        assert_eq!(check(dir.path()), Err(UnusableBinaries::MissingProgram { program: "initdb" }));
+        write_program(dir.path(), "initdb", "");
+        assert!(matches!(check(dir.path()), Err(UnusableBinaries::TooOld { .. })));
+        write_program(dir.path(), "postgres", "hello");
+        assert!(matches!(check(dir.path()), Err(UnusableBinaries::DoesNotRun { .. })));
+        write_program(dir.path(), "postgres", "postgres (PostgreSQL) 17.1");
+        assert_eq!(check(dir.path()).unwrap().version().major(), 17);
     }
 
     #[test]
-    fn a_link_to_postgres_leads_to_its_own_directory() {
+    fn symbolic_link_to_postgres_is_resolved() {
         let (dir, links) = (open_tempdir(), open_tempdir());
-        program(dir.path(), "postgres", "postgres (PostgreSQL) 16.2");
-        program(dir.path(), "initdb", "");
+        write_program(dir.path(), "postgres", "postgres (PostgreSQL) 16.2");
+        write_program(dir.path(), "initdb", "");
         std::os::unix::fs::symlink(dir.path().join("postgres"), links.path().join("postgres"))
             .unwrap();
-        assert_eq!(look(links.path()).unwrap().dir(), dir.path().canonicalize().unwrap());
+        assert_eq!(check(links.path()).unwrap().dir(), dir.path().canonicalize().unwrap());
     }
 
     #[test]
-    fn majors_of_a_distribution() {
+    fn distribution_directories_are_matched_by_prefix() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["9", "17", "common", "pgsql-16"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let mut plain: Vec<_> = majors_in(dir.path(), "").map(|(major, _)| major).collect();
-        plain.sort_unstable();
-        assert_eq!(plain, [9, 17]);
+        let mut unprefixed: Vec<_> = majors_in(dir.path(), "").map(|(major, _)| major).collect();
+        unprefixed.sort_unstable();
+        assert_eq!(unprefixed, [9, 17]);
         let prefixed: Vec<_> = majors_in(dir.path(), "pgsql-").collect();
         assert_eq!(prefixed, [(16, dir.path().join("pgsql-16/bin"))]);
     }

@@ -1,36 +1,36 @@
-//! How a cluster is asked for.
+//! The options of a new cluster.
 
 use std::path::{Path, PathBuf};
 
 use crate::{
     access::Access,
-    account::Account,
-    cluster::{Cluster, Parts},
-    error::{Error, FileContext as _},
-    files::{Take, copy_tree},
-    janitor::Reaper,
+    cluster::{Cluster, ClusterParts},
+    error::{ClusterError, FileContext as _},
+    files::{CopyRule, copy_tree},
     labs::Lab,
-    places::{self, Holds, Places},
-    search::Search,
-    settings::Settings,
-    standby::{self, Upstream},
+    os_user::OsUser,
+    paths::{self, ClusterPaths, DirContent},
+    reaper::Reaper,
+    search::BinariesSearch,
+    settings::ServerSettings,
+    standby::{self, PrimaryInfo},
     template::{self, Password},
 };
 
-/// What a cluster is to be like. Everything has a default.
+/// The options of a new cluster. Each has a default.
 #[derive(Clone, Debug)]
-#[must_use = "it does nothing until it is started"]
+#[must_use = "a builder does nothing until `start` is called"]
 pub struct Builder {
     name: String,
-    search: Search,
-    settings: Settings,
+    search: BinariesSearch,
+    settings: ServerSettings,
     dir: Option<PathBuf>,
     keep: bool,
     port: Option<u16>,
     access: Access,
     password: Option<String>,
-    own_system: bool,
-    upstream: Option<Upstream>,
+    unique_system_identifier: bool,
+    upstream: Option<PrimaryInfo>,
     also_remove: Vec<PathBuf>,
 }
 
@@ -38,14 +38,14 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             name: "lab".to_owned(),
-            search: Search::new(),
-            settings: Settings::default(),
+            search: BinariesSearch::new(),
+            settings: ServerSettings::default(),
             dir: None,
             keep: false,
             port: None,
             access: Access::default(),
             password: None,
-            own_system: false,
+            unique_system_identifier: false,
             upstream: None,
             also_remove: Vec::new(),
         }
@@ -53,43 +53,42 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// A cluster of the newest PostgreSQL there is. It is reached by its unix socket only, without a
-    /// password, by the caller, by root and by the server's own account: its directory is closed to
-    /// all others. See [`Builder::tcp`] and, for tests, [`Cluster::builder`].
+    /// A cluster of the newest PostgreSQL found. It listens only on its unix socket, without a
+    /// password, in a directory that only the caller, root and the server's account can enter. See
+    /// [`Builder::tcp`] and, for tests, [`Cluster::builder`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Its name, `lab` by default: 1 to 40 of `a-z`, `0-9`, `-` and `_`, a letter first. It becomes
-    /// the setting `cluster_name`, and a standby's `application_name`.
+    /// Sets the name, `lab` by default: 1 to 40 of `a-z`, `0-9`, `-` and `_`, starting with a
+    /// letter. It becomes the setting `cluster_name`, and a standby's `application_name`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// The major of PostgreSQL: one of [`crate::MAJORS`].
+    /// Sets the major version of PostgreSQL: one of [`crate::MAJORS`].
     pub fn major(mut self, major: u32) -> Self {
         self.search = self.search.major(major);
         self
     }
 
-    /// The directory of the server's programs, instead of a search for them.
+    /// Sets the directory of the server's programs, instead of searching for them.
     pub fn bin_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.search = self.search.dir(dir);
         self
     }
 
-    /// How binaries are searched for; replaces what [`Builder::major`] and [`Builder::bin_dir`]
-    /// have said.
-    pub fn search(mut self, search: Search) -> Self {
+    /// Sets how binaries are found; replaces [`Builder::major`] and [`Builder::bin_dir`].
+    pub fn search(mut self, search: BinariesSearch) -> Self {
         self.search = search;
         self
     }
 
-    /// Adds a line to the server's configuration. A later one of the same name wins. Where the
-    /// server listens is not a setting: `port` and its like are refused.
+    /// Adds a line to the server's configuration. The last one of a name wins. Settings that decide
+    /// where the server listens and keeps its files, such as `port`, are refused.
     ///
-    /// Beside PostgreSQL's defaults stand `fsync = off`, `full_page_writes = off`,
+    /// Different from PostgreSQL's defaults are `fsync = off`, `full_page_writes = off`,
     /// `shared_buffers = 32MB`, `wal_keep_size = 512MB`, `lc_messages = C`,
     /// `unix_socket_permissions = 0700`. `listen_addresses` needs [`Builder::tcp`].
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
@@ -97,242 +96,257 @@ impl Builder {
         self
     }
 
-    /// The directory for the cluster's files, made if it is missing. Without it: a new one below
+    /// Sets the directory for the cluster's files, created if missing. The default is a new one in
     /// the system's temporary directory.
     ///
-    /// A directory in which a lab was kept is started as it is, [`Builder::setting`]s added;
-    /// its files stay. One that holds anything else is refused.
+    /// A directory with a kept lab is started as it is, with [`Builder::setting`]s added; its files
+    /// stay. One that contains anything else is refused.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
     }
 
-    /// Leaves the files of a [`Builder::dir`] when the cluster ends. Without a directory of your
-    /// choice it has no effect.
+    /// Whether the files in [`Builder::dir`] are kept when the cluster ends. No effect without
+    /// [`Builder::dir`].
     pub fn keep(mut self, keep: bool) -> Self {
         self.keep = keep;
         self
     }
 
-    /// Listens on 127.0.0.1, too, where clients have to give a password (SCRAM). It is random, and in a file that only the caller can read: the URI names it by `passfile`.
-    /// The unix socket asks for no password.
+    /// Listens on 127.0.0.1, too, with a random password (SCRAM) in a file that only the caller can
+    /// read; the URI names it as `passfile`. The unix socket requires no password.
     pub fn tcp(mut self) -> Self {
         self.access = Access::TcpWithPassword;
         self
     }
 
-    /// Listens on 127.0.0.1, too, and lets everybody in without a password, as superuser.
+    /// Listens on 127.0.0.1, too, and admits every user of the host as superuser without a
+    /// password.
     ///
-    /// **For tests only.** As long as the server runs, each user of the host can run programs as the
-    /// server's account: that is [`crate::ACCOUNT_NAME`] for root, and the caller's own account for
-    /// others. [`Cluster::builder`] begins with it.
+    /// **For tests only.** As long as the server runs, each user of the host can run programs as
+    /// the server's account: that is [`crate::ACCOUNT_NAME`] for root, and the caller's own account
+    /// for others. [`Cluster::builder`] enables it.
     pub fn trusted_tcp(mut self) -> Self {
         self.access = Access::TcpTrusted;
         self
     }
 
-    /// The port, instead of a free one: of 127.0.0.1, and the number in the socket's name.
+    /// Sets the port on 127.0.0.1 and in the socket's name, instead of a free one.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// The superuser's password: all connections have to give it (SCRAM), also those by the unix
-    /// socket. Such a cluster takes a second longer to make.
+    /// Sets the superuser's password, required from all connections (SCRAM), the unix socket
+    /// included. Such a cluster takes a second longer to create.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// Whether it has a system identifier of its own. Without that (and without a password) it is a
-    /// copy of what initdb made once, and shares that of other clusters of the machine. Such a
-    /// cluster takes a second longer to make.
-    pub fn own_system(mut self, own_system: bool) -> Self {
-        self.own_system = own_system;
+    /// Whether the cluster gets a unique system identifier. By default it is a copy of an initdb
+    /// template and shares its system identifier with other clusters of the machine, unless it has
+    /// a password. Such a cluster takes a second longer to create.
+    pub fn unique_system_identifier(mut self, unique_system_identifier: bool) -> Self {
+        self.unique_system_identifier = unique_system_identifier;
         self
     }
 
-    /// Makes it a physical standby of a running cluster: same binaries, a copy of its data and
-    /// settings, then a stream of its WAL.
+    /// Makes it a physical standby of a running cluster: the same binaries, a copy of its data and
+    /// settings, then streaming replication.
     pub fn standby_of(mut self, primary: &Cluster) -> Self {
-        self.upstream = Some(Upstream::of_cluster(primary));
+        self.upstream = Some(PrimaryInfo::from_cluster(primary));
         self
     }
 
-    /// [`Builder::standby_of`] a lab.
+    /// Like [`Builder::standby_of`], for a lab.
     pub fn standby_of_lab(mut self, primary: &Lab) -> Self {
-        self.upstream = Some(Upstream::of_lab(primary));
+        self.upstream = Some(PrimaryInfo::from_lab(primary));
         self
     }
 
-    /// A file that goes when the cluster does.
+    /// Adds a file to remove at the end.
     pub(crate) fn also_remove(mut self, path: PathBuf) -> Self {
         self.also_remove.push(path);
         self
     }
 
-    /// The name of the primary, for a standby.
+    /// The name of the primary, if this is a standby.
     pub(crate) fn upstream_name(&self) -> Option<&str> {
-        self.upstream.as_ref().map(Upstream::name)
+        self.upstream.as_ref().map(PrimaryInfo::name)
     }
 
-    /// A name that says what it is.
+    /// The name of a lab for which the user chose none.
     pub(crate) fn default_name(&self) -> String {
-        match (&self.upstream, self.search.wanted_major()) {
+        match (&self.upstream, self.search.requested_major()) {
             (Some(_), _) => "standby".to_owned(),
             (None, Some(major)) => format!("pg{major}"),
             (None, None) => "lab".to_owned(),
         }
     }
 
-    /// Checks what can be checked before anything is done.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Checks the name and the settings, before anything is created.
+    pub(crate) fn check(&self) -> Result<(), ClusterError> {
         if !is_name(&self.name) {
-            return Err(Error::BadName { name: self.name.clone() });
+            return Err(ClusterError::BadName { name: self.name.clone() });
         }
         self.settings.check(self.access.is_tcp())
     }
 
-    /// The directory given for its files.
-    pub(crate) fn given_dir(&self) -> Option<&Path> {
+    /// The directory set by [`Builder::dir`].
+    pub(crate) fn explicit_dir(&self) -> Option<&Path> {
         self.dir.as_deref()
     }
 
-    /// Makes the cluster, starts its server, and waits until it accepts connections.
+    /// Creates the cluster, starts its server, and waits until it accepts connections.
     ///
     /// # Errors
     ///
-    /// See [`Error`]. Nothing is left behind then.
-    pub fn start(mut self) -> Result<Cluster, Error> {
+    /// See [`ClusterError`]. All files are removed then.
+    pub fn start(mut self) -> Result<Cluster, ClusterError> {
         self.check()?;
-        let account = Account::for_servers()?;
+        let os_user = OsUser::for_servers()?;
         if let Some(upstream) = self.upstream.take() {
-            return self.start_standby(&upstream, account);
+            return self.start_standby(&upstream, os_user);
         }
         if let Some(dir) = &self.dir
-            && let Holds::Cluster { major } = places::look(dir)?
+            && let DirContent::Cluster { major } = paths::inspect_dir(dir)?
         {
-            self.search = within(self.search, dir, major)?;
+            self.search = with_cluster_major(self.search, dir, major)?;
         }
         let binaries = self.search.find()?;
-        let (places, holds, mut janitor) = self.places(&account)?;
-        if let Holds::Cluster { .. } = holds {
-            self.own_settings().append(&places.data)?;
-            self.access.tighten_rules(&places.data, &account)?;
+        let (paths, holds, mut reaper) = self.make_paths(&os_user)?;
+        if let DirContent::Cluster { .. } = holds {
+            self.all_settings().append(&paths.data)?;
+            self.access.tighten_rules(&paths.data, &os_user)?;
         } else {
-            let data = &places.data;
+            let data = &paths.data;
             if let Some(secret) = &self.password {
-                let file = &places.socket.join("password");
+                let file = &paths.socket.join("password");
                 let password = Some(Password { secret, file });
-                template::initdb(data, &binaries, &account, password, &mut janitor)?;
-            } else if self.own_system {
-                template::initdb(data, &binaries, &account, None, &mut janitor)?;
+                template::initdb(data, &binaries, &os_user, password, &mut reaper)?;
+            } else if self.unique_system_identifier {
+                template::initdb(data, &binaries, &os_user, None, &mut reaper)?;
             } else {
                 let cache = self.search.cache();
-                template::make_data_dir(data, &binaries, &account, cache, &mut janitor)?;
+                template::make_data_dir(data, &binaries, &os_user, cache, &mut reaper)?;
             }
-            self.own_settings().install(data, &account)?;
-            self.access.write_rules(data, &account, self.password.is_some())?;
+            self.all_settings().install(data, &os_user)?;
+            self.access.write_rules(data, &os_user, self.password.is_some())?;
         }
         let name = self.name.clone();
         let (access, password, passfile) = (self.access, None, None);
-        let parts = Parts { name, binaries, account, places, janitor, access, password, passfile };
+        let parts =
+            ClusterParts { name, binaries, os_user, paths, reaper, access, password, passfile };
         self.start_in(parts)
     }
 
-    /// Makes a copy of a stopped cluster's data directory, and starts it.
-    pub(crate) fn start_copy(self, original: &Cluster) -> Result<Cluster, Error> {
+    /// Copies a stopped cluster's data directory, and starts a server on it.
+    pub(crate) fn start_copy(self, original: &Cluster) -> Result<Cluster, ClusterError> {
         self.check()?;
-        let account = original.account().clone();
-        let (places, janitor) = self.new_places(&account)?;
-        standby::refuse_tablespaces(original.data_dir())?;
-        copy_tree(original.data_dir(), &places.data, &account, &|below| match below.to_str() {
-            Some("log") => Take::Empty,
-            Some("postmaster.pid" | "postmaster.opts") => Take::Nothing,
-            _ => Take::All,
+        let os_user = original.os_user().clone();
+        let (paths, reaper) = self.make_new_paths(&os_user)?;
+        standby::reject_tablespaces(original.data_dir())?;
+        copy_tree(original.data_dir(), &paths.data, &os_user, &|below| match below.to_str() {
+            Some("log") => CopyRule::EmptyDir,
+            Some("postmaster.pid" | "postmaster.opts") => CopyRule::Skip,
+            _ => CopyRule::Copy,
         })?;
-        self.own_settings().append(&places.data)?;
-        self.access.tighten_rules(&places.data, &account)?;
+        self.all_settings().append(&paths.data)?;
+        self.access.tighten_rules(&paths.data, &os_user)?;
         let binaries = original.binaries().clone();
         let password = original.password().map(str::to_owned);
         let (name, access) = (self.name.clone(), self.access);
         let passfile = None;
-        let parts = Parts { name, binaries, account, places, janitor, access, password, passfile };
+        let parts =
+            ClusterParts { name, binaries, os_user, paths, reaper, access, password, passfile };
         self.start_in(parts)
     }
 
-    fn start_standby(self, upstream: &Upstream, account: Account) -> Result<Cluster, Error> {
-        let binaries = upstream.binaries(&account)?;
+    fn start_standby(
+        self,
+        upstream: &PrimaryInfo,
+        os_user: OsUser,
+    ) -> Result<Cluster, ClusterError> {
+        let binaries = upstream.binaries(&os_user)?;
         if self.access == Access::TcpWithPassword && self.password.is_none() {
-            // A standby cannot set a password: it has that of its primary.
+            // A standby is read-only and has its primary's password, so the primary needs one.
             upstream.ensure_password()?;
         }
-        let (places, janitor) = self.new_places(&account)?;
-        let backup = standby::take(upstream, &places.data, &account)?;
-        let mut settings = self.own_settings();
+        let (paths, reaper) = self.make_new_paths(&os_user)?;
+        let backup = standby::back_up(upstream, &paths.data, &os_user)?;
+        let mut settings = self.all_settings();
         settings.push("primary_conninfo", upstream.conninfo(&self.name));
         settings.push("wal_receiver_create_temp_slot", "on");
-        settings.append(&places.data)?;
-        self.access.tighten_rules(&places.data, &account)?;
+        settings.append(&paths.data)?;
+        self.access.tighten_rules(&paths.data, &os_user)?;
         let password = upstream.password().map(str::to_owned);
         let (name, access) = (self.name.clone(), self.access);
         let passfile = Some(upstream.passfile());
-        let parts = Parts { name, binaries, account, places, janitor, access, password, passfile };
+        let parts =
+            ClusterParts { name, binaries, os_user, paths, reaper, access, password, passfile };
         let cluster = self.start_in(parts)?;
-        // Until here it has kept the primary's WAL for the standby.
+        // The standby streams now; the backup's slot has kept the WAL it needed until here.
         drop(backup);
         Ok(cluster)
     }
 
-    fn start_in(self, parts: Parts) -> Result<Cluster, Error> {
+    fn start_in(self, parts: ClusterParts) -> Result<Cluster, ClusterError> {
         let password = self.password.or(parts.password);
-        let parts = Parts { password, ..parts };
+        let parts = ClusterParts { password, ..parts };
         Cluster::start_from(parts, self.port)
     }
 
-    /// The settings given, and those that follow from the rest.
-    fn own_settings(&self) -> Settings {
-        let mut settings = Settings::default();
+    /// The settings of the builder, after those that follow from its other options.
+    fn all_settings(&self) -> ServerSettings {
+        let mut settings = ServerSettings::default();
         settings.push("cluster_name", &self.name);
         self.access.push_settings(&mut settings);
         settings.extend(&self.settings);
         settings
     }
 
-    fn places(&self, account: &Account) -> Result<(Places, Holds, Reaper), Error> {
+    fn make_paths(
+        &self,
+        os_user: &OsUser,
+    ) -> Result<(ClusterPaths, DirContent, Reaper), ClusterError> {
         match &self.dir {
-            Some(dir) => Places::given(dir, self.keep, account, &self.also_remove),
+            Some(dir) => ClusterPaths::in_dir(dir, self.keep, os_user, &self.also_remove),
             None => {
-                let (places, janitor) = Places::throw_away(account, &self.also_remove)?;
-                Ok((places, Holds::Nothing, janitor))
+                let (paths, reaper) = ClusterPaths::temporary(os_user, &self.also_remove)?;
+                Ok((paths, DirContent::Empty, reaper))
             }
         }
     }
 
-    /// [`Builder::places`] that hold no cluster yet.
-    fn new_places(&self, account: &Account) -> Result<(Places, Reaper), Error> {
+    /// Like [`Builder::make_paths`], but refuses a directory with a cluster.
+    fn make_new_paths(&self, os_user: &OsUser) -> Result<(ClusterPaths, Reaper), ClusterError> {
         if let Some(dir) = &self.dir
-            && let Holds::Cluster { .. } = places::look(dir)?
+            && let DirContent::Cluster { .. } = paths::inspect_dir(dir)?
         {
-            return Err(Error::DirectoryInUse { dir: dir.clone() });
+            return Err(ClusterError::DirectoryInUse { dir: dir.clone() });
         }
-        let (places, _, janitor) = self.places(account)?;
-        Ok((places, janitor))
+        let (paths, _, reaper) = self.make_paths(os_user)?;
+        Ok((paths, reaper))
     }
 }
 
-/// The search, narrowed to the major of the cluster in `dir`.
-fn within(search: Search, dir: &Path, found: u32) -> Result<Search, Error> {
-    match search.wanted_major() {
+/// Restricts the search to the major of the cluster in `dir`.
+fn with_cluster_major(
+    search: BinariesSearch,
+    dir: &Path,
+    found: u32,
+) -> Result<BinariesSearch, ClusterError> {
+    match search.requested_major() {
         Some(wanted) if wanted != found => {
             let dir = std::path::absolute(dir).context("find", dir)?;
-            Err(Error::OtherMajor { dir, found, wanted })
+            Err(ClusterError::OtherMajor { dir, found, wanted })
         }
         _ => Ok(search.major(found)),
     }
 }
 
-/// The rules of [`Builder::name`]: fit for a file name and for a `cluster_name`.
+/// Checks the rules of [`Builder::name`]: valid as a file name and as `cluster_name`.
 pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= 40
         && name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -344,14 +358,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn invalid_name_is_refused() {
         for name in ["a", "lab-17", "pg_17", &"x".repeat(40)] {
             assert!(is_name(name), "{name}");
         }
         for name in ["", "1", "-a", "../x", "a/b", "A", "ä", "a b", ".a", &"x".repeat(41)] {
             assert!(!is_name(name), "{name}");
             let error = Builder::new().name(name).start().unwrap_err();
-            assert!(matches!(error, Error::BadName { .. }), "{error}");
+            assert!(matches!(error, ClusterError::BadName { .. }), "{error}");
         }
     }
 }

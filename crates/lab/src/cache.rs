@@ -1,4 +1,4 @@
-//! The cache directory: fetched binaries and initdb templates. Everything in it can be made again.
+//! The cache directory: fetched binaries and initdb templates. It can be removed at any time.
 
 use std::{
     env,
@@ -8,16 +8,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A directory tree shared by all processes of one user.
+/// The cache directory, shared by all processes of one user.
 #[derive(Clone, Debug)]
-pub(crate) struct Cache {
+pub(crate) struct LabCache {
     root: PathBuf,
 }
 
-impl Cache {
-    /// The user's cache: `$HOWDAH_CACHE_DIR`; for root `/var/cache/howdah`, which the servers'
-    /// account can read; for others `$XDG_CACHE_HOME/howdah` or `~/.cache/howdah`.
-    pub(crate) fn of_user() -> Self {
+impl LabCache {
+    /// The user's cache: `$HOWDAH_CACHE_DIR`, else for root `/var/cache/howdah`, which the servers'
+    /// account can read, and for others `$XDG_CACHE_HOME/howdah` or `~/.cache/howdah`.
+    pub(crate) fn for_current_user() -> Self {
         let given = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let root = given("HOWDAH_CACHE_DIR").unwrap_or_else(|| {
             if rustix::process::geteuid().is_root() {
@@ -36,24 +36,24 @@ impl Cache {
         Self { root }
     }
 
-    /// Where fetched binaries lie, a directory per version. It may not exist.
+    /// The directory of fetched binaries, with one directory per version. It may be missing.
     pub(crate) fn binaries(&self) -> PathBuf {
         self.root.join("postgresql")
     }
 
-    /// Where initdb templates lie. It may not exist.
+    /// The directory of initdb templates. It may be missing.
     pub(crate) fn templates(&self) -> PathBuf {
         self.root.join("templates")
     }
 }
 
-/// Makes a directory and its parents, readable by everybody.
+/// Creates a directory and its parents, readable by all users.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 
-/// Waits until no other process works on `name` in `dir`, and keeps them waiting until the value is
-/// dropped or this process ends.
+/// Locks `name` in `dir` exclusively among processes, until the value is dropped or this process
+/// ends. Blocks while another process has the lock.
 pub(crate) fn lock(dir: &Path, name: &str) -> io::Result<File> {
     let file =
         fs::OpenOptions::new().create(true).append(true).open(dir.join(format!(".{name}.lock")))?;

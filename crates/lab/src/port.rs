@@ -8,35 +8,35 @@ use std::{
     ops::Range,
 };
 
-use crate::error::Error;
+use crate::error::ClusterError;
 
-/// How many ports are tried before we say that there is none.
+/// How many random ports are tried.
 const TRIES: u32 = 200;
 
-/// A port on 127.0.0.1 on which nobody listens at the moment.
+/// Finds a port on 127.0.0.1 that is currently free.
 ///
-/// It lies below the range from which the kernel serves outgoing connections. In that range, a
-/// client that knocks while the server is down can be given the server's own port as its local end:
-/// then it is connected to itself, and the server cannot have its port back.
-pub(crate) fn free() -> Result<u16, Error> {
+/// It is outside the kernel's range of ephemeral ports. In that range, a client that connects while
+/// the server is down can get the server's own port as its local port: then it is connected to
+/// itself, and the server cannot bind its port again.
+pub(crate) fn free() -> Result<u16, ClusterError> {
     let range = below_ephemeral(&fs::read_to_string(EPHEMERAL).unwrap_or_default());
     (0..TRIES)
         .map(|_| range.start + (random() % u64::from(range.end - range.start)) as u16)
         .find(|port| is_free(*port))
-        .ok_or(Error::NoPort { tries: TRIES })
+        .ok_or(ClusterError::NoPort { tries: TRIES })
 }
 
-/// Whether a server could listen on the port now.
+/// Whether a server could listen on the port at the moment.
 pub(crate) fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A random number, good enough to keep concurrent processes out of each other's way.
+/// A random number, sufficient to avoid collisions between concurrent processes.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Two numbers: first and last port for outgoing connections (ip(7)).
+/// A file with two numbers: the first and the last ephemeral port (ip(7)).
 const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 fn below_ephemeral(line: &str) -> Range<u16> {
@@ -44,7 +44,7 @@ fn below_ephemeral(line: &str) -> Range<u16> {
     let first = line.split_whitespace().next().and_then(|first| first.parse().ok());
     match first.unwrap_or(32_768) {
         first if first > FLOOR + 1_000 => FLOOR..first,
-        // Somebody made all ports ephemeral: there is nothing better than any of them.
+        // All ports are configured as ephemeral, so any will do.
         _ => FLOOR..u16::MAX,
     }
 }
@@ -54,14 +54,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_lie_below_those_of_outgoing_connections() {
+    fn ports_are_below_the_ephemeral_range() {
         assert_eq!(below_ephemeral("32768\t60999\n"), 10_240..32_768);
         assert_eq!(below_ephemeral(""), 10_240..32_768);
         assert_eq!(below_ephemeral("1024 65535"), 10_240..65_535);
     }
 
     #[test]
-    fn a_port_with_a_listener_is_not_free() {
+    fn bound_port_is_not_free() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         assert!(!is_free(listener.local_addr().unwrap().port()));
     }

@@ -1,18 +1,18 @@
-//! What a running server tells by `postmaster.pid` and by being a process.
+//! The state of a server, from `postmaster.pid` and `/proc`.
 
 use std::{fs, path::Path};
 
-/// The lines of `postmaster.pid` that concern us (`miscinit.h`, `LOCK_FILE_LINE_…`).
+/// The parsed lines of `postmaster.pid` (`LOCK_FILE_LINE_…` in `pidfile.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PidFile {
     /// Line 1: the postmaster's process id.
     pub(crate) pid: u32,
-    /// Line 8: it accepts connections, or would if it were not a standby closed to them.
+    /// Line 8: the server accepts connections, or is a standby without `hot_standby`.
     pub(crate) ready: bool,
 }
 
 impl PidFile {
-    /// Reads it; `None` when there is none, or it is not complete.
+    /// Reads the file; `None` if it is missing or incomplete.
     pub(crate) fn read(data: &Path) -> Option<Self> {
         Self::parse(&fs::read_to_string(data.join("postmaster.pid")).ok()?)
     }
@@ -28,26 +28,26 @@ impl PidFile {
 
 /// The process id of the server that runs in a data directory.
 ///
-/// A number in a file proves little: the server may have died without removing it, and the number
-/// belong to somebody else by now. A postmaster's working directory is its data directory.
+/// The process id in the file alone is not enough: the server may have died without removing it,
+/// and the id may be reused. A postmaster's working directory is its data directory.
 pub(crate) fn running(data: &Path) -> Option<u32> {
     let PidFile { pid, .. } = PidFile::read(data)?;
     let cwd = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
     (cwd == data.canonicalize().ok()?).then_some(pid)
 }
 
-/// Whether a process is there and is not a zombie.
+/// Whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
 }
 
-/// When a process was started, in clock ticks since the machine was: field 22 in proc_pid_stat(5).
+/// When a process was started, in clock ticks since boot: field 22 in proc_pid_stat(5).
 pub(crate) fn started_ticks(pid: u32) -> Option<u64> {
     stat(pid)?.split(' ').nth(22 - 3)?.parse().ok()
 }
 
 /// `/proc/PID/stat` from the third field, the state, on. The second is a name in parentheses, which
-/// may hold anything, parentheses included.
+/// may contain parentheses itself.
 fn stat(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.to_owned())
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_of_the_pid_file() {
+    fn pid_file_state_line_decides_readiness() {
         let file = |state| format!("41\n/data\n1700000000\n5432\n/s\n127.0.0.1\n  1 2\n{state}\n");
         assert_eq!(PidFile::parse(&file("ready   ")), Some(PidFile { pid: 41, ready: true }));
         assert_eq!(PidFile::parse(&file("standby ")), Some(PidFile { pid: 41, ready: true }));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn we_live() {
+    fn reaped_child_is_not_alive() {
         assert!(is_alive(std::process::id()));
         assert!(started_ticks(std::process::id()).is_some_and(|ticks| ticks > 0));
         let mut child = std::process::Command::new("true").spawn().unwrap();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_belongs_to_another_process_is_no_server() {
+    fn pid_file_with_foreign_process_is_not_running() {
         let data = tempfile::tempdir().unwrap();
         fs::write(data.path().join("postmaster.pid"), format!("{}\n", std::process::id())).unwrap();
         assert_eq!(running(data.path()), None);

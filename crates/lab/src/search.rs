@@ -1,5 +1,5 @@
-//! The search for binaries: a directory given, the PATH, the distribution's directories, the cache,
-//! and at last the network.
+//! The search for binaries: an explicit directory, or the PATH, the distribution's directories, the
+//! cache, and finally the network.
 
 use std::{
     fmt,
@@ -7,122 +7,132 @@ use std::{
 };
 
 use crate::{
-    account::Account,
-    binaries::{self, Binaries, Origin},
-    cache::Cache,
-    error::Error,
+    binaries::{self, Binaries, BinariesOrigin},
+    cache::LabCache,
+    error::ClusterError,
+    os_user::OsUser,
     version::Version,
 };
 
-/// Which binaries are wanted, and where they may come from.
+/// The required binaries, and where they may come from.
 #[derive(Clone, Debug)]
-pub struct Search {
+pub struct BinariesSearch {
     major: Option<u32>,
     dir: Option<PathBuf>,
-    cache: Cache,
+    cache: LabCache,
     fetch: bool,
 }
 
-impl Default for Search {
+impl Default for BinariesSearch {
     fn default() -> Self {
-        Self { major: None, dir: None, cache: Cache::of_user(), fetch: true }
+        Self { major: None, dir: None, cache: LabCache::for_current_user(), fetch: true }
     }
 }
 
-impl Search {
+impl BinariesSearch {
     /// Any supported major, newest first; from anywhere.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Only this major.
+    #[must_use]
     pub fn major(mut self, major: u32) -> Self {
         self.major = Some(major);
         self
     }
 
     /// Only this directory.
+    #[must_use]
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
     }
 
-    /// Keeps fetched archives and initdb templates there instead of in the user's cache, which is
+    /// Sets the directory of fetched archives and initdb templates, instead of the user's cache:
     /// `$HOWDAH_CACHE_DIR`, else `/var/cache/howdah` for root and `~/.cache/howdah` for others.
+    #[must_use]
     pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.cache = Cache::at(dir.into());
+        self.cache = LabCache::at(dir.into());
         self
     }
 
-    /// Whether binaries may be fetched when the machine has none; they may by default. Archives
-    /// that were fetched earlier are used in either case.
+    /// Whether binaries may be fetched if none are installed; the default is true. Archives fetched
+    /// earlier are used in either case.
+    #[must_use]
     pub fn fetch(mut self, allowed: bool) -> Self {
         self.fetch = allowed;
         self
     }
 
-    pub(crate) fn wanted_major(&self) -> Option<u32> {
+    pub(crate) fn requested_major(&self) -> Option<u32> {
         self.major
     }
 
-    pub(crate) fn cache(&self) -> &Cache {
+    pub(crate) fn cache(&self) -> &LabCache {
         &self.cache
     }
 
-    /// Finds binaries, or fetches them: then the first call for a major takes as long as the
-    /// network does, later ones don't touch it.
+    /// Finds binaries, or fetches them. Only the first fetch of a major uses the network.
     ///
     /// # Errors
     ///
-    /// See [`FindError`]; and [`Error::NoAccount`].
-    pub fn find(&self) -> Result<Binaries, Error> {
-        let account = Account::for_servers()?;
+    /// See [`FindError`]; also [`ClusterError::NoAccount`].
+    pub fn find(&self) -> Result<Binaries, ClusterError> {
+        let os_user = OsUser::for_servers()?;
         if let Some(dir) = &self.dir {
-            return Ok(self.given(dir, &account)?);
+            return Ok(self.find_in(dir, &os_user)?);
         }
         if let Some(major) = self.major.filter(|major| !crate::MAJORS.contains(major)) {
             return Err(FindError::Unsupported { major }.into());
         }
-        let mut looked = Vec::new();
+        let mut rejected = Vec::new();
         let mut best: Option<Binaries> = None;
         for (dir, origin) in installed() {
-            match Binaries::at(&dir, origin, &account) {
-                Ok(found) if self.wants(&found) => {
-                    // The first of the newest major: what the PATH names goes before the rest.
+            match Binaries::at(&dir, origin, &os_user) {
+                Ok(found) if self.accepts(&found) => {
+                    // The first one of the newest major: the PATH precedes other directories.
                     if best.as_ref().is_none_or(|best| major(&found) > major(best)) {
                         best = Some(found);
                     }
                 }
-                Ok(found) => looked.push((dir, Unfit::Other { version: found.version().clone() })),
-                Err(unfit) => looked.push((dir, unfit)),
+                Ok(found) => rejected.push((
+                    dir,
+                    UnusableBinaries::OtherVersion { version: found.version().clone() },
+                )),
+                Err(reason) => rejected.push((dir, reason)),
             }
         }
-        match best.or_else(|| self.cached(&account, &mut looked)) {
+        match best.or_else(|| self.find_cached(&os_user, &mut rejected)) {
             Some(found) => Ok(found),
-            None => Ok(self.fetched(&account, looked)?),
+            None => Ok(self.find_fetched(&os_user, rejected)?),
         }
     }
 
-    fn given(&self, dir: &Path, account: &Account) -> Result<Binaries, FindError> {
-        let unfit = |unfit| FindError::Given { dir: dir.to_owned(), unfit };
-        let found = Binaries::at(dir, Origin::Given, account).map_err(unfit)?;
+    fn find_in(&self, dir: &Path, os_user: &OsUser) -> Result<Binaries, FindError> {
+        let reason = |reason| FindError::Given { dir: dir.to_owned(), reason };
+        let found = Binaries::at(dir, BinariesOrigin::Given, os_user).map_err(reason)?;
         match self.major {
             Some(wanted) if wanted != major(&found) => {
-                Err(unfit(Unfit::Other { version: found.version().clone() }))
+                Err(reason(UnusableBinaries::OtherVersion { version: found.version().clone() }))
             }
             _ => Ok(found),
         }
     }
 
-    fn wants(&self, found: &Binaries) -> bool {
+    fn accepts(&self, found: &Binaries) -> bool {
         match self.major {
             Some(wanted) => wanted == major(found),
             None => crate::MAJORS.contains(&major(found)),
         }
     }
 
-    /// The newest fitting version among those fetched earlier.
-    fn cached(&self, account: &Account, looked: &mut Vec<(PathBuf, Unfit)>) -> Option<Binaries> {
+    /// The newest acceptable version among those fetched earlier.
+    fn find_cached(
+        &self,
+        os_user: &OsUser,
+        rejected: &mut Vec<(PathBuf, UnusableBinaries)>,
+    ) -> Option<Binaries> {
         let mut dirs = cached_dirs(&self.cache);
         dirs.retain(|(version, _)| match self.major {
             Some(major) => version.first() == Some(&major),
@@ -131,53 +141,69 @@ impl Search {
         dirs.sort_by(|(a, _), (b, _)| b.cmp(a));
         dirs.into_iter().find_map(|(_, dir)| {
             let dir = dir.join("bin");
-            Binaries::at(&dir, Origin::Cache, account)
-                .map_err(|unfit| looked.push((dir, unfit)))
+            Binaries::at(&dir, BinariesOrigin::Cache, os_user)
+                .map_err(|reason| rejected.push((dir, reason)))
                 .ok()
-                .filter(|found| self.wants(found))
+                .filter(|found| self.accepts(found))
         })
     }
 
     #[cfg(feature = "fetch")]
-    fn fetched(
+    fn find_fetched(
         &self,
-        account: &Account,
-        mut looked: Vec<(PathBuf, Unfit)>,
+        os_user: &OsUser,
+        mut rejected: Vec<(PathBuf, UnusableBinaries)>,
     ) -> Result<Binaries, FindError> {
         let major = self.major.unwrap_or(*crate::MAJORS.end());
         if !self.fetch {
-            return Err(self.not_found(looked, None));
+            return Err(self.not_found(rejected, None));
         }
         match crate::fetch::fetch(major, &self.cache) {
-            Ok(()) => self.cached(account, &mut looked).ok_or_else(|| self.not_found(looked, None)),
-            Err(error) => Err(self.not_found(looked, Some(Box::new(error)))),
+            Ok(()) => self
+                .find_cached(os_user, &mut rejected)
+                .ok_or_else(|| self.not_found(rejected, None)),
+            Err(error) => Err(self.not_found(rejected, Some(Box::new(error)))),
         }
     }
 
     #[cfg(not(feature = "fetch"))]
-    fn fetched(&self, _: &Account, looked: Vec<(PathBuf, Unfit)>) -> Result<Binaries, FindError> {
-        Err(self.not_found(looked, None))
+    fn find_fetched(
+        &self,
+        _: &OsUser,
+        rejected: Vec<(PathBuf, UnusableBinaries)>,
+    ) -> Result<Binaries, FindError> {
+        Err(self.not_found(rejected, None))
     }
 
-    fn not_found(&self, looked: Vec<(PathBuf, Unfit)>, source: Option<Source>) -> FindError {
+    fn not_found(
+        &self,
+        rejected: Vec<(PathBuf, UnusableBinaries)>,
+        source: Option<FetchSource>,
+    ) -> FindError {
         let fetch = match (&source, self.fetch && cfg!(feature = "fetch")) {
             (Some(_), _) => "fetching it failed",
-            (None, true) => "what was fetched cannot be used",
-            (None, false) if cfg!(feature = "fetch") => "fetching it was not allowed",
-            (None, false) => "this build cannot download it (build with --features fetch)",
+            (None, true) => "the fetched archive cannot be used",
+            (None, false) if cfg!(feature = "fetch") => "fetching is not allowed",
+            (None, false) => "this build cannot fetch it (build with --features fetch)",
         };
         let cache = self.cache.binaries();
-        FindError::NotFound { major: self.major, looked: Looked(looked), cache, fetch, source }
+        FindError::NotFound {
+            major: self.major,
+            rejected: RejectedDirs(rejected),
+            cache,
+            fetch,
+            source,
+        }
     }
 }
 
-/// Every directory with an installed server, once, in the order of preference.
-fn installed() -> Vec<(PathBuf, Origin)> {
-    let path = binaries::path_dirs().map(|dir| (dir, Origin::Path));
-    let system = binaries::system_dirs().into_iter().map(|(_, dir)| (dir, Origin::System));
+/// All directories with an installed server, without duplicates, in order of preference.
+fn installed() -> Vec<(PathBuf, BinariesOrigin)> {
+    let path = binaries::path_dirs().map(|dir| (dir, BinariesOrigin::Path));
+    let system = binaries::system_dirs().into_iter().map(|(_, dir)| (dir, BinariesOrigin::System));
     let mut found = Vec::new();
     for (dir, origin) in path.chain(system) {
-        // Asking a server for its version takes as long as a small start; links to it are many.
+        // Links to one server are common, and running it for its version is slow.
         if let Ok(postgres) = dir.join("postgres").canonicalize()
             && let Some(dir) = postgres.parent().map(Path::to_owned)
             && !found.iter().any(|(known, _)| *known == dir)
@@ -188,8 +214,8 @@ fn installed() -> Vec<(PathBuf, Origin)> {
     found
 }
 
-/// The versions in the cache, as numbers and directories. See [`crate::fetch`] for their names.
-fn cached_dirs(cache: &Cache) -> Vec<(Vec<u32>, PathBuf)> {
+/// The versions in the cache, with their directories. See [`crate::fetch`] for the names.
+fn cached_dirs(cache: &LabCache) -> Vec<(Vec<u32>, PathBuf)> {
     let entries = std::fs::read_dir(cache.binaries()).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {
@@ -204,100 +230,100 @@ fn major(binaries: &Binaries) -> u32 {
     binaries.version().major()
 }
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
+type FetchSource = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why no binaries were found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
-    /// No directory had them, and they could not be fetched either.
+    /// None were found, and none could be fetched.
     #[error(
-        "no PostgreSQL{} was found: on the PATH, in {}, in {}{looked}; {fetch}",
+        "no PostgreSQL{} was found: on the PATH, in {}, in {}{rejected}; {fetch}",
         Major(*major),
         binaries::SYSTEM_DIRS.join(", "),
         cache.display()
     )]
     NotFound {
-        /// The major asked for.
+        /// The requested major.
         major: Option<u32>,
-        /// Directories that had something, and what was wrong with it.
-        looked: Looked,
+        /// Directories with binaries that cannot be used.
+        rejected: RejectedDirs,
         /// The directory of fetched archives.
         cache: PathBuf,
-        /// What became of fetching.
+        /// The outcome of fetching.
         fetch: &'static str,
-        /// Why fetching failed, when it was tried.
-        source: Option<Source>,
+        /// Why fetching failed, if it was tried.
+        source: Option<FetchSource>,
     },
 
-    /// The directory that the caller named cannot be used.
-    #[error("no PostgreSQL in {}: {unfit}", dir.display())]
+    /// The explicitly given directory cannot be used.
+    #[error("no PostgreSQL in {}: {reason}", dir.display())]
     Given {
         /// The directory.
         dir: PathBuf,
-        /// Why not.
-        unfit: Unfit,
+        /// Why it cannot be used.
+        reason: UnusableBinaries,
     },
 
-    /// The major is none of [`crate::MAJORS`].
+    /// The major is not in [`crate::MAJORS`].
     #[error(
         "PostgreSQL {major} is not supported; {} to {} are",
         crate::MAJORS.start(),
         crate::MAJORS.end()
     )]
     Unsupported {
-        /// The major asked for.
+        /// The requested major.
         major: u32,
     },
 }
 
-/// Why a directory's PostgreSQL is not used.
+/// Why the PostgreSQL binaries in a directory cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unfit {
+pub enum UnusableBinaries {
     /// A program is missing.
     #[error("there is no {program}")]
-    Lacks {
-        /// Which.
+    MissingProgram {
+        /// The program's name.
         program: &'static str,
     },
-    /// `postgres` does not run, or is not PostgreSQL's.
+    /// `postgres` cannot be executed, or is not PostgreSQL.
     #[error("postgres does not run: {reason}")]
-    NotRun {
-        /// What the system or the program said.
+    DoesNotRun {
+        /// The error of the system or the output of the program.
         reason: String,
     },
-    /// The account that servers run as may not execute it.
-    #[error("the account {account}, which would run it, may not")]
+    /// The server's account may not execute `postgres`.
+    #[error("the account {os_user}, which runs servers, may not execute it")]
     Unreachable {
         /// The account's name.
-        account: String,
+        os_user: String,
     },
-    /// Older than anything supported.
+    /// The version is older than any supported one.
     #[error("version {version} is too old")]
     TooOld {
         /// Its version.
         version: Version,
     },
-    /// Not the major asked for, or none that is supported.
+    /// Not the requested major, or not a supported one.
     #[error("it is version {version}")]
-    Other {
+    OtherVersion {
         /// Its version.
         version: Version,
     },
 }
 
-/// Directories and what is wrong with them.
+/// Directories with binaries that cannot be used, and why.
 #[derive(Debug)]
-pub struct Looked(Vec<(PathBuf, Unfit)>);
+pub struct RejectedDirs(Vec<(PathBuf, UnusableBinaries)>);
 
-impl fmt::Display for Looked {
+impl fmt::Display for RejectedDirs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|(dir, unfit)| write!(f, "; {}: {unfit}", dir.display()))
+        self.0.iter().try_for_each(|(dir, reason)| write!(f, "; {}: {reason}", dir.display()))
     }
 }
 
-/// `" 17"`, or nothing when any major would do.
+/// Displays as `" 17"`, or as nothing for any major.
 struct Major(Option<u32>);
 
 impl fmt::Display for Major {
@@ -311,16 +337,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_major_that_is_not_supported() {
-        let error = Search::new().major(13).find().unwrap_err();
+    fn unsupported_major_is_an_error() {
+        let error = BinariesSearch::new().major(13).find().unwrap_err();
         assert_eq!(error.to_string(), "PostgreSQL 13 is not supported; 14 to 18 are");
-        assert!(!error.is_no_postgres());
+        assert!(!error.is_postgres_missing());
     }
 
     #[test]
-    fn a_given_directory_is_the_only_one_looked_at() {
+    fn explicit_directory_disables_search() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Search::new().dir(dir.path()).find().unwrap_err();
+        let error = BinariesSearch::new().dir(dir.path()).find().unwrap_err();
         assert_eq!(
             error.to_string(),
             format!("no PostgreSQL in {}: there is no postgres", dir.path().display())
@@ -328,24 +354,25 @@ mod tests {
     }
 
     #[test]
-    fn versions_in_the_cache_are_ordered_by_number() {
+    fn cached_versions_sort_numerically() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["17.9.0", "17.11.0", "18.1.0", ".17.lock", ".new-1", "x"] {
             std::fs::create_dir_all(dir.path().join("postgresql").join(name)).unwrap();
         }
-        let mut found = cached_dirs(&Cache::at(dir.path().to_owned()));
+        let mut found = cached_dirs(&LabCache::at(dir.path().to_owned()));
         found.sort();
         let numbers: Vec<_> = found.into_iter().map(|(numbers, _)| numbers).collect();
         assert_eq!(numbers, [[17, 9, 0], [17, 11, 0], [18, 1, 0]]);
     }
 
     #[test]
-    fn what_was_looked_at_is_told() {
+    fn not_found_error_lists_searched_directories() {
         let version = Version::parse("postgres (PostgreSQL) 15.1").unwrap();
-        let search = Search::new().major(17).cache_dir("/nowhere").fetch(false);
-        let looked = vec![(PathBuf::from("/opt/pg/bin"), Unfit::Other { version })];
-        let error = Error::from(search.not_found(looked, None));
-        assert!(error.is_no_postgres());
+        let search = BinariesSearch::new().major(17).cache_dir("/nowhere").fetch(false);
+        let rejected =
+            vec![(PathBuf::from("/opt/pg/bin"), UnusableBinaries::OtherVersion { version })];
+        let error = ClusterError::from(search.not_found(rejected, None));
+        assert!(error.is_postgres_missing());
         let text = error.to_string();
         assert!(text.starts_with("no PostgreSQL 17 was found: on the PATH, in "), "{text}");
         assert!(

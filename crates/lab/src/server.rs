@@ -1,4 +1,4 @@
-//! A running server: start it, wait until it answers, end it.
+//! The server process: starts it, waits until it is ready, shuts it down.
 
 use std::{
     ffi::OsStr,
@@ -11,62 +11,62 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    account::Account,
     binaries::Binaries,
-    error::{Error, FileContext as _},
+    error::{ClusterError, FileContext as _},
     files::{self, NO_FOLLOW},
-    janitor::Reaper,
-    places::Places,
+    os_user::OsUser,
+    paths::ClusterPaths,
     postmaster::PidFile,
+    reaper::Reaper,
 };
 
-/// How long a server may take to accept connections, or to end. Recovery after a crash is the long
-/// case; on a machine under load even a start takes seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum time for a server to accept connections, or to exit. Crash recovery takes longest; under
+/// load even a normal start takes seconds.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often we look whether it is so far.
-const GLANCE: Duration = Duration::from_millis(5);
+/// Between two checks of the server's state.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How often a server is started when others take its port first.
+/// Maximum number of starts when other processes take the chosen port first.
 const PORT_TRIES: u32 = 10;
 
-/// A postmaster that is our child.
+/// A postmaster that is a child of this process.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct LabServer {
     process: Child,
 }
 
-/// How a server ends.
+/// The shutdown modes of PostgreSQL (`pg_ctl stop -m`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shutdown {
-    /// Sessions are disconnected, a checkpoint is written.
+    /// Disconnects sessions and writes a checkpoint.
     Fast,
-    /// At once; the next start recovers as after a crash.
+    /// Exits at once; the next start recovers as after a crash.
     Immediate,
 }
 
-/// What a server is started from.
+/// Arguments of a server's start.
 #[derive(Clone, Copy)]
-pub(crate) struct Start<'a> {
+pub(crate) struct LaunchContext<'a> {
     pub(crate) binaries: &'a Binaries,
-    pub(crate) account: &'a Account,
-    pub(crate) places: &'a Places,
+    pub(crate) os_user: &'a OsUser,
+    pub(crate) paths: &'a ClusterPaths,
 }
 
-impl Server {
-    /// Starts it on a free port, and gives the port.
-    pub(crate) fn start_anywhere(
-        start: Start<'_>,
-        janitor: &mut Reaper,
-        mut free_port: impl FnMut() -> Result<u16, Error>,
-    ) -> Result<(Self, u16), Error> {
+impl LabServer {
+    /// Starts a server on a free port, and returns the port.
+    pub(crate) fn start_on_free_port(
+        start: LaunchContext<'_>,
+        reaper: &mut Reaper,
+        mut free_port: impl FnMut() -> Result<u16, ClusterError>,
+    ) -> Result<(Self, u16), ClusterError> {
         let mut tries = 1;
         loop {
             let port = free_port()?;
-            match Self::start(start, port, janitor) {
+            match Self::start(start, port, reaper) {
                 Ok(server) => return Ok((server, port)),
-                // Somebody took it between our look and the server's start.
-                Err(Error::ServerEnded { log, .. })
+                // Another process took the port between the check and the server's start.
+                Err(ClusterError::ServerEnded { log, .. })
                     if tries < PORT_TRIES && log.contains("Address already in use") =>
                 {
                     tries += 1;
@@ -76,28 +76,32 @@ impl Server {
         }
     }
 
-    /// Starts it and waits until it accepts connections.
-    pub(crate) fn start(start: Start<'_>, port: u16, janitor: &mut Reaper) -> Result<Self, Error> {
-        let Start { binaries, account, places } = start;
-        let log = &places.server_log;
+    /// Starts a server and waits until it accepts connections.
+    pub(crate) fn start(
+        start: LaunchContext<'_>,
+        port: u16,
+        reaper: &mut Reaper,
+    ) -> Result<Self, ClusterError> {
+        let LaunchContext { binaries, os_user, paths } = start;
+        let log = &paths.server_log;
         let mut options = File::options();
         let output = options.create(true).append(true).mode(0o600).custom_flags(NO_FOLLOW);
         let output = output.open(log).context("open", log)?;
         let port = port.to_string();
         let arguments: [&OsStr; 6] = [
             "-D".as_ref(),
-            places.data.as_ref(),
+            paths.data.as_ref(),
             "-k".as_ref(),
-            places.socket.as_ref(),
+            paths.socket.as_ref(),
             "-p".as_ref(),
             port.as_ref(),
         ];
-        let process = janitor.launch(account, &binaries.program("postgres"), &arguments, output)?;
+        let process = reaper.launch(os_user, &binaries.program("postgres"), &arguments, output)?;
         let mut server = Self { process };
-        match server.wait_until_ready(places) {
+        match server.wait_until_ready(paths) {
             Ok(()) => Ok(server),
             Err(error) => {
-                server.end(Shutdown::Immediate, janitor)?;
+                server.shut_down(Shutdown::Immediate, reaper)?;
                 Err(error)
             }
         }
@@ -108,72 +112,82 @@ impl Server {
         self.process.id()
     }
 
-    /// Whether it has ended, by itself or by somebody else's doing.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        // Waiting for one's own child fails only if it was waited for before.
+    /// Whether the process has exited.
+    pub(crate) fn has_exited(&mut self) -> bool {
+        // Waiting for a child fails only if it was waited for before.
         !matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// How it ended; `None` while it runs.
+    /// The exit status; `None` while it runs.
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().ok().flatten()
     }
 
-    /// Ends it and waits until it is gone.
-    pub(crate) fn end(mut self, how: Shutdown, janitor: &mut Reaper) -> Result<(), Error> {
+    /// Shuts the server down and waits until it has exited.
+    pub(crate) fn shut_down(
+        mut self,
+        how: Shutdown,
+        reaper: &mut Reaper,
+    ) -> Result<(), ClusterError> {
         self.signal(how);
-        if !self.ends() {
-            // It did not obey. An immediate shutdown kills what hangs after five seconds.
+        if !self.wait_for_exit() {
+            // An immediate shutdown kills children that hang after five seconds.
             self.signal(Shutdown::Immediate);
-            if !self.ends() {
-                return Err(Error::StopTimeout { pid: self.pid(), waited: PATIENCE * 2 });
+            if !self.wait_for_exit() {
+                return Err(ClusterError::StopTimeout {
+                    pid: self.pid(),
+                    waited: SERVER_TIMEOUT * 2,
+                });
             }
         }
-        janitor.forget_program();
+        reaper.program_exited();
         Ok(())
     }
 
-    fn wait_until_ready(&mut self, places: &Places) -> Result<(), Error> {
+    fn wait_until_ready(&mut self, paths: &ClusterPaths) -> Result<(), ClusterError> {
         let since = Instant::now();
         loop {
-            if let Some(status) = self.exited(places)? {
-                return Err(Error::ServerEnded { status, log: log_end(places) });
+            if let Some(status) = self.try_wait(paths)? {
+                return Err(ClusterError::ServerEnded { status, log: log_tail(paths) });
             }
-            match PidFile::read(&places.data) {
+            match PidFile::read(&paths.data) {
                 Some(PidFile { pid, ready: true }) if pid == self.pid() => return Ok(()),
-                _ if since.elapsed() > PATIENCE => {
-                    return Err(Error::StartTimeout { waited: PATIENCE, log: log_end(places) });
+                _ if since.elapsed() > SERVER_TIMEOUT => {
+                    return Err(ClusterError::StartTimeout {
+                        waited: SERVER_TIMEOUT,
+                        log: log_tail(paths),
+                    });
                 }
-                _ => std::thread::sleep(GLANCE),
+                _ => std::thread::sleep(POLL_INTERVAL),
             }
         }
     }
 
-    fn exited(&mut self, places: &Places) -> Result<Option<ExitStatus>, Error> {
-        self.process.try_wait().context("wait for the server of", &places.dir)
+    fn try_wait(&mut self, paths: &ClusterPaths) -> Result<Option<ExitStatus>, ClusterError> {
+        self.process.try_wait().context("wait for the server of", &paths.dir)
     }
 
-    /// Waits for it to end; whether it did.
-    fn ends(&mut self) -> bool {
+    /// Waits for the process to exit; false after [`SERVER_TIMEOUT`].
+    fn wait_for_exit(&mut self) -> bool {
         let since = Instant::now();
-        while !self.has_ended() {
-            if since.elapsed() > PATIENCE {
+        while !self.has_exited() {
+            if since.elapsed() > SERVER_TIMEOUT {
                 return false;
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         true
     }
 
-    /// Signals it. As its process was not waited for yet, the number is still its own.
+    /// Signals the server. The process is not reaped yet, so its id cannot be reused.
     fn signal(&mut self, how: Shutdown) {
-        if !self.has_ended() {
+        if !self.has_exited() {
             signal(self.pid(), how);
         }
     }
 }
 
-/// Tells a postmaster to shut down.
+/// Signals a postmaster to shut down.
 pub(crate) fn signal(pid: u32, how: Shutdown) {
     let signal = match how {
         Shutdown::Fast => Signal::INT,
@@ -181,26 +195,26 @@ pub(crate) fn signal(pid: u32, how: Shutdown) {
     };
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let Some(Err(error)) = pid.map(|pid| kill_process(pid, signal)) {
-        tracing::debug!(%error, "the server is gone already");
+        tracing::debug!(%error, "the server has exited already");
     }
 }
 
-/// Waits until a process that is not our child is gone.
-pub(crate) fn wait_until_gone(pid: u32) -> Result<(), Error> {
+/// Waits until a process that is not a child of this one has exited.
+pub(crate) fn wait_until_gone(pid: u32) -> Result<(), ClusterError> {
     let since = Instant::now();
     while crate::postmaster::is_alive(pid) {
-        if since.elapsed() > PATIENCE {
-            return Err(Error::StopTimeout { pid, waited: PATIENCE });
+        if since.elapsed() > SERVER_TIMEOUT {
+            return Err(ClusterError::StopTimeout { pid, waited: SERVER_TIMEOUT });
         }
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
 
-/// What the server said last, wherever it logs to.
-fn log_end(places: &Places) -> String {
-    let newest = files::last_lines(&places.newest_log());
-    if newest.is_empty() { files::last_lines(&places.server_log) } else { newest }
+/// The last lines of the server's newest log.
+fn log_tail(paths: &ClusterPaths) -> String {
+    let newest = files::last_lines(&paths.newest_log());
+    if newest.is_empty() { files::last_lines(&paths.server_log) } else { newest }
 }
 
 #[cfg(test)]
@@ -209,29 +223,30 @@ mod tests {
 
     use super::*;
     use crate::{
-        access::Access, or_say_why_not, port, search::Search, settings::Settings, template,
+        access::Access, port, search::BinariesSearch, settings::ServerSettings,
+        skip_without_postgres, template,
     };
 
     #[test]
-    fn a_port_taken_after_it_was_chosen_is_given_up() {
-        let search = Search::new();
-        let Some(binaries) = or_say_why_not("port taken", search.find()) else { return };
-        let account = Account::for_servers().unwrap();
-        let (places, mut janitor) = Places::throw_away(&account, &[]).unwrap();
+    fn start_retries_when_chosen_port_is_taken() {
+        let search = BinariesSearch::new();
+        let Some(binaries) = skip_without_postgres("port taken", search.find()) else { return };
+        let os_user = OsUser::for_servers().unwrap();
+        let (paths, mut reaper) = ClusterPaths::temporary(&os_user, &[]).unwrap();
         let cache = search.cache();
-        template::make_data_dir(&places.data, &binaries, &account, cache, &mut janitor).unwrap();
-        let mut settings = Settings::default();
+        template::make_data_dir(&paths.data, &binaries, &os_user, cache, &mut reaper).unwrap();
+        let mut settings = ServerSettings::default();
         Access::TcpTrusted.push_settings(&mut settings);
-        settings.install(&places.data, &account).unwrap();
+        settings.install(&paths.data, &os_user).unwrap();
 
-        let thief = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let taken = thief.local_addr().unwrap().port();
+        let other = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let taken = other.local_addr().unwrap().port();
         let mut ports = [Ok(taken), Ok(taken), port::free()].into_iter();
-        let start = Start { binaries: &binaries, account: &account, places: &places };
+        let start = LaunchContext { binaries: &binaries, os_user: &os_user, paths: &paths };
         let (server, port) =
-            Server::start_anywhere(start, &mut janitor, || ports.next().unwrap()).unwrap();
+            LabServer::start_on_free_port(start, &mut reaper, || ports.next().unwrap()).unwrap();
         assert_ne!(port, taken);
-        assert_eq!(ports.count(), 0, "all were tried");
-        server.end(Shutdown::Immediate, &mut janitor).unwrap();
+        assert_eq!(ports.count(), 0, "all ports were tried");
+        server.shut_down(Shutdown::Immediate, &mut reaper).unwrap();
     }
 }

@@ -1,8 +1,8 @@
-//! Server settings, and the file they are written to.
+//! The server's settings, and the file `lab.conf`.
 //!
-//! A cluster's settings stand in `lab.conf` beside `postgresql.conf`, which includes it. There, and
-//! not on the command line, they can still be changed by `ALTER SYSTEM` and a reload. Settings that
-//! come later are appended: PostgreSQL takes the last one of a name.
+//! A cluster's settings are in `lab.conf`, which `postgresql.conf` includes. Unlike on the command
+//! line, they can still be changed there by `ALTER SYSTEM` and a reload. Later settings are
+//! appended: PostgreSQL uses the last one of a name.
 
 use std::{
     fs,
@@ -12,96 +12,96 @@ use std::{
 };
 
 use crate::{
-    account::Account,
-    error::{Error, FileContext as _},
+    error::{ClusterError, FileContext as _},
     files::NO_FOLLOW,
+    os_user::OsUser,
 };
 
-/// The file in the data directory.
+/// The file's name in the data directory.
 pub(crate) const FILE: &str = "lab.conf";
 
-/// What a throw-away cluster does differently from PostgreSQL's defaults.
+/// The settings in which a throw-away cluster differs from PostgreSQL's defaults.
 const DEFAULTS: &[(&str, &str)] = &[
-    // The directory of the socket is private already; this is the second lock on the same door.
+    // The socket's directory is private already; this is a second line of defence.
     ("unix_socket_permissions", "0700"),
-    // The files do not outlive the machine's next crash, so nobody waits for the disk.
+    // The data need not survive a crash of the machine.
     ("fsync", "off"),
     ("full_page_writes", "off"),
     // Many clusters run side by side.
     ("shared_buffers", "32MB"),
-    // A standby finds what it missed while it was restarted. The WAL stays below max_wal_size.
+    // Keeps the WAL that a standby misses during a restart. This stays below max_wal_size.
     ("wal_keep_size", "512MB"),
     // Tests and importers read the log.
     ("lc_messages", "C"),
 ];
 
-/// Settings that say where the server lives; they are given on its command line.
+/// Settings for where the server listens and keeps its files; they are set on its command line.
 const RESERVED: &[&str] = &["config_file", "data_directory", "port", "unix_socket_directories"];
 
 /// Names and values, in the order given.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Settings(Vec<(String, String)>);
+pub(crate) struct ServerSettings(Vec<(String, String)>);
 
-impl Settings {
-    /// Adds one; a later one of the same name wins.
+impl ServerSettings {
+    /// Adds a setting. The last one of a name wins.
     pub(crate) fn push(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.0.push((name.into(), value.into()));
     }
 
-    /// Checks the names. Values are for the server to judge. `is_tcp` says whether the server may
-    /// be reached by TCP at all.
-    pub(crate) fn check(&self, is_tcp: bool) -> Result<(), Error> {
+    /// Checks the names; values are left to the server. `is_tcp` allows `listen_addresses`.
+    pub(crate) fn check(&self, is_tcp: bool) -> Result<(), ClusterError> {
         for (name, _) in &self.0 {
             if !is_name(name) {
-                return Err(Error::BadSetting { name: name.clone() });
+                return Err(ClusterError::BadSetting { name: name.clone() });
             }
             if RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name)) {
-                return Err(Error::ReservedSetting { name: name.clone() });
+                return Err(ClusterError::ReservedSetting { name: name.clone() });
             }
             if !is_tcp && name.eq_ignore_ascii_case("listen_addresses") {
-                return Err(Error::TcpNotEnabled);
+                return Err(ClusterError::TcpNotEnabled);
             }
         }
         Ok(())
     }
 
-    /// Adds others after these.
+    /// Appends other settings.
     pub(crate) fn extend(&mut self, others: &Self) {
         self.0.extend_from_slice(&others.0);
     }
 
-    /// Makes a fresh data directory's `lab.conf` and has `postgresql.conf` include it.
-    pub(crate) fn install(&self, data: &Path, account: &Account) -> Result<(), Error> {
+    /// Creates `lab.conf` in a new data directory and includes it in `postgresql.conf`.
+    pub(crate) fn install(&self, data: &Path, os_user: &OsUser) -> Result<(), ClusterError> {
         let file = data.join(FILE);
         fs::File::create_new(&file)
             .and_then(|mut out| {
                 DEFAULTS.iter().try_for_each(|(name, value)| write_line(&mut out, name, value))
             })
-            .and_then(|()| account.own(&file))
+            .and_then(|()| os_user.chown(&file))
             .context("write", &file)?;
         self.append(data)?;
         let main = data.join("postgresql.conf");
         append(&main, |out| writeln!(out, "include '{FILE}'")).context("write", &main)
     }
 
-    /// Adds these to the `lab.conf` that is there, and gives its length before.
-    pub(crate) fn append_undoable(&self, data: &Path) -> Result<u64, Error> {
+    /// Like [`ServerSettings::append`]; returns the file's previous length for
+    /// [`ServerSettings::undo`].
+    pub(crate) fn append_undoable(&self, data: &Path) -> Result<u64, ClusterError> {
         let file = data.join(FILE);
         let before = fs::symlink_metadata(&file).context("read", &file)?.len();
         self.append(data)?;
         Ok(before)
     }
 
-    /// Takes back what was added after `lab.conf` had this length.
-    pub(crate) fn undo(data: &Path, before: u64) -> Result<(), Error> {
+    /// Truncates `lab.conf` to its previous length.
+    pub(crate) fn undo(data: &Path, before: u64) -> Result<(), ClusterError> {
         let file = data.join(FILE);
         let mut options = fs::File::options();
         let open = options.write(true).custom_flags(NO_FOLLOW).open(&file);
         open.and_then(|open| open.set_len(before)).context("write", &file)
     }
 
-    /// Adds these to the `lab.conf` that is there.
-    pub(crate) fn append(&self, data: &Path) -> Result<(), Error> {
+    /// Appends the settings to an existing `lab.conf`.
+    pub(crate) fn append(&self, data: &Path) -> Result<(), ClusterError> {
         let file = data.join(FILE);
         append(&file, |out| {
             self.0.iter().try_for_each(|(name, value)| write_line(out, name, value))
@@ -118,7 +118,7 @@ fn write_line(out: &mut fs::File, name: &str, value: &str) -> io::Result<()> {
     writeln!(out, "{name} = {}", quoted(value))
 }
 
-/// A value between quotes, as `GUC_scanstr` in PostgreSQL's `guc-file.l` undoes them.
+/// Quotes a value; the inverse of `DeescapeQuotedString` in PostgreSQL's `guc-file.l`.
 fn quoted(value: &str) -> String {
     let mut text = String::with_capacity(value.len() + 2);
     text.push('\'');
@@ -135,7 +135,8 @@ fn quoted(value: &str) -> String {
     text
 }
 
-/// `[A-Za-z_][A-Za-z0-9_$]*`, an extension's with a dot in between, as in `guc-file.l`.
+/// Whether a name is valid: `[A-Za-z_][A-Za-z0-9_$]*`, or several of these with dots in between for
+/// an extension, as in `guc-file.l`.
 fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.split('.').all(|part| {
@@ -148,33 +149,33 @@ fn is_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn check(name: &str) -> Result<(), Error> {
-        let mut settings = Settings::default();
+    fn check(name: &str) -> Result<(), ClusterError> {
+        let mut settings = ServerSettings::default();
         settings.push(name, "on");
         settings.check(false)
     }
 
     #[test]
-    fn names_of_settings() {
+    fn invalid_setting_name_is_refused() {
         for name in ["work_mem", "DateStyle", "auto_explain.log_min_duration", "a.b.c"] {
             assert!(check(name).is_ok(), "{name}");
         }
         for name in ["", "a b", "work_mem = '1'\nport", ".x", "x.", "1x", "größe"] {
-            assert!(matches!(check(name), Err(Error::BadSetting { .. })), "{name}");
+            assert!(matches!(check(name), Err(ClusterError::BadSetting { .. })), "{name}");
         }
     }
 
     #[test]
-    fn where_the_server_lives_is_not_a_setting() {
+    fn reserved_setting_is_refused() {
         for name in ["port", "PORT", "data_directory", "unix_socket_directories"] {
-            assert!(matches!(check(name), Err(Error::ReservedSetting { .. })), "{name}");
+            assert!(matches!(check(name), Err(ClusterError::ReservedSetting { .. })), "{name}");
         }
     }
 
     #[test]
-    fn listen_addresses_needs_tcp() {
-        assert!(matches!(check("Listen_Addresses"), Err(Error::TcpNotEnabled)));
-        let mut settings = Settings::default();
+    fn listen_addresses_requires_tcp() {
+        assert!(matches!(check("Listen_Addresses"), Err(ClusterError::TcpNotEnabled)));
+        let mut settings = ServerSettings::default();
         settings.push("listen_addresses", "127.0.0.2");
         assert!(settings.check(true).is_ok());
     }
@@ -188,9 +189,9 @@ mod tests {
     fn later_settings_follow_the_defaults() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("postgresql.conf"), "# from initdb\n").unwrap();
-        let mut settings = Settings::default();
+        let mut settings = ServerSettings::default();
         settings.push("fsync", "on");
-        settings.install(dir.path(), &Account::for_servers().unwrap()).unwrap();
+        settings.install(dir.path(), &OsUser::for_servers().unwrap()).unwrap();
         let main = fs::read_to_string(dir.path().join("postgresql.conf")).unwrap();
         assert_eq!(main, "# from initdb\ninclude 'lab.conf'\n");
         let lab = fs::read_to_string(dir.path().join(FILE)).unwrap();

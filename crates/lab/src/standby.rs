@@ -1,34 +1,34 @@
-//! Physical standbys, by the backup functions of SQL.
+//! Physical standbys, by PostgreSQL's low-level backup API.
 //!
-//! `pg_basebackup` would do, but is a client program, which fetched archives do not have. A server
-//! allows the same in a session: between `pg_backup_start` and `pg_backup_stop` its files may be
-//! copied as they are, torn pages and all, because WAL from the first on makes them whole
+//! `pg_basebackup` is a client program, which fetched archives do not contain. A session can do the
+//! same: between `pg_backup_start` and `pg_backup_stop` the server's files may be copied as they
+//! are, torn pages included, because replaying the WAL written since the start repairs them
 //! (manual, "Making a Base Backup Using the Low Level API"). A temporary replication slot of that
-//! session keeps this WAL until the standby has begun to stream it.
+//! session retains this WAL until the standby streams it.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use howdah_connect::{Client, Environment, Target, Words};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 
 use crate::{
     access,
-    account::Account,
-    binaries::{Binaries, Origin},
+    binaries::{Binaries, BinariesOrigin},
     cluster::Cluster,
-    error::{Error, FileContext as _},
-    files::{Take, copy_tree},
+    error::{ClusterError, FileContext as _},
+    files::{CopyRule, copy_tree},
     labs::Lab,
+    os_user::OsUser,
     port::random,
     search::FindError,
     template::SUPERUSER,
 };
 
-/// What has to be known of a primary.
+/// The properties of a primary that its standby needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Upstream {
+pub(crate) struct PrimaryInfo {
     name: String,
     data: PathBuf,
     socket: PathBuf,
@@ -37,8 +37,8 @@ pub(crate) struct Upstream {
     password: Option<String>,
 }
 
-impl Upstream {
-    pub(crate) fn of_cluster(cluster: &Cluster) -> Self {
+impl PrimaryInfo {
+    pub(crate) fn from_cluster(cluster: &Cluster) -> Self {
         Self {
             name: cluster.name().to_owned(),
             data: cluster.data_dir().to_owned(),
@@ -49,14 +49,14 @@ impl Upstream {
         }
     }
 
-    pub(crate) fn of_lab(lab: &Lab) -> Self {
+    pub(crate) fn from_lab(lab: &Lab) -> Self {
         Self {
             name: lab.name.clone(),
             data: lab.data_dir.clone(),
             socket: lab.socket_dir.clone(),
             port: lab.port,
             bin_dir: lab.bin_dir.clone(),
-            // The socket of a lab asks for none.
+            // A lab's socket requires no password.
             password: None,
         }
     }
@@ -69,27 +69,28 @@ impl Upstream {
         self.password.as_deref()
     }
 
-    /// Where the primary's password for TCP is, if it has one.
+    /// The path of the primary's password file for TCP, which may not exist.
     pub(crate) fn passfile(&self) -> PathBuf {
         self.socket.join(access::PASSFILE)
     }
 
-    /// Sets a password for TCP, unless there is one: standbys have it, too.
-    pub(crate) fn ensure_password(&self) -> Result<(), Error> {
-        match self.passfile().exists() {
-            true => Ok(()),
-            false => access::set_password(&self.socket, self.port),
+    /// Sets a password for TCP, unless the primary has one; it is valid on standbys, too.
+    pub(crate) fn ensure_password(&self) -> Result<(), ClusterError> {
+        if self.passfile().exists() {
+            Ok(())
+        } else {
+            access::set_password(&self.socket, self.port)
         }
     }
 
-    /// The programs it runs: a standby has to have the same.
-    pub(crate) fn binaries(&self, account: &Account) -> Result<Binaries, Error> {
+    /// The primary's programs: a standby must run the same version.
+    pub(crate) fn binaries(&self, os_user: &OsUser) -> Result<Binaries, ClusterError> {
         let dir = &self.bin_dir;
-        Binaries::at(dir, Origin::Given, account)
-            .map_err(|unfit| FindError::Given { dir: dir.clone(), unfit }.into())
+        Binaries::at(dir, BinariesOrigin::Given, os_user)
+            .map_err(|reason| FindError::Given { dir: dir.clone(), reason }.into())
     }
 
-    /// A connection string for a standby of this name.
+    /// The `primary_conninfo` for a standby of this name.
     pub(crate) fn conninfo(&self, standby: &str) -> String {
         let (host, port) = (quoted(&self.socket.to_string_lossy()), self.port);
         let conninfo =
@@ -100,30 +101,35 @@ impl Upstream {
         }
     }
 
-    fn connect(&self) -> Result<Client, Error> {
+    fn connect(&self) -> Result<Client, ClusterError> {
         let conninfo = format!("{} dbname=postgres", self.conninfo("howdah-lab"));
-        let target = Target::resolve(&Words::from_conninfo(conninfo), &Environment::empty())
-            .map_err(|error| failed("its address", error))?;
+        let target =
+            ConnectTarget::resolve(&ConnParams::from_conninfo(conninfo), &Environment::empty())
+                .map_err(|error| failed("its address", error))?;
         Client::connect(&target).map_err(|error| failed("connecting", error))
     }
 }
 
-/// A value of a libpq connection string.
+/// Quotes a value for a libpq connection string.
 fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'"))
 }
 
-/// A complete copy, and the session that keeps the WAL it needs on the primary.
+/// A complete base backup. Its session retains the required WAL on the primary until it is dropped.
 pub(crate) struct Backup {
     _session: Client,
 }
 
-/// Copies a running primary's data directory, so that a server on the copy becomes its standby. How
-/// it finds the primary is left to the settings.
-pub(crate) fn take(upstream: &Upstream, data: &Path, account: &Account) -> Result<Backup, Error> {
-    refuse_tablespaces(&upstream.data)?;
+/// Copies a running primary's data directory, so that a server started on the copy is a standby.
+/// The caller sets `primary_conninfo`.
+pub(crate) fn back_up(
+    upstream: &PrimaryInfo,
+    data: &Path,
+    os_user: &OsUser,
+) -> Result<Backup, ClusterError> {
+    reject_tablespaces(&upstream.data)?;
     let mut session = upstream.connect()?;
-    let functions = Functions::of(session.server_version_num());
+    let functions = BackupFunctions::for_version(session.server_version_num());
     let slot = format!("howdah_lab_{:016x}", random());
     run(
         &mut session,
@@ -131,34 +137,37 @@ pub(crate) fn take(upstream: &Upstream, data: &Path, account: &Account) -> Resul
         &format!("SELECT pg_create_physical_replication_slot('{slot}', true, true)"),
     )?;
     run(&mut session, "starting a backup", functions.start)?;
-    copy_tree(&upstream.data, data, account, &part_of_backup)?;
-    copy_control(&upstream.data, data, account)?;
-    let label = run(&mut session, "ending the backup", functions.stop)?;
+    copy_tree(&upstream.data, data, os_user, &backup_rule)?;
+    copy_control(&upstream.data, data, os_user)?;
+    let label = run(&mut session, "stopping the backup", functions.stop)?;
     for (name, content) in [("backup_label", label.as_str()), ("standby.signal", "")] {
         let path = data.join(name);
-        fs::write(&path, content).and_then(|()| account.own(&path)).context("write", &path)?;
+        fs::write(&path, content).and_then(|()| os_user.chown(&path)).context("write", &path)?;
     }
     Ok(Backup { _session: session })
 }
 
-/// Runs a statement and gives the first value.
-fn run(session: &mut Client, step: &'static str, sql: &str) -> Result<String, Error> {
+/// Runs a statement and returns the first value.
+fn run(session: &mut Client, step: &'static str, sql: &str) -> Result<String, ClusterError> {
     let value = session.one_value(sql).map_err(|error| failed(step, error))?;
     Ok(value.unwrap_or_default())
 }
 
-fn failed(step: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::Backup { step, source: Box::new(source) }
+fn failed(
+    step: &'static str,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> ClusterError {
+    ClusterError::Backup { step, source: Box::new(source) }
 }
 
-/// The backup functions, by the names of the primary's version.
-struct Functions {
+/// The backup functions, which PostgreSQL 15 renamed.
+struct BackupFunctions {
     start: &'static str,
     stop: &'static str,
 }
 
-impl Functions {
-    fn of(server_version_num: Option<u32>) -> Self {
+impl BackupFunctions {
+    fn for_version(server_version_num: Option<u32>) -> Self {
         match server_version_num {
             Some(..150_000) => Self {
                 start: "SELECT pg_start_backup('howdah lab', true, false)",
@@ -172,8 +181,8 @@ impl Functions {
     }
 }
 
-/// What a base backup leaves out, as `basebackup.c` does; and the logs, which are the primary's own.
-fn part_of_backup(below: &Path) -> Take {
+/// How an entry is copied: leaves out the same as `basebackup.c`, and the primary's logs.
+fn backup_rule(below: &Path) -> CopyRule {
     const EMPTIED: &[&str] = &[
         "log",
         "pg_dynshmem",
@@ -198,29 +207,31 @@ fn part_of_backup(below: &Path) -> Take {
     ];
     let name = below.file_name().unwrap_or_default().to_string_lossy();
     match below.to_str() {
-        Some(below) if EMPTIED.contains(&below) => Take::Empty,
-        Some(below) if LEFT_OUT.contains(&below) => Take::Nothing,
-        _ if name.starts_with("pgsql_tmp") || name.starts_with("pg_internal.init") => Take::Nothing,
-        _ => Take::All,
+        Some(below) if EMPTIED.contains(&below) => CopyRule::EmptyDir,
+        Some(below) if LEFT_OUT.contains(&below) => CopyRule::Skip,
+        _ if name.starts_with("pgsql_tmp") || name.starts_with("pg_internal.init") => {
+            CopyRule::Skip
+        }
+        _ => CopyRule::Copy,
     }
 }
 
 const CONTROL: &str = "global/pg_control";
 
-/// Copies the control file, which has to be newer than all others.
-fn copy_control(from: &Path, to: &Path, account: &Account) -> Result<(), Error> {
+/// Copies the control file; it must be copied last.
+fn copy_control(from: &Path, to: &Path, os_user: &OsUser) -> Result<(), ClusterError> {
     let (from, to) = (from.join(CONTROL), to.join(CONTROL));
-    fs::copy(&from, &to).and_then(|_| account.own(&to)).context("copy", &from)
+    fs::copy(&from, &to).and_then(|_| os_user.chown(&to)).context("copy", &from)
 }
 
-/// Refuses a cluster with data outside of its directory: a copy would write to the same files.
-pub(crate) fn refuse_tablespaces(data: &Path) -> Result<(), Error> {
+/// Fails if a cluster has data outside of its directory: a copy would write to the same files.
+pub(crate) fn reject_tablespaces(data: &Path) -> Result<(), ClusterError> {
     let dir = data.join("pg_tblspc");
     for entry in fs::read_dir(&dir).context("read", &dir)? {
         let kind = entry.and_then(|entry| entry.file_type()).context("read", &dir)?;
-        // A directory is a tablespace "in place", inside.
+        // A directory is an in-place tablespace, inside the data directory.
         if kind.is_symlink() {
-            return Err(Error::Tablespaces { data: data.to_owned() });
+            return Err(ClusterError::Tablespaces { data: data.to_owned() });
         }
     }
     Ok(())
@@ -231,32 +242,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_backup() {
-        for (path, take) in [
-            ("base", Take::All),
-            ("base/5/1259", Take::All),
-            ("base/pgsql_tmp", Take::Nothing),
-            ("base/5/pg_internal.init", Take::Nothing),
-            ("global/pg_control", Take::Nothing),
-            ("pg_wal", Take::Empty),
-            ("pg_xact", Take::All),
-            ("postmaster.pid", Take::Nothing),
-            ("lab.conf", Take::All),
+    fn backup_skips_temporary_files_and_wal() {
+        for (path, rule) in [
+            ("base", CopyRule::Copy),
+            ("base/5/1259", CopyRule::Copy),
+            ("base/pgsql_tmp", CopyRule::Skip),
+            ("base/5/pg_internal.init", CopyRule::Skip),
+            ("global/pg_control", CopyRule::Skip),
+            ("pg_wal", CopyRule::EmptyDir),
+            ("pg_xact", CopyRule::Copy),
+            ("postmaster.pid", CopyRule::Skip),
+            ("lab.conf", CopyRule::Copy),
         ] {
-            assert_eq!(part_of_backup(Path::new(path)), take, "{path}");
+            assert_eq!(backup_rule(Path::new(path)), rule, "{path}");
         }
     }
 
     #[test]
-    fn functions_were_renamed_in_15() {
-        assert!(Functions::of(Some(140_024)).start.contains("pg_start_backup"));
-        assert!(Functions::of(Some(150_000)).start.contains("pg_backup_start"));
-        assert!(Functions::of(Some(180_001)).stop.contains("pg_backup_stop"));
+    fn backup_functions_depend_on_version() {
+        assert!(BackupFunctions::for_version(Some(140_024)).start.contains("pg_start_backup"));
+        assert!(BackupFunctions::for_version(Some(150_000)).start.contains("pg_backup_start"));
+        assert!(BackupFunctions::for_version(Some(180_001)).stop.contains("pg_backup_stop"));
     }
 
     #[test]
-    fn conninfo_is_quoted() {
-        let upstream = Upstream {
+    fn conninfo_values_are_quoted() {
+        let upstream = PrimaryInfo {
             name: "a".into(),
             data: "/d".into(),
             socket: "/it's here".into(),

@@ -1,8 +1,8 @@
-//! initdb, and templates that spare most clusters the wait for it.
+//! initdb, and cached templates of its result.
 //!
-//! initdb takes a second or more, a copy of its result a few hundredths. So the result of each
-//! PostgreSQL build is kept in the cache. All copies share a system identifier, as physical copies
-//! do; whoever depends on its being unique asks for one that is (`Builder::own_system`).
+//! initdb takes a second or more, a copy of its result a few hundredths. So the cache contains one
+//! result per PostgreSQL build. All copies share a system identifier; callers that need a unique
+//! one set `Builder::unique_system_identifier`.
 
 use std::{
     ffi::OsStr,
@@ -16,13 +16,13 @@ use std::{
 };
 
 use crate::{
-    account::Account,
     binaries::Binaries,
-    cache::{self, Cache},
-    error::{Error, FileContext as _},
-    files::{self, Take, copy_tree},
-    janitor::Reaper,
+    cache::{self, LabCache},
+    error::{ClusterError, FileContext as _},
+    files::{self, CopyRule, copy_tree},
+    os_user::OsUser,
     port::random,
+    reaper::Reaper,
 };
 
 /// The superuser of every cluster.
@@ -31,86 +31,91 @@ pub(crate) const SUPERUSER: &str = "postgres";
 const OPTIONS: &[&str] =
     &["--username", SUPERUSER, "--encoding", "UTF8", "--locale", "C", "--no-sync"];
 
-/// Makes a data directory, from a template where one is or can be had.
+/// Creates a data directory, from a template if possible.
 pub(crate) fn make_data_dir(
     data: &Path,
     binaries: &Binaries,
-    account: &Account,
-    cache: &Cache,
-    janitor: &mut Reaper,
-) -> Result<(), Error> {
-    match template(binaries, account, cache) {
-        Ok(template) => copy_tree(&template, data, account, &|_| Take::All),
-        // A cache that cannot be written costs time and nothing else.
-        Err(error @ Error::File { .. }) => {
+    os_user: &OsUser,
+    cache: &LabCache,
+    reaper: &mut Reaper,
+) -> Result<(), ClusterError> {
+    match template(binaries, os_user, cache) {
+        Ok(template) => copy_tree(&template, data, os_user, &|_| CopyRule::Copy),
+        // A cache that cannot be written only costs time.
+        Err(error @ ClusterError::File { .. }) => {
             tracing::debug!(%error, "no initdb template");
-            initdb(data, binaries, account, None, janitor)
+            initdb(data, binaries, os_user, None, reaper)
         }
         Err(error) => Err(error),
     }
 }
 
-/// A password that clients of a cluster have to give, and a private file for telling it to initdb.
+/// The superuser's password, and the path of a private file that passes it to initdb.
 #[derive(Clone, Copy)]
 pub(crate) struct Password<'a> {
     pub(crate) secret: &'a str,
     pub(crate) file: &'a Path,
 }
 
-/// Runs initdb. With a password, clients have to give it (SCRAM); without one all are trusted.
+/// Runs initdb. Clients authenticate with the password (SCRAM); without one all are trusted.
 pub(crate) fn initdb(
     data: &Path,
     binaries: &Binaries,
-    account: &Account,
+    os_user: &OsUser,
     password: Option<Password<'_>>,
-    janitor: &mut Reaper,
-) -> Result<(), Error> {
+    reaper: &mut Reaper,
+) -> Result<(), ClusterError> {
     let mut arguments: Vec<&OsStr> = vec!["--pgdata".as_ref(), data.as_ref()];
     arguments.extend(OPTIONS.iter().map(OsStr::new));
     if let Some(Password { secret, file }) = password {
-        write_secret(file, secret, account).context("write", file)?;
+        write_secret(file, secret, os_user).context("write", file)?;
         arguments.extend(["--auth=scram-sha-256", "--pwfile"].map(OsStr::new));
         arguments.push(file.as_ref());
     } else {
         arguments.push("--auth=trust".as_ref());
     }
     let program = binaries.program("initdb");
-    let failed = |source| Error::Spawn { program: program.clone(), source };
-    let mut said = tempfile::tempfile().map_err(failed)?;
-    let output = Stdio::from(said.try_clone().map_err(failed)?);
-    let mut process = janitor.launch(account, &program, &arguments, output)?;
+    let failed = |source| ClusterError::Spawn { program: program.clone(), source };
+    let mut output_file = tempfile::tempfile().map_err(failed)?;
+    let output = Stdio::from(output_file.try_clone().map_err(failed)?);
+    let mut process = reaper.launch(os_user, &program, &arguments, output)?;
     let status = process.wait().map_err(failed)?;
-    janitor.forget_program();
+    reaper.program_exited();
     if let Some(Password { file, .. }) = password {
         fs::remove_file(file).context("remove", file)?;
     }
-    match status.success() {
-        true => Ok(()),
-        false => Err(Error::Initdb { status, output: files::last_lines_of(&mut said) }),
+    if status.success() {
+        Ok(())
+    } else {
+        Err(ClusterError::Initdb { status, output: files::last_lines_of(&mut output_file) })
     }
 }
 
-fn write_secret(path: &Path, secret: &str, account: &Account) -> io::Result<()> {
+fn write_secret(path: &Path, secret: &str, os_user: &OsUser) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut file = fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?;
-    account.own(path)?;
+    os_user.chown(path)?;
     file.write_all(secret.as_bytes())
 }
 
-/// The template's directory; initdb is run when it is the first use.
-fn template(binaries: &Binaries, account: &Account, cache: &Cache) -> Result<PathBuf, Error> {
+/// Returns the template's directory. The first use runs initdb.
+fn template(
+    binaries: &Binaries,
+    os_user: &OsUser,
+    cache: &LabCache,
+) -> Result<PathBuf, ClusterError> {
     let templates = cache.templates();
-    let name = template_name(binaries, account);
+    let name = template_name(binaries, os_user);
     let complete = templates.join(&name);
     if !complete.exists() {
         cache::make_dir(&templates).context("create", &templates)?;
         let _lock = cache::lock(&templates, &name).context("lock", &templates)?;
         if !complete.exists() {
-            make_template(&complete, binaries, account)?;
+            make_template(&complete, binaries, os_user)?;
             remove_old(&templates);
         }
     }
-    // Its age is the time since it was last used.
+    // `remove_old` uses the modification time as the time of the last use.
     let used = fs::File::open(&complete).and_then(|dir| dir.set_modified(SystemTime::now()));
     if let Err(error) = used {
         tracing::debug!(%error, "cannot mark an initdb template as used");
@@ -118,40 +123,45 @@ fn template(binaries: &Binaries, account: &Account, cache: &Cache) -> Result<Pat
     Ok(complete)
 }
 
-/// Makes it in a directory of its own, so that it appears complete or not at all.
-fn make_template(complete: &Path, binaries: &Binaries, account: &Account) -> Result<(), Error> {
+/// Creates a template in a work directory and renames it, so that it appears complete or not at
+/// all.
+fn make_template(
+    complete: &Path,
+    binaries: &Binaries,
+    os_user: &OsUser,
+) -> Result<(), ClusterError> {
     let work = complete.with_file_name(format!(".new-{:016x}", random()));
-    let mut janitor = Reaper::hire([&work])?;
-    files::make_dir(&work, 0o700, account).context("create", &work)?;
-    account.check_reach(&work)?;
+    let mut reaper = Reaper::spawn([&work])?;
+    files::make_dir(&work, 0o700, os_user).context("create", &work)?;
+    os_user.check_access(&work)?;
     let data = work.join("data");
-    initdb(&data, binaries, account, None, &mut janitor)?;
+    initdb(&data, binaries, os_user, None, &mut reaper)?;
     fs::rename(&data, complete).context("rename", &data)?;
-    janitor.dismiss();
+    reaper.finish();
     Ok(())
 }
 
-/// `17-` and a hash of all that the result depends on: another build, account or set of options is
-/// another template.
-fn template_name(binaries: &Binaries, account: &Account) -> String {
+/// The name of a template: `17-` and a hash of everything that initdb's result depends on, which is
+/// the build, the account and the options.
+fn template_name(binaries: &Binaries, os_user: &OsUser) -> String {
     let mut hasher = DefaultHasher::new();
-    (binaries.dir(), binaries.version().text(), OPTIONS, account.name()).hash(&mut hasher);
+    (binaries.dir(), binaries.version().text(), OPTIONS, os_user.name()).hash(&mut hasher);
     if let Ok(metadata) = fs::metadata(binaries.program("postgres")) {
         (metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
     }
     format!("{}-{:016x}", binaries.version().major(), hasher.finish())
 }
 
-/// Removes templates that were not used for a month: those of replaced builds, mostly.
+/// Removes templates unused for a month, mostly those of replaced builds.
 fn remove_old(templates: &Path) {
     const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
     for entry in fs::read_dir(templates).into_iter().flatten().flatten() {
         let used = entry.metadata().and_then(|metadata| metadata.modified());
         let age = used.ok().and_then(|used| used.elapsed().ok()).unwrap_or_default();
-        // Locks stay: somebody may hold one that others could not see any more.
+        // Lock files stay: a removed one could be held while another process creates a new one.
         let is_lock = entry.path().extension().is_some_and(|extension| extension == "lock");
         if !is_lock && age > MONTH {
-            // Nobody reads it: who does has marked it as used first.
+            // Safe without a lock: readers set the modification time first.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -1,4 +1,4 @@
-//! Server versions, as `postgres --version` tells them.
+//! Server versions, as reported by `postgres --version`.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ pub struct Version {
 }
 
 impl Version {
-    /// Reads the line that `postgres --version` prints:
+    /// Parses the line that `postgres --version` prints:
     /// `postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)`, `postgres (PostgreSQL) 19devel`.
     ///
-    /// `None` when it is another program's line.
+    /// `None` if another program printed the line.
     pub fn parse(line: &str) -> Option<Self> {
         let (_, text) = line.trim().split_once("(PostgreSQL) ")?;
         let digits = text.split(|c: char| !c.is_ascii_digit()).next()?;
@@ -25,13 +25,13 @@ impl Version {
         self.major
     }
 
-    /// Everything after the program's name, packager's remarks included: `15.14 (Debian …)`.
+    /// Everything after the program's name, including the packager's addition: `15.14 (Debian …)`.
     pub fn text(&self) -> &str {
         &self.text
     }
 }
 
-/// The number alone: `15.14`.
+/// Displays the number alone: `15.14`.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text.split(' ').next().unwrap_or_default())
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_releases_packages_and_development() {
+    fn releases_packages_and_development_versions_are_parsed() {
         for (line, major, shown) in [
             ("postgres (PostgreSQL) 17.11\n", 17, "17.11"),
             ("postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)\n", 15, "15.14"),

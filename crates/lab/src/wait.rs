@@ -1,5 +1,5 @@
-//! Waiting for what another process does and tells nobody about: a condition is checked at short intervals until it
-//! holds, or a deadline passes. Nothing else in the tests may sleep.
+//! Waits for another process or thread in tests: checks a condition at short intervals until it
+//! holds or a deadline passes. Nothing else in the tests may sleep.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 ///
 /// # Panics
 ///
-/// It does not hold within `timeout`; the message names `what` was awaited.
+/// If the condition does not hold within `timeout`. The message contains `what`.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -29,12 +29,12 @@ pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> 
 ///
 /// # Panics
 ///
-/// There is none within `timeout`; the message names `what` was awaited.
+/// If there is none within `timeout`. The message contains `what`.
 #[track_caller]
 pub fn wait_for<T>(what: &str, timeout: Duration, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + timeout;
     loop {
-        // Checked once more after the deadline, so that a machine that slept meanwhile gets its chance.
+        // Polls once more after the deadline, in case this thread was not scheduled meanwhile.
         let late = Instant::now() >= deadline;
         if let Some(value) = poll() {
             return value;

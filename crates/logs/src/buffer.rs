@@ -1,23 +1,23 @@
-//! The part of the input that is not understood yet, with its place in the file.
+//! The part of the input that is not processed yet, with its position in the file.
 
-/// Bytes in the order they came. Offsets are from the first byte that was not consumed.
+/// Unprocessed input. Offsets count from the first byte that was not consumed.
 #[derive(Debug, Default)]
-pub(crate) struct Buffer {
+pub(crate) struct InputBuffer {
     data: Vec<u8>,
     start: usize,
     line: u64,
 }
 
-impl Buffer {
-    /// Forgets what is left and starts a file.
-    pub(crate) fn begin(&mut self) {
+impl InputBuffer {
+    /// Discards the remaining input and starts a file.
+    pub(crate) fn start_file(&mut self) {
         self.data.clear();
         self.start = 0;
         self.line = 1;
     }
 
-    /// Adds input. What was consumed is dropped first, so that the buffer grows only with what is
-    /// still needed.
+    /// Appends input. Consumed bytes are dropped first, so the buffer grows only with what is still
+    /// needed.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start >= self.data.len() / 2 {
             self.data.copy_within(self.start.., 0);
@@ -27,7 +27,7 @@ impl Buffer {
         self.data.extend_from_slice(bytes);
     }
 
-    /// What was not consumed.
+    /// The bytes that were not consumed.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.data[self.start..]
     }
@@ -37,20 +37,22 @@ impl Buffer {
         let end = (self.start + len).min(self.data.len());
         self.line += memchr::memchr_iter(b'\n', &self.data[self.start..end]).count() as u64;
         self.start = end;
-        if self.data.capacity() > KEPT_BYTES && self.data.len() - self.start < KEPT_BYTES / 2 {
+        if self.data.capacity() > RETAINED_BYTES_MAX
+            && self.data.len() - self.start < RETAINED_BYTES_MAX / 2
+        {
             self.data.drain(..self.start);
-            self.data.shrink_to(KEPT_BYTES);
+            self.data.shrink_to(RETAINED_BYTES_MAX);
             self.start = 0;
         }
     }
 
-    /// Passes over bytes that never came in here. Only while nothing is held.
-    pub(crate) fn pass(&mut self, newlines: u64) {
+    /// Counts the lines of bytes that bypassed the buffer, which must be empty.
+    pub(crate) fn skip_lines(&mut self, newlines: u64) {
         debug_assert!(self.bytes().is_empty());
         self.line += newlines;
     }
 
-    /// Number of the line that comes next.
+    /// Number of the next line.
     pub(crate) fn line(&self) -> u64 {
         self.line
     }
@@ -62,13 +64,13 @@ impl Buffer {
     }
 }
 
-/// A buffer that grew beyond this for one huge record is given back afterwards.
-const KEPT_BYTES: usize = 4 << 20;
+/// Maximum retained capacity; a buffer that one huge record made larger is shrunk.
+const RETAINED_BYTES_MAX: usize = 4 << 20;
 
 #[test]
-fn lines_are_counted_as_bytes_go() {
-    let mut buffer = Buffer::default();
-    buffer.begin();
+fn consumed_lines_are_counted() {
+    let mut buffer = InputBuffer::default();
+    buffer.start_file();
     buffer.push(b"a\nb\nc");
     assert_eq!(buffer.line_at(2), 2);
     buffer.consume(4);
@@ -78,10 +80,10 @@ fn lines_are_counted_as_bytes_go() {
 }
 
 #[test]
-fn a_huge_record_does_not_keep_its_memory() {
-    let mut buffer = Buffer::default();
-    buffer.begin();
-    buffer.push(&vec![b'x'; 3 * KEPT_BYTES]);
-    buffer.consume(3 * KEPT_BYTES);
-    assert!(buffer.data.capacity() <= KEPT_BYTES);
+fn memory_of_huge_record_is_released() {
+    let mut buffer = InputBuffer::default();
+    buffer.start_file();
+    buffer.push(&vec![b'x'; 3 * RETAINED_BYTES_MAX]);
+    buffer.consume(3 * RETAINED_BYTES_MAX);
+    assert!(buffer.data.capacity() <= RETAINED_BYTES_MAX);
 }

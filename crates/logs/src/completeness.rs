@@ -1,73 +1,73 @@
 //! What a capture lacks of what the clients did, and what that means for its replay.
 //!
-//! A log is not a recording: some things are never written to it, others only with certain settings.
-//! Whoever replays it wants to know, before drawing conclusions, what is not there.
+//! A log is not a complete recording: some things are never written to it, others only with certain
+//! settings. A user who replays it should know what is missing before drawing conclusions.
 
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
-use crate::summary::Summary;
+use crate::summary::ImportSummary;
 
-/// Everything that is known to be missing or doubtful, most harmful first.
+/// Everything known to be missing or uncertain, most harmful first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Completeness {
-    /// One entry for each lack that was met; none has a count of 0.
+    /// One entry for each kind of gap that occurred; none has a count of 0.
     pub gaps: Vec<Gap>,
 }
 
-/// Something that is missing or doubtful, and how often.
+/// Something that is missing or uncertain, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// What.
-    pub lack: GapKind,
-    /// How often it was met. What the log does not hold cannot always be counted: then this is the
-    /// number of signs of it.
+    /// What is missing.
+    pub kind: GapKind,
+    /// Number of occurrences. Missing data cannot always be counted: then this is the number of
+    /// signs of it.
     pub count: u64,
 }
 
-/// As an object with `lack`, `count`, and for people `text`, `meaning` and, where there is one, the server's
-/// setting as `remedy` and something else to do as `advice`.
+/// Serializes as an object with `kind` and `count`, and for display `text`, `meaning` and, where
+/// they exist, the server setting as `remedy` and another measure as `advice`.
 impl Serialize for Gap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("Gap", 6)?;
-        object.serialize_field("lack", &self.lack)?;
+        object.serialize_field("kind", &self.kind)?;
         object.serialize_field("count", &self.count)?;
-        object.serialize_field("text", self.lack.as_str())?;
-        object.serialize_field("meaning", self.lack.meaning())?;
-        object.serialize_field("remedy", &self.lack.remedy())?;
-        object.serialize_field("advice", &self.lack.advice())?;
+        object.serialize_field("text", self.kind.as_str())?;
+        object.serialize_field("meaning", self.kind.meaning())?;
+        object.serialize_field("remedy", &self.kind.remedy())?;
+        object.serialize_field("advice", &self.kind.advice())?;
         object.end()
     }
 }
 
-macro_rules! lacks {
+macro_rules! gap_kinds {
     ($($(#[$doc:meta])* $variant:ident, $count:expr, $text:literal, $meaning:literal, $remedy:expr;)*) => {
-        /// What a capture can lack.
+        /// A kind of gap in a capture.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
         pub enum GapKind { $($(#[$doc])* $variant,)* }
 
         impl GapKind {
-            /// Every lack, most harmful first.
+            /// Every kind, most harmful first.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// A phrase for people, to follow a count.
+            /// A phrase for display, to follow a count.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// What it means for a replay.
+            /// What the gap means for a replay.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $meaning,)* }
             }
 
-            /// The setting of the server that would have helped, if one would.
+            /// The server setting that would have prevented the gap, if one would.
             pub const fn remedy(self) -> Option<&'static str> {
                 match self { $(Self::$variant => $remedy,)* }
             }
 
-            /// What a person can do about it in a replay, if the server's settings cannot help.
+            /// What the user can do about the gap in a replay, if no server setting helps.
             pub const fn advice(self) -> Option<&'static str> {
                 match self {
                     Self::LoginSettings => Some(
@@ -78,140 +78,140 @@ macro_rules! lacks {
                 }
             }
 
-            fn count(self, summary: &Summary) -> u64 {
+            fn count(self, summary: &ImportSummary) -> u64 {
                 match self { $(Self::$variant => ($count)(summary),)* }
             }
         }
     };
 }
 
-lacks! {
-    /// Gaps in the numbers that the server gives to the lines of a session.
-    LostLines, |s: &Summary| s.facts.lost_lines,
-        "lines that the server wrote and the log does not hold",
-        "whatever they said is not replayed: statements, values or ends of sessions",
+gap_kinds! {
+    /// Gaps in the server's line numbers of a session.
+    LostLines, |s: &ImportSummary| s.facts.lost_lines,
+        "lines that the server wrote and the log does not contain",
+        "their contents are not replayed: statements, values or ends of sessions",
         Some("logging_collector = on; with syslog, no rate limit");
-    /// Records of a session that go back in the server's numbers.
-    Repeated, |s: &Summary| s.facts.repeated_lines,
-        "places where the lines of a session begin anew: a part of the log was read twice",
-        "what stands there twice is replayed twice",
+    /// Records of a session whose line numbers go backwards.
+    Repeated, |s: &ImportSummary| s.facts.repeated_lines,
+        "places where a session's line numbers go back: part of the log was read twice",
+        "the repeated part is replayed twice",
         None;
     /// Records that could not be read.
-    Rejected, |s: &Summary| s.rejected(),
+    Rejected, |s: &ImportSummary| s.rejected(),
         "records or lines that could not be read",
-        "whatever they said is not replayed",
+        "their contents are not replayed",
         None;
-    /// Items of pgreplay-go, replay files of pgreplay.
-    OtherCapture, |s: &Summary| s.inputs.other_captures(),
-        "files that another replay tool made, not the server",
-        "they hold no durations and no errors; what that tool could not read is missing without a trace",
+    /// Items of pgreplay-go or replay files of pgreplay.
+    OtherCapture, |s: &ImportSummary| s.inputs.other_captures(),
+        "files made by another replay tool, not by the server",
+        "they contain no durations and no errors; what that tool could not read is missing without a trace",
         None;
-    /// Messages in another language.
-    Translated, |s: &Summary| s.facts.translated_messages,
-        "messages about statements in another language than English",
+    /// Messages in a language other than English.
+    Translated, |s: &ImportSummary| s.facts.translated_messages,
+        "messages about statements in a language other than English",
         "these statements are not replayed",
         Some("lc_messages = 'C'");
     /// Signs of `log_statement_sample_rate` below 1, or of `log_transaction_sample_rate`.
-    Sampled, |s: &Summary| s.facts.signs_of_sample(),
-        "executions without their Bind, or transactions without beginning, end or trace, which no threshold kept out: the log is a sample",
-        "only a part of the load is replayed, and transactions may lack their BEGIN or COMMIT",
+    Sampled, |s: &ImportSummary| s.facts.sampling_evidence(),
+        "executions without their Bind, or transactions without a beginning, an end or any record, although no threshold explains it: the log is a sample",
+        "only part of the load is replayed, and transactions may lack their BEGIN or COMMIT",
         Some("log_min_duration_sample = -1, log_transaction_sample_rate = 0");
     /// Only statements slower than a threshold are in the log.
-    OnlySlow, |s: &Summary| s.facts.only_slow_executions(),
-        "executions in a log that has none faster than a millisecond: a threshold kept the others out",
+    OnlySlow, |s: &ImportSummary| s.facts.only_slow_executions(),
+        "executions in a log that has none faster than a millisecond: a threshold excluded the others",
         "only the slow part of the load is replayed, and transactions may lack their BEGIN or COMMIT",
         Some("log_statement = 'all', log_duration = on, log_min_duration_statement = -1");
     /// Errors without their `STATEMENT`.
-    TextUnknown, |s: &Summary| s.facts.errors_without_statement,
-        "failed statements whose text the log does not hold",
+    TextUnknown, |s: &ImportSummary| s.facts.errors_without_statement,
+        "failed statements whose text is not in the log",
         "they are not replayed",
         Some("log_min_error_statement = error");
     /// Parameters that the log does not show at all.
-    ValuesUnknown, |s: &Summary| s.facts.executions_without_values,
-        "executions whose parameters the log does not hold",
+    ValuesUnknown, |s: &ImportSummary| s.facts.executions_without_values,
+        "executions whose parameters are not in the log",
         "they are skipped",
         Some("log_error_verbosity = default, log_parameter_max_length = -1");
     /// Parameters cut by `log_parameter_max_length`.
-    ValuesCut, |s: &Summary| s.facts.executions_with_cut_values,
+    ValuesCut, |s: &ImportSummary| s.facts.executions_with_cut_values,
         "executions with parameters that the server cut",
         "they are skipped",
         Some("log_parameter_max_length = -1, log_parameter_max_length_on_error = -1");
-    /// The rows that clients sent.
-    CopyRows, |s: &Summary| s.facts.copies_in,
-        "COPY FROM STDIN, whose rows no log holds",
-        "they are skipped: what they loaded is not there for later statements",
+    /// Rows sent by clients.
+    CopyRows, |s: &ImportSummary| s.facts.copies_in,
+        "COPY FROM STDIN, whose rows are never logged",
+        "they are skipped: later statements do not find the rows they loaded",
         None;
     /// Arguments of function calls.
-    CallArguments, |s: &Summary| s.events(howdah_traffic::Kind::Call),
-        "function calls by the fast path, whose arguments no log holds",
+    CallArguments, |s: &ImportSummary| s.events(howdah_traffic::Kind::Call),
+        "fast-path function calls, whose arguments are never logged",
         "they are skipped",
         None;
-    /// The line prefix names no session.
-    SessionsMerged, |s: &Summary| u64::from(s.facts.sessions_merged),
-        "line prefix that tells no session: those of one user are taken as one",
-        "what ran side by side is replayed one after another",
+    /// The line prefix does not identify sessions.
+    SessionsMerged, |s: &ImportSummary| u64::from(s.facts.sessions_merged),
+        "line prefix that does not identify sessions: those of one user are merged",
+        "what ran concurrently is replayed one after another",
         Some("log_line_prefix with %c, such as '%m|%u|%d|%c|'");
-    /// Sessions of which the log does not tell user or database.
-    NamesUnknown, |s: &Summary| s.facts.sessions_without_names,
+    /// Sessions whose user or database the log does not show.
+    NamesUnknown, |s: &ImportSummary| s.facts.sessions_without_names,
         "sessions of unknown user or database",
         "they are replayed as the user and in the database of the target's connection string",
         Some("log_line_prefix with %u and %d, or log_connections = on");
-    /// Sessions that were inside of a transaction block at their first record.
-    InTransaction, |s: &Summary| s.facts.joined_in_transaction,
+    /// Sessions that were inside a transaction block at their first record.
+    InTransaction, |s: &ImportSummary| s.facts.joined_in_transaction,
         "sessions that were inside a transaction when the log began",
         "the rest of that transaction is replayed without its beginning",
         None;
     /// Sessions that were open before their first record.
-    JoinedMidway, |s: &Summary| s.facts.joined_midway,
+    JoinedMidway, |s: &ImportSummary| s.facts.joined_midway,
         "sessions that were open before the log began",
-        "settings, prepared statements and temporary tables that they made before are not there",
+        "settings, prepared statements and temporary tables that they made before are missing",
         None;
-    /// Statements that the log shows beginning, not ending.
-    OutcomeUnknown, |s: &Summary| s.facts.executions_without_outcome,
+    /// Statements whose start is in the log, but not their end.
+    OutcomeUnknown, |s: &ImportSummary| s.facts.executions_without_outcome,
         "executions of unknown duration",
-        "they are replayed; nothing says how long they took when they were captured",
+        "they are replayed; how long they originally took is not known",
         Some("log_duration = on");
-    /// Statements known from the record of their error only.
-    StartUnknown, |s: &Summary| s.facts.error_form,
-        "failed statements known from their error alone",
+    /// Statements known only from their error record.
+    StartUnknown, |s: &ImportSummary| s.facts.error_form,
+        "failed statements known only from their error",
         "they are replayed at the time of the error, which is that of the end",
         Some("log_statement = 'all'");
-    /// Executions of a portal that fetch a part of the rows.
-    FetchCounts, |s: &Summary| s.events(howdah_traffic::Kind::Fetch),
-        "fetches from portals, whose number of rows no log holds",
-        "they fetch as many rows as the replay is told to",
+    /// Executions of a portal that fetch part of the rows.
+    FetchCounts, |s: &ImportSummary| s.events(howdah_traffic::Kind::Fetch),
+        "fetches from portals, whose number of rows is never logged",
+        "they fetch as many rows as the replay is configured to",
         None;
     /// Settings in startup packets.
-    LoginSettings, |s: &Summary| s.events(howdah_traffic::Kind::Connect),
-        "sessions whose settings at login (options, PGOPTIONS, currentSchema, TimeZone) no log holds",
+    LoginSettings, |s: &ImportSummary| s.events(howdah_traffic::Kind::Connect),
+        "sessions whose settings at login (options, PGOPTIONS, currentSchema, TimeZone) are never logged",
         "they have the settings of role and database on the target: a search_path may lead to other tables",
         None;
     /// Types and formats of parameters.
-    ParameterTypes, |s: &Summary| s.facts.executions_with_values,
-        "executions with parameters, whose declared types and binary formats no log holds",
-        "values are sent as text and the server deduces the types, which for a few statements it cannot",
+    ParameterTypes, |s: &ImportSummary| s.facts.executions_with_values,
+        "executions with parameters, whose declared types and binary formats are never logged",
+        "values are sent as text and the server infers the types, which fails for a few statements",
         None;
-    /// Executions of which it is not known whether they shared a Sync with others.
-    SyncUnknown, |s: &Summary| s.facts.executions_of_unknown_pipeline,
-        "extended executions of which the log does not tell whether they were sent in one pipeline",
+    /// Executions that may have shared a Sync with others.
+    SyncUnknown, |s: &ImportSummary| s.facts.executions_of_unknown_pipeline,
+        "extended executions for which the log does not show whether they were sent in one pipeline",
         "each is sent with a Sync of its own",
         Some("log_destination = 'csvlog' or 'jsonlog', or %v in log_line_prefix; and log_duration = on, or log_min_duration_statement = 0");
-    /// Statements that a timeout of the server ended.
-    Timeouts, |s: &Summary| s.facts.timeouts(),
-        "statements or sessions ended by a timeout, whose setting the log need not hold",
-        "they run on unless the same timeout is set for role, database or target",
+    /// Statements ended by a server timeout.
+    Timeouts, |s: &ImportSummary| s.facts.timeouts(),
+        "statements or sessions ended by a timeout, whose setting may not be in the log",
+        "they keep running unless the same timeout is set for role, database or target",
         None;
-    /// Texts in another encoding than UTF-8.
-    OtherEncoding, |s: &Summary| s.facts.executions_not_utf8,
+    /// Texts in an encoding other than UTF-8.
+    OtherEncoding, |s: &ImportSummary| s.facts.executions_not_utf8,
         "executions with text or parameters that are not UTF-8",
-        "their bytes are sent as they are, which is right where the target's database has the same encoding",
+        "their bytes are sent unchanged, which is correct if the target database has the same encoding",
         None;
 }
 
-impl Summary {
-    /// What the capture lacks of what the clients did, as far as it can be told.
+impl ImportSummary {
+    /// What the capture lacks of what the clients did, as far as that is known.
     pub fn completeness(&self) -> Completeness {
-        let gap = |lack: &GapKind| Gap { lack: *lack, count: lack.count(self) };
+        let gap = |kind: &GapKind| Gap { kind: *kind, count: kind.count(self) };
         let gaps = GapKind::ALL.iter().map(gap).filter(|gap| gap.count > 0).collect();
         Completeness { gaps }
     }
@@ -222,21 +222,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_summary_of_nothing_lacks_nothing() {
-        assert_eq!(Summary::default().completeness(), Completeness::default());
+    fn empty_summary_has_no_gaps() {
+        assert_eq!(ImportSummary::default().completeness(), Completeness::default());
     }
 
     #[test]
-    fn lacks_are_told_with_what_they_mean() {
-        let mut summary = Summary::default();
+    fn gaps_have_text_and_meaning() {
+        let mut summary = ImportSummary::default();
         summary.facts.lost_lines = 3;
         summary.facts.copies_in = 2;
         let completeness = summary.completeness();
         let gaps =
-            [Gap { lack: GapKind::LostLines, count: 3 }, Gap { lack: GapKind::CopyRows, count: 2 }];
+            [Gap { kind: GapKind::LostLines, count: 3 }, Gap { kind: GapKind::CopyRows, count: 2 }];
         assert_eq!(completeness.gaps, gaps);
-        for lack in GapKind::ALL {
-            assert!(!lack.as_str().is_empty() && !lack.meaning().is_empty());
+        for kind in GapKind::ALL {
+            assert!(!kind.as_str().is_empty() && !kind.meaning().is_empty());
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Inputs that cannot be imported at all.
 
-use crate::{language::Language, options::Format};
+use crate::{language::Language, options::ServerLogFormat};
 
-/// The input is hopeless: reading on would give nothing. The person has to change the options, or
-/// give another file.
+/// The input is unusable: reading on would return nothing. The user must change the options or pass
+/// another file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Neither csvlog nor jsonlog, and no common line prefix fits.
+    /// Neither csvlog nor jsonlog, and no common line prefix matches.
     #[error(
         "{file}:{line}: not in a known log format: {excerpt:?}; if it is a stderr log, give its \
          log_line_prefix (SHOW log_line_prefix)"
@@ -20,13 +20,13 @@ pub enum ImportError {
         /// The first line with text, shortened.
         excerpt: String,
     },
-    /// The prefix that was given matches no line.
+    /// The given prefix matches no line.
     #[error(
         "{file}:{line}: log_line_prefix {prefix:?} matches no line, such as {excerpt:?}{}",
         guess.as_ref().map_or(String::new(), |guess| format!("; {guess:?} would"))
     )]
     WrongPrefix {
-        /// The prefix that was given.
+        /// The given prefix.
         prefix: String,
         /// Name of the file.
         file: String,
@@ -37,30 +37,30 @@ pub enum ImportError {
         /// A prefix that does match, if one was found.
         guess: Option<String>,
     },
-    /// No prefix fits every record. Reading on by the best guess could leave out whole databases.
+    /// No prefix matches every record. Continuing with the best guess could skip whole databases.
     #[error(
-        "{file}: no log_line_prefix is known that fits all records. {guess:?} fits {fits} of {records}, \
-         and not {}. Give the server's own by --prefix: SHOW log_line_prefix prints it. \
-         --prefix {guess:?} counts these lines and leaves them out",
-        lines(misfits)
+        "{file}: no known log_line_prefix matches all records. {guess:?} matches {fits} of {records}, \
+         but not {}. Pass the server's own with --prefix (SHOW log_line_prefix prints it), \
+         or --prefix {guess:?} to count these lines and skip them",
+        quote_lines(misfits)
     )]
     UncertainPrefix {
         /// Name of the file.
         file: String,
-        /// The prefix that fits most.
+        /// The prefix that matches most records.
         guess: String,
-        /// Records at the beginning of the file that it fits.
+        /// Number of records at the beginning of the file that it matches.
         fits: u64,
-        /// Records that were looked at.
+        /// Number of records that were examined.
         records: u64,
-        /// The first few of the others: line, and its beginning.
+        /// The first few that do not match: line number and beginning.
         misfits: Vec<(u64, String)>,
     },
-    /// The input is not in the format that was given.
+    /// The input is not in the given format.
     #[error("{file}:{line}: not a {} record: {excerpt:?}", format.as_str())]
     WrongFormat {
-        /// The format that was given.
-        format: Format,
+        /// The given format.
+        format: ServerLogFormat,
         /// Name of the file.
         file: String,
         /// Line of the excerpt.
@@ -68,10 +68,10 @@ pub enum ImportError {
         /// The first line with text, shortened.
         excerpt: String,
     },
-    /// A csvlog that another tool has written anew.
+    /// A csvlog that another tool has rewritten.
     #[error(
-        "{file}:{line}: a csvlog with its time between quotes, which no server writes: {excerpt:?}; another tool \
-         has written it anew: give the server's own file"
+        "{file}:{line}: a csvlog with quoted times, which no server writes: {excerpt:?}; another \
+         tool has rewritten it: pass the server's own file"
     )]
     RewrittenCsv {
         /// Name of the file.
@@ -81,9 +81,9 @@ pub enum ImportError {
         /// The first line with text, shortened.
         excerpt: String,
     },
-    /// The server wrote its messages in another language than English.
+    /// The server wrote its messages in a language other than English.
     #[error(
-        "{file}:{line}: the log is {} ({excerpt:?}); statements can only be told in a log \
+        "{file}:{line}: the log is {} ({excerpt:?}); statements are recognized only in a log \
          written with lc_messages = 'C'",
         language.map_or("translated".to_owned(), |language| format!("in {language}"))
     )]
@@ -102,13 +102,13 @@ pub enum ImportError {
     Binary {
         /// Name of the file.
         file: String,
-        /// It begins as a gzip, zstd, xz or bzip2 file does.
+        /// It starts like a gzip, zstd, xz or bzip2 file.
         compressed: bool,
     },
 }
 
 /// `line 7 ("…"), line 9 ("…")`.
-fn lines(lines: &[(u64, String)]) -> String {
+fn quote_lines(lines: &[(u64, String)]) -> String {
     let one = |(line, excerpt): &(u64, String)| format!("line {line} ({excerpt:?})");
     lines.iter().map(one).collect::<Vec<_>>().join(", ")
 }

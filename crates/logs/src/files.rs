@@ -6,25 +6,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use howdah_log_input::{LogInput, ReadResult};
 use howdah_traffic::{Event, EventRef};
 
 use crate::{
-    crew::Crew,
     error::ImportError,
+    framing_threads::FramingThreads,
     importer::Importer,
-    input::{Got, Input, Inputs, LogFile, Plan, PlanError},
     intern::Interner,
-    options::{Options, OptionsError},
-    summary::{Reason, Summary},
+    options::{ImportOptions, OptionsError},
+    read_plan::{Inputs, LogFile, ReadPlan, ReadPlanError},
+    summary::{ImportSummary, ProblemReason},
     tracker::EventSink,
 };
 
-/// How far [`read_files`] has come.
+/// Progress of [`read_files`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct ReadProgress {
     /// Bytes read so far.
     pub bytes: u64,
-    /// Bytes of all files together; `None` if one is a pipe.
+    /// Total size of all files; `None` if one of them is a pipe.
     pub bytes_total: Option<u64>,
 }
 
@@ -32,200 +33,207 @@ pub struct Progress {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadFilesError<E> {
-    /// The options cannot be acted on.
+    /// The options are not usable.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The input is no log.
+    /// The input is not a log.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// What was named cannot be read, or not be told apart.
+    /// A path cannot be read, or a directory contains other files than logs.
     #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// None of the files holds a byte.
+    Plan(#[from] ReadPlanError),
+    /// All files are empty.
     #[error("{} is empty", path.display())]
     Empty {
         /// The first of the files.
         path: PathBuf,
     },
-    /// Reading failed on the way. Events up to here were handed on.
+    /// Reading failed part-way. The events before that were passed to the sink.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// `progress` wanted no more. Events up to here were handed on.
-    #[error("stopped before the end")]
+    /// `progress` asked to stop. The events before that were passed to the sink.
+    #[error("import stopped before its end")]
     Stopped,
-    /// The taker of events refused one.
-    #[error("cannot take an event")]
+    /// The sink failed on an event.
+    #[error("the event sink failed")]
     Sink(#[source] E),
 }
 
-/// Reads logs one after another and hands their events to `sink`; `-` is standard input.
+/// Reads logs one after another and passes their events to `sink`; `-` is standard input.
 ///
-/// A path may be a file, a pipe, a directory of logs, or a pattern such as `log/*.csv`. Archives are
-/// unpacked, and what services wrap around logs is taken off. Several files are read in the order of the
-/// first time in each, and the same log in two formats once; [`Summary::inputs`] tells what was done.
-/// With a pipe among them they are read as given. From a pipe, events are handed on as soon as nothing
-/// more comes, and end of file ends the input. `progress` is called after each piece of up to 256 KiB,
-/// and ten times a second while a pipe is silent; it can end the reading.
+/// A path may be a file, a pipe, a directory of logs, or a pattern such as `log/*.csv`. Archives
+/// are unpacked, and envelopes of services are removed. Several files are read in the order of the
+/// first time in each, and a log that exists in two formats is read once; [`ImportSummary::inputs`]
+/// reports what was done. If one of them is a pipe, they are read in the given order. From a pipe,
+/// events are passed on as soon as no more data follows, and end of file ends the input. `progress`
+/// is called after each chunk of up to 256 KiB, and ten times a second while a pipe is silent; it
+/// can stop the import.
 ///
 /// # Errors
 ///
-/// A file cannot be read or is no log, all are empty, or `sink` failed. Files are opened before any is
-/// read, so that a mistyped name is found at once. Bad records are no errors: see the summary.
+/// A file cannot be read or is not a log, all are empty, or `sink` failed. All files are opened
+/// before the first is read, so a mistyped name is found at once. Bad records are not errors: see
+/// the summary.
 pub fn read_files<E>(
     paths: &[PathBuf],
-    options: Options,
-    progress: impl FnMut(Progress) -> ControlFlow<()>,
+    options: ImportOptions,
+    progress: impl FnMut(ReadProgress) -> ControlFlow<()>,
     mut sink: impl FnMut(Event) -> Result<(), E>,
-) -> Result<Summary, ReadFilesError<E>> {
+) -> Result<ImportSummary, ReadFilesError<E>> {
     let mut interner = Interner::default();
     visit_files(paths, options, progress, |event| {
         sink(event.to_event(&mut |text| interner.text(text)))
     })
 }
 
-/// The same as [`read_files`] for a `sink` that only looks at the events: nothing is copied for it.
+/// Like [`read_files`], for a `sink` that borrows the events: nothing is copied.
 ///
 /// # Errors
 ///
-/// As for [`read_files`].
+/// See [`read_files`].
 pub fn visit_files<E>(
     paths: &[PathBuf],
-    options: Options,
-    progress: impl FnMut(Progress) -> ControlFlow<()>,
+    options: ImportOptions,
+    progress: impl FnMut(ReadProgress) -> ControlFlow<()>,
     sink: impl FnMut(&EventRef<'_>) -> Result<(), E>,
-) -> Result<Summary, ReadFilesError<E>> {
+) -> Result<ImportSummary, ReadFilesError<E>> {
     options.check()?;
-    let plan = Plan::make(paths, &options)?;
+    let plan = ReadPlan::new(paths, &options)?;
     let given_prefix = options.prefix.clone();
     let record_bytes_max = options.max_record_bytes;
-    // A prefix without a time is right for syslog, which is only known when its file is read.
-    let importer = Importer::new(Options { prefix: None, ..options })?;
+    // A prefix without a time is valid for syslog, but only reading the file shows that it is
+    // syslog.
+    let importer = Importer::new(ImportOptions { prefix: None, ..options })?;
     let inputs = Inputs { order: plan.order, files: Vec::new(), left_out: plan.left_out };
     let bytes_total = plan.bytes_total;
-    let crew = Crew::new();
-    let mut reading = Reading {
+    let threads = FramingThreads::new();
+    let mut reading = FileImport {
         importer,
-        crew,
+        threads,
         inputs,
         given_prefix,
         bytes_before: 0,
         bytes_total,
         progress,
-        taker: Taker { sink, refusal: None },
+        sink: FallibleSink { sink, error: None },
     };
     for path in &plan.files {
-        let open = |source| PlanError::Open { path: path.clone(), source };
-        let input = Input::open(path, record_bytes_max).map_err(open)?;
-        reading.file(path, input)?;
+        let open = |source| ReadPlanError::Open { path: path.clone(), source };
+        let input = LogInput::open(path, record_bytes_max).map_err(open)?;
+        reading.read_file(path, input)?;
     }
-    let Reading { mut importer, inputs, mut taker, .. } = reading;
+    let FileImport { mut importer, inputs, mut sink, .. } = reading;
     if importer.summary().bytes == 0 {
         let path = plan.files.first().cloned().unwrap_or_default();
-        let damaged = importer.summary().problems.iter().find(|p| p.reason == Reason::Damaged);
+        let damaged =
+            importer.summary().problems.iter().find(|p| p.reason == ProblemReason::Damaged);
         let Some(sample) = damaged.and_then(|problem| problem.samples.first()) else {
             return Err(ReadFilesError::Empty { path });
         };
         let why = io::Error::new(io::ErrorKind::InvalidData, sample.excerpt.clone());
         return Err(ReadFilesError::Read { path: PathBuf::from(&sample.file), source: why });
     }
-    let result = importer.finish_to(&mut taker);
-    taker.check()?;
+    let result = importer.finish_to(&mut sink);
+    sink.take_error()?;
     result?;
     let mut summary = importer.summary().clone();
     summary.inputs = inputs;
     Ok(summary)
 }
 
-/// Files on their way into an importer.
-struct Reading<P, S, E> {
+/// An import of files in progress.
+struct FileImport<P, S, E> {
     importer: Importer,
-    crew: Crew,
+    threads: FramingThreads,
     inputs: Inputs,
     given_prefix: Option<String>,
-    /// Bytes of the files that were read to their end.
+    /// Size of the files that were read to their end.
     bytes_before: u64,
     bytes_total: Option<u64>,
     progress: P,
-    taker: Taker<S, E>,
+    sink: FallibleSink<S, E>,
 }
 
-/// Hands events on until one is refused.
-struct Taker<S, E> {
+/// Passes events to a fallible function until it fails.
+struct FallibleSink<S, E> {
     sink: S,
-    refusal: Option<E>,
+    error: Option<E>,
 }
 
-impl<S: FnMut(&EventRef<'_>) -> Result<(), E>, E> EventSink for Taker<S, E> {
+impl<S: FnMut(&EventRef<'_>) -> Result<(), E>, E> EventSink for FallibleSink<S, E> {
     fn event(&mut self, event: &EventRef<'_>) {
-        if self.refusal.is_none() {
-            self.refusal = (self.sink)(event).err();
+        if self.error.is_none() {
+            self.error = (self.sink)(event).err();
         }
     }
 }
 
-impl<S, E> Taker<S, E> {
-    /// Fails if an event was refused.
-    fn check(&mut self) -> Result<(), ReadFilesError<E>> {
-        self.refusal.take().map_or(Ok(()), |refusal| Err(ReadFilesError::Sink(refusal)))
+impl<S, E> FallibleSink<S, E> {
+    /// Returns the error of the function, if it failed.
+    fn take_error(&mut self) -> Result<(), ReadFilesError<E>> {
+        self.error.take().map_or(Ok(()), |refusal| Err(ReadFilesError::Sink(refusal)))
     }
 }
 
-impl<P, S, E> Reading<P, S, E>
+impl<P, S, E> FileImport<P, S, E>
 where
-    P: FnMut(Progress) -> ControlFlow<()>,
+    P: FnMut(ReadProgress) -> ControlFlow<()>,
     S: FnMut(&EventRef<'_>) -> Result<(), E>,
 {
     /// Reads one file to its end.
-    fn file(&mut self, path: &Path, mut input: Input) -> Result<(), ReadFilesError<E>> {
-        self.importer.begin_file(&path.to_string_lossy());
-        let mut is_begun = false;
-        // Of a pipe nobody knows when it will go on, so nothing of it is kept waiting.
+    fn read_file(&mut self, path: &Path, mut input: LogInput) -> Result<(), ReadFilesError<E>> {
+        self.importer.start_file(&path.to_string_lossy());
+        let mut is_started = false;
+        // A pipe may stay silent for any length of time, so none of its data is held back.
         let is_file = path.is_file();
         let unreadable = |source| ReadFilesError::Read { path: path.to_owned(), source };
         loop {
-            let may_leave = is_file && is_begun && self.crew.can_read(&self.importer);
-            let result = if may_leave && let Some(stretch) = input.stretch() {
-                self.crew.feed_stretch(&mut self.importer, stretch, &mut self.taker)
+            // The first chunk is read here, because it shows envelopes and the prefix; the threads
+            // can read the rest of a plain file themselves.
+            let threads_may_read = is_file && is_started && self.threads.is_active(&self.importer);
+            let result = if threads_may_read && let Some(range) = input.next_range() {
+                self.threads.feed_range(&mut self.importer, range, &mut self.sink)
             } else {
-                let got = match input.read() {
-                    Ok(got) => got,
+                let read = match input.read() {
+                    Ok(read) => read,
                     Err(source) => {
-                        self.crew.flush(&mut self.importer, &mut self.taker)?;
-                        self.taker.check()?;
+                        self.threads.flush(&mut self.importer, &mut self.sink)?;
+                        self.sink.take_error()?;
                         return Err(unreadable(source));
                     }
                 };
-                for met in input.take_problems() {
-                    self.importer.note(&met);
+                for issue in input.take_problems() {
+                    self.importer.count_issue(&issue);
                 }
-                match got {
-                    Got::End => break,
-                    Got::Silence => {
-                        self.importer.idle_to(&mut self.taker);
+                match read {
+                    ReadResult::End => break,
+                    ReadResult::Idle => {
+                        self.importer.idle_to(&mut self.sink);
                         Ok(())
                     }
-                    Got::Bytes => {
-                        if !std::mem::replace(&mut is_begun, true) {
-                            self.settle_prefix(&input)?;
+                    ReadResult::Bytes => {
+                        if !std::mem::replace(&mut is_started, true) {
+                            self.apply_given_prefix(&input)?;
                         }
-                        self.take(&mut input, is_file)
+                        self.feed_input(&mut input, is_file)
                     }
                 }
             };
-            self.taker.check()?;
+            // Report an error of the sink first: the user cannot act on those that follow from it.
+            self.sink.take_error()?;
             result?;
-            self.crew.take_failure().map_or(Ok(()), |source| Err(unreadable(source)))?;
+            self.threads.take_failure().map_or(Ok(()), |source| Err(unreadable(source)))?;
             let bytes = self.bytes_before + input.read_bytes();
-            if (self.progress)(Progress { bytes, bytes_total: self.bytes_total }).is_break() {
-                let flushed = self.crew.flush(&mut self.importer, &mut self.taker);
-                let ended = flushed.and_then(|()| self.importer.finish_to(&mut self.taker));
-                self.taker.check()?;
-                ended?;
+            if (self.progress)(ReadProgress { bytes, bytes_total: self.bytes_total }).is_break() {
+                let flushed = self.threads.flush(&mut self.importer, &mut self.sink);
+                let result = flushed.and_then(|()| self.importer.finish_to(&mut self.sink));
+                self.sink.take_error()?;
+                result?;
                 return Err(ReadFilesError::Stopped);
             }
         }
@@ -233,29 +241,30 @@ where
         self.inputs.files.push(LogFile {
             name: path.to_string_lossy().into_owned(),
             compression: input.compression(),
-            wrappings: input.wrappings().to_vec(),
+            envelopes: input.envelopes().to_vec(),
         });
-        let flushed = self.crew.flush(&mut self.importer, &mut self.taker);
-        let result = flushed.and_then(|()| self.importer.end_file_to(&mut self.taker));
-        self.taker.check()?;
+        let flushed = self.threads.flush(&mut self.importer, &mut self.sink);
+        let result = flushed.and_then(|()| self.importer.finish_file_to(&mut self.sink));
+        self.sink.take_error()?;
         result?;
-        self.crew.take_failure().map_or(Ok(()), |source| Err(unreadable(source)))
+        self.threads.take_failure().map_or(Ok(()), |source| Err(unreadable(source)))
     }
 
-    /// Takes what a read brought.
-    fn take(&mut self, input: &mut Input, is_file: bool) -> Result<(), ImportError> {
-        let Self { crew, importer, taker, .. } = self;
-        match is_file {
-            false => importer.feed_to(input.bytes(), taker),
-            true => match input.buffer() {
-                Some(buffer) => crew.feed_buffer(importer, buffer, taker),
-                None => crew.feed(importer, input.bytes(), taker),
-            },
+    /// Feeds the data of the last read to the importer.
+    fn feed_input(&mut self, input: &mut LogInput, is_file: bool) -> Result<(), ImportError> {
+        let Self { threads, importer, sink, .. } = self;
+        if is_file {
+            match input.buffer() {
+                Some(buffer) => threads.feed_buffer(importer, buffer, sink),
+                None => threads.feed(importer, input.bytes(), sink),
+            }
+        } else {
+            importer.feed_to(input.bytes(), sink)
         }
     }
 
-    /// Expects the prefix that was given, behind what was put in front of it.
-    fn settle_prefix(&mut self, input: &Input) -> Result<(), OptionsError> {
+    /// Applies the given prefix, after the prefix that an envelope added.
+    fn apply_given_prefix(&mut self, input: &LogInput) -> Result<(), OptionsError> {
         let Some(given) = &self.given_prefix else { return Ok(()) };
         let added = input.added_prefix().unwrap_or_default();
         self.importer.expect_prefix(&format!("{added}{given}"))

@@ -1,116 +1,118 @@
-//! Records as they are found in a piece of input, before anybody knows whose they are.
+//! Frames: records found in a chunk of input, before their sessions are known.
 //!
-//! Framing and decoding need the bytes of a piece alone, so pieces can be framed side by side, in any
-//! order. What depends on all that came before (sessions, their names, problems) is for the
-//! [importer](crate::Importer), which takes frames in the order of the input. A framer gives only
-//! records about which there can be no doubt; whatever lies between two frames goes through the
-//! format's [reader](crate::reader::Reader), which knows every way a log may be odd.
+//! Framing and decoding need only the bytes of one chunk, so chunks can be framed concurrently and
+//! in any order. Everything that depends on earlier input (sessions, their names, problems) belongs
+//! to the [importer](crate::Importer), which processes frames in input order. A framer returns only
+//! unambiguous records; whatever lies between two frames goes through the format's
+//! [reader](crate::reader::LogReader), which handles every irregularity of a log.
 //!
 //! ```text
-//! piece    …tail of a record│record│record│junk, or a record to think about│record│head of a reco…
-//! frames                     ▔▔▔▔▔▔ ▔▔▔▔▔▔                                  ▔▔▔▔▔▔
-//! reader   ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔               ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔        ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔
+//! chunk    …tail of a record│record│record│junk, or an ambiguous record  │record│head of a reco…
+//! frames                     ▔▔▔▔▔▔ ▔▔▔▔▔▔                                ▔▔▔▔▔▔
+//! reader   ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔               ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔        ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔
 //! ```
 //!
-//! So the outcome is what the reader alone would have made of the bytes, whatever the pieces: a frame
-//! begins and ends where the reader must begin and end a record in whatever state it comes there.
+//! So the result equals that of the reader alone, however the input is chunked: a frame begins and
+//! ends where the reader would begin and end a record in any state.
 
+use howdah_log_input::LogSeverity;
 use howdah_traffic::{SqlState, Timestamp};
 
-use crate::{clock::Assumption, message::Said, pieces::Span, record::Severity};
+use crate::{clock::Assumption, message::MessageFields, spans::FieldSpan};
 
-/// One record: its numbers read, its texts found. See [`Record`](crate::record::Record) for the fields.
+/// One record with decoded numbers and the spans of its texts.
+/// [`LogRecord`](crate::record::LogRecord) documents the fields.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
-    /// Where it begins and ends in its piece.
+pub(crate) struct RecordFrame {
+    /// Offsets of the record in its chunk.
     pub(crate) start: u32,
     pub(crate) end: u32,
-    /// Newlines before it in its piece.
+    /// Newlines before it in its chunk.
     pub(crate) newlines: u32,
-    /// Whose it is: the number of its owner in [`Frames`].
-    pub(crate) owner: u32,
+    /// Index of its session in [`ChunkFrames::sessions`].
+    pub(crate) session: u32,
     pub(crate) time: Timestamp,
     pub(crate) query_id: Option<i64>,
     pub(crate) lines: Option<(u64, u64)>,
     pub(crate) assumption: Option<Assumption>,
-    pub(crate) severity: Severity,
-    /// What the message says, as far as that needs nothing but its text.
-    pub(crate) said: Said,
+    pub(crate) severity: LogSeverity,
+    /// What the text of the message alone shows.
+    pub(crate) message_fields: MessageFields,
     pub(crate) sqlstate: Option<SqlState>,
-    pub(crate) vxid: Span,
-    pub(crate) tag: Span,
-    pub(crate) message: Span,
-    pub(crate) detail: Span,
-    pub(crate) context: Span,
-    pub(crate) statement: Span,
-    pub(crate) function: Span,
+    pub(crate) vxid: FieldSpan,
+    pub(crate) tag: FieldSpan,
+    pub(crate) message: FieldSpan,
+    pub(crate) detail: FieldSpan,
+    pub(crate) context: FieldSpan,
+    pub(crate) statement: FieldSpan,
+    pub(crate) function: FieldSpan,
 }
 
-impl Frame {
-    /// Nothing yet.
+impl RecordFrame {
+    /// A frame without any field.
     pub(crate) const EMPTY: Self = Self {
         start: 0,
         end: 0,
         newlines: 0,
-        owner: 0,
+        session: 0,
         time: Timestamp::from_micros(0),
         query_id: None,
         lines: None,
         assumption: None,
-        severity: Severity::Log,
-        said: Said::Unread,
+        severity: LogSeverity::Log,
+        message_fields: MessageFields::NotRead,
         sqlstate: None,
-        vxid: Span::ABSENT,
-        tag: Span::ABSENT,
-        message: Span::ABSENT,
-        detail: Span::ABSENT,
-        context: Span::ABSENT,
-        statement: Span::ABSENT,
-        function: Span::ABSENT,
+        vxid: FieldSpan::ABSENT,
+        tag: FieldSpan::ABSENT,
+        message: FieldSpan::ABSENT,
+        detail: FieldSpan::ABSENT,
+        context: FieldSpan::ABSENT,
+        statement: FieldSpan::ABSENT,
+        function: FieldSpan::ABSENT,
     };
 }
 
-/// What a record says of whose it is: mostly what the session's records before said.
+/// The session fields of a record; usually identical to those of the session's previous record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Owner {
+pub(crate) struct SessionFields {
     pub(crate) session_start: Option<i64>,
     pub(crate) pid: Option<u32>,
     pub(crate) has_leader: bool,
-    pub(crate) session_id: Span,
-    pub(crate) remote: Span,
-    pub(crate) user: Span,
-    pub(crate) database: Span,
-    pub(crate) application: Span,
-    pub(crate) backend_type: Span,
+    pub(crate) session_id: FieldSpan,
+    pub(crate) remote: FieldSpan,
+    pub(crate) user: FieldSpan,
+    pub(crate) database: FieldSpan,
+    pub(crate) application: FieldSpan,
+    pub(crate) backend_type: FieldSpan,
 }
 
-impl Owner {
-    /// Nothing yet.
+impl SessionFields {
+    /// Fields that are all absent.
     pub(crate) const EMPTY: Self = Self {
         session_start: None,
         pid: None,
         has_leader: false,
-        session_id: Span::ABSENT,
-        remote: Span::ABSENT,
-        user: Span::ABSENT,
-        database: Span::ABSENT,
-        application: Span::ABSENT,
-        backend_type: Span::ABSENT,
+        session_id: FieldSpan::ABSENT,
+        remote: FieldSpan::ABSENT,
+        user: FieldSpan::ABSENT,
+        database: FieldSpan::ABSENT,
+        application: FieldSpan::ABSENT,
+        backend_type: FieldSpan::ABSENT,
     };
 
-    /// The same fields of a prefix that is `by` bytes farther on.
+    /// The same fields of a prefix `by` bytes farther on.
     #[inline]
-    pub(crate) fn moved(&self, by: usize) -> Self {
-        self.with_spans(|span| span.moved(by))
+    pub(crate) fn shifted_right(&self, by: usize) -> Self {
+        self.with_spans(|span| span.shifted_right(by))
     }
 
-    /// The reverse.
-    pub(crate) fn moved_back(&self, by: usize) -> Self {
-        self.with_spans(|span| span.moved_back(by))
+    /// The inverse of [`shifted_right`](Self::shifted_right).
+    pub(crate) fn shifted_left(&self, by: usize) -> Self {
+        self.with_spans(|span| span.shifted_left(by))
     }
 
     #[inline]
-    fn with_spans(&self, change: impl Fn(Span) -> Span) -> Self {
+    fn with_spans(&self, change: impl Fn(FieldSpan) -> FieldSpan) -> Self {
         Self {
             session_id: change(self.session_id),
             remote: change(self.remote),
@@ -122,14 +124,14 @@ impl Owner {
         }
     }
 
-    fn spans(&self) -> [Span; 6] {
+    fn spans(&self) -> [FieldSpan; 6] {
         let Self { session_id, remote, user, database, application, backend_type, .. } = *self;
         [session_id, remote, user, database, application, backend_type]
     }
 
-    /// Whether two owners in the same bytes say the same.
+    /// Whether two sets of fields in the same bytes are equal.
     #[inline]
-    fn is_same(&self, other: &Self, input: &[u8], scratch: &[u8]) -> bool {
+    fn describes_same_session(&self, other: &Self, input: &[u8], scratch: &[u8]) -> bool {
         (self.pid, self.session_start, self.has_leader)
             == (other.pid, other.session_start, other.has_leader)
             && self.spans().into_iter().zip(other.spans()).all(|(one, other)| {
@@ -138,61 +140,67 @@ impl Owner {
     }
 }
 
-/// The frames of one piece, in its order.
+/// The frames of one chunk, in input order.
 #[derive(Debug, Default)]
-pub(crate) struct Frames {
-    pub(crate) frames: Vec<Frame>,
-    /// Whose they are. Few pieces have more than some dozens.
-    pub(crate) owners: Vec<Owner>,
-    /// Where the owner of a process is among them: one more than its number, or 0.
+pub(crate) struct ChunkFrames {
+    pub(crate) frames: Vec<RecordFrame>,
+    /// Distinct session fields of the frames. Few chunks have more than some dozens.
+    pub(crate) sessions: Vec<SessionFields>,
+    /// By process id: index into `sessions` plus one, or 0.
     by_process: Vec<u32>,
-    /// Texts that had to be unescaped.
+    /// Unescaped texts.
     pub(crate) scratch: Vec<u8>,
-    /// The [version](crate::reader::Reader::version) of the reader they were made for.
+    /// The [version](crate::reader::LogReader::version) of the reader that the frames are valid
+    /// for.
     pub(crate) version: u32,
-    /// The records name their sessions in a way that may be read wrong.
-    pub(crate) with_names: bool,
-    /// The piece holds nothing beyond ASCII, nor do the texts that were unescaped.
+    /// The records contain session names in a form that may be misread.
+    pub(crate) has_ambiguous_names: bool,
+    /// The chunk and the unescaped texts are ASCII.
     pub(crate) is_ascii: bool,
 }
 
-impl Frames {
-    /// Forgets the piece, keeps the memory.
+impl ChunkFrames {
+    /// Clears the frames and keeps their memory.
     pub(crate) fn clear(&mut self) {
-        (self.version, self.with_names, self.is_ascii) = (0, false, false);
+        (self.version, self.has_ambiguous_names, self.is_ascii) = (0, false, false);
         self.frames.clear();
-        self.owners.clear();
+        self.sessions.clear();
         self.by_process.fill(0);
         self.scratch.clear();
-        if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
+        if self.scratch.capacity() > SCRATCH_BYTES_MAX {
             self.scratch = Vec::new();
         }
     }
 
-    /// Adds an owner, and gives its number.
+    /// Adds session fields and returns their index.
     #[inline]
-    pub(crate) fn add_owner(&mut self, owner: Owner) -> u32 {
-        self.owners.push(owner);
-        self.owners.len() as u32 - 1
+    pub(crate) fn add_session(&mut self, fields: SessionFields) -> u32 {
+        self.sessions.push(fields);
+        self.sessions.len() as u32 - 1
     }
 
-    /// The number of an owner in `piece`, which is added unless one that says the same is there.
+    /// Returns the index of session fields, adding them unless equal ones are known for the
+    /// process.
     #[inline]
-    pub(crate) fn owner(&mut self, owner: &Owner, piece: &[u8]) -> u32 {
+    pub(crate) fn session_index(&mut self, fields: &SessionFields, chunk: &[u8]) -> u32 {
         self.by_process.resize(PROCESSES, 0);
-        let place = owner.pid.unwrap_or(0) as usize % PROCESSES;
-        let known = self.by_process[place].wrapping_sub(1);
-        if self.owners.get(known as usize).is_some_and(|k| k.is_same(owner, piece, &self.scratch)) {
+        let slot = fields.pid.unwrap_or(0) as usize % PROCESSES;
+        let known = self.by_process[slot].wrapping_sub(1);
+        if self
+            .sessions
+            .get(known as usize)
+            .is_some_and(|k| k.describes_same_session(fields, chunk, &self.scratch))
+        {
             return known;
         }
-        let number = self.add_owner(*owner);
-        self.by_process[place] = number + 1;
+        let number = self.add_session(*fields);
+        self.by_process[slot] = number + 1;
         number
     }
 }
 
-/// Processes whose owners are looked for among those that are there.
+/// Number of processes whose session fields are remembered.
 const PROCESSES: usize = 256;
 
-/// A scratch buffer that grew beyond this for a huge piece is given back afterwards.
-const SCRATCH_BYTES_KEPT: usize = 4 << 20;
+/// Maximum retained capacity; a scratch buffer that a huge chunk made larger is freed.
+const SCRATCH_BYTES_MAX: usize = 4 << 20;

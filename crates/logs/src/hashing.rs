@@ -1,17 +1,17 @@
-//! Hashing of small keys, where the standard library's guards against chosen keys cost more than the rest
-//! of a look-up. What is hashed here are process ids and hashes; a log that is made to collide is slow to
-//! import and nothing else.
+//! Hashing of small keys, for which the standard library's protection against chosen keys would
+//! cost more than the rest of a lookup. The keys are process ids and hashes; a log crafted to
+//! collide is slow to import, with no other harm.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map from small keys.
-pub(crate) type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mix>>;
+pub(crate) type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<MulHasher>>;
 
-/// One multiplication per number; texts by XXH3.
+/// A hasher with one multiplication per number; texts are hashed by XXH3.
 #[derive(Debug, Default)]
-pub(crate) struct Mix(u64);
+pub(crate) struct MulHasher(u64);
 
-impl Hasher for Mix {
+impl Hasher for MulHasher {
     fn write(&mut self, bytes: &[u8]) {
         self.write_u64(xxhash_rust::xxh3::xxh3_64(bytes));
     }
@@ -38,13 +38,13 @@ impl Hasher for Mix {
     }
 }
 
-/// The golden ratio: its bits have no pattern.
+/// 2⁶⁴ divided by the golden ratio: its bits have no pattern.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[test]
-fn neighbours_are_apart() {
+fn consecutive_numbers_hash_apart() {
     use std::hash::BuildHasher as _;
-    let hash = |number: u32| BuildHasherDefault::<Mix>::default().hash_one(number);
+    let hash = |number: u32| BuildHasherDefault::<MulHasher>::default().hash_one(number);
     let low_bits: std::collections::HashSet<_> = (0..64).map(|n| hash(n) & 0xffff).collect();
     assert!(low_bits.len() > 60, "{}", low_bits.len());
 }

@@ -2,368 +2,385 @@
 
 use std::collections::VecDeque;
 
+use howdah_log_input::{InputState, Issue, shorten};
 use howdah_traffic::{Event, EventRef, Timestamp};
 
 use crate::{
-    buffer::Buffer,
-    clock::{Assumption, Clock},
-    detect::{SAMPLE_BYTES, Wanted},
+    buffer::InputBuffer,
+    clock::{Assumption, LogClock},
     error::ImportError,
-    frame::Frames,
-    input::Issue,
+    format_detector::{FormatDetector, SAMPLE_BYTES},
+    frame::ChunkFrames,
     intern::Interner,
     language::Language,
-    options::{Format, Options, OptionsError},
-    reader::{Closing, Framer, Reader, Step},
-    record::Record,
-    summary::{Origin, Place, Prefix, Reason, Summary, shorten},
-    tracker::{EventSink, Memo, Taken, Tracker},
+    options::{ImportOptions, OptionsError, ServerLogFormat},
+    reader::{Framer, InputItem, LogReader},
+    record::LogRecord,
+    summary::{ImportSummary, LogLinePrefix, LogPosition, PrefixOrigin, ProblemReason},
+    tracker::{EventSink, RecordHandling, SessionMemo, Tracker},
 };
 
-/// Turns a PostgreSQL server log into events.
+/// Converts a PostgreSQL server log to events.
 ///
-/// Feed it the bytes of one file after another, in the order the server wrote them, in pieces of any
-/// size; take out events after each piece. It does no I/O and knows no clock: whoever reads a pipe
-/// says with [`idle`](Self::idle) that nothing came for a while.
+/// Feed it the bytes of one file after another, in the order the server wrote them, in chunks of
+/// any size; poll the events after each chunk. It does no I/O and has no clock: a caller that reads
+/// a pipe calls [`idle`](Self::idle) when no data arrived for a while.
 ///
 /// ```text
-/// begin_file ─► feed* ─► (idle) ─► feed* ─► end_file ─► begin_file ─► … ─► finish
+/// start_file ─► feed* ─► (idle) ─► feed* ─► finish_file ─► start_file ─► … ─► finish
 ///                 └──────── poll_event until None, after each call ──────────┘
 /// ```
 ///
 /// # Order
 ///
-/// Events of one session come in the order of their actions. Events of different sessions come in the
-/// order in which they became known: near to that of time with [`Emit::Start`](crate::Emit::Start),
-/// that of their ends with [`Emit::End`](crate::Emit::End).
+/// Events of one session come in the order of their actions. Events of different sessions come in
+/// the order in which they became known: nearly that of time with
+/// [`Emit::Start`](crate::Emit::Start), that of their ends with [`Emit::End`](crate::Emit::End).
 ///
 /// # Memory
 ///
-/// Bounded by the longest record ([`Options::max_record_bytes`]), by the piece that is fed, whose events
-/// wait in a queue, and by about 65 thousand sessions at a time; the one that was silent longest
-/// is taken to have ended when there are more.
+/// Bounded by the longest record ([`ImportOptions::max_record_bytes`]), by the last chunk, whose
+/// events wait in a queue, and by 65,536 open sessions; when there are more, the ones that were
+/// silent longest are taken to have ended.
 #[derive(Debug)]
 pub struct Importer {
-    wanted: Wanted,
-    clock: Clock,
-    buffer: Buffer,
-    reader: Option<Reader>,
-    /// Frames pieces as the reader does.
+    detector: FormatDetector,
+    clock: LogClock,
+    buffer: InputBuffer,
+    reader: Option<LogReader>,
+    /// Frames chunks with the reader's settings.
     framer: Option<Framer>,
     framer_number: u64,
-    /// The version of the reader that it was made for.
-    framed_for: u32,
-    /// Of the piece that was fed last: kept for its memory.
-    frames: Frames,
-    /// What is known of the owners of its records.
-    memos: Vec<Memo>,
-    /// Texts that the reader had to unescape.
+    /// The reader's version for which the framer was built.
+    framed_version: u32,
+    /// Frames of the last chunk, reused to keep their memory.
+    frames: ChunkFrames,
+    /// One memo for each session in the chunk.
+    memos: Vec<SessionMemo>,
+    /// Texts that the reader unescaped.
     scratch: Vec<u8>,
-    /// The reader of the file before, for a file that is too short to tell by itself.
-    before: Option<Reader>,
+    /// The reader of the previous file, for a file that is too short to detect its format.
+    previous_reader: Option<LogReader>,
     tracker: Tracker,
-    summary: Summary,
-    kept: Kept,
+    summary: ImportSummary,
+    queue: EventQueue,
     file: String,
-    /// What ended the file before, when nobody could be told yet.
-    failed: Option<ImportError>,
-    /// The record that told of another language, until a known message proves it to be English.
+    /// The error of the previous file, if no call could return it yet.
+    pending_error: Option<ImportError>,
+    /// The first record in another language, until a recognized message proves that the log is in
+    /// English.
     translated: Option<(u64, String)>,
 }
 
-/// Events that wait for whoever takes them out.
+/// Events that wait to be polled.
 #[derive(Debug, Default)]
-struct Kept {
-    queue: VecDeque<Event>,
+struct EventQueue {
+    events: VecDeque<Event>,
     interner: Interner,
 }
 
-impl EventSink for Kept {
+impl EventSink for EventQueue {
     fn event(&mut self, event: &EventRef<'_>) {
-        self.queue.push_back(event.to_event(&mut |text| self.interner.text(text)));
+        self.events.push_back(event.to_event(&mut |text| self.interner.text(text)));
     }
 }
 
 impl Importer {
-    /// An importer that has seen nothing.
+    /// Creates an importer.
     ///
     /// # Errors
     ///
-    /// The prefix has no time or is not one, or the time zone is not known.
-    pub fn new(options: Options) -> Result<Self, OptionsError> {
-        let Options { format, prefix, timezone, emit, max_record_bytes } = options;
-        let mut buffer = Buffer::default();
-        buffer.begin();
+    /// The prefix is not valid or has no time, or the time zone is not known.
+    pub fn new(options: ImportOptions) -> Result<Self, OptionsError> {
+        let ImportOptions { format, prefix, timezone, emit, max_record_bytes } = options;
+        let mut buffer = InputBuffer::default();
+        buffer.start_file();
         Ok(Self {
-            wanted: Wanted::new(format, prefix.as_deref(), max_record_bytes)?,
-            clock: Clock::new(timezone.as_deref())?,
+            detector: FormatDetector::new(format, prefix.as_deref(), max_record_bytes)?,
+            clock: LogClock::new(timezone.as_deref())?,
             buffer,
             reader: None,
             framer: None,
             framer_number: 0,
-            framed_for: 0,
-            frames: Frames::default(),
+            framed_version: 0,
+            frames: ChunkFrames::default(),
             memos: Vec::new(),
             scratch: Vec::new(),
-            before: None,
+            previous_reader: None,
             tracker: Tracker::new(emit),
-            summary: Summary::default(),
-            kept: Kept::default(),
+            summary: ImportSummary::default(),
+            queue: EventQueue::default(),
             file: "input".to_owned(),
-            failed: None,
+            pending_error: None,
             translated: None,
         })
     }
 
-    /// Starts a file; `name` is what problems in it are reported under. Sessions go on over files, as
-    /// they do when the server rotates its log. Format and prefix are found anew. A file before that was
-    /// not ended is ended now; had that failed, the next call that can fail says so.
-    pub fn begin_file(&mut self, name: &str) {
-        let ended = self.end_file();
-        self.failed = ended.err();
+    /// Starts a file; problems in it are reported under `name`. Sessions continue across files, as
+    /// they do when the server rotates its log. Format and prefix are detected anew. If the
+    /// previous file was not finished, it is finished now, and if that fails, the next fallible
+    /// call returns the error.
+    pub fn start_file(&mut self, name: &str) {
+        let result = self.finish_file();
+        self.pending_error = result.err();
         name.clone_into(&mut self.file);
         self.summary.files += 1;
     }
 
-    /// Expects another prefix of stderr logs from now on.
+    /// Sets the prefix of the stderr logs that follow.
     ///
     /// # Errors
     ///
-    /// It has no time or is not one.
+    /// It is not valid or has no time.
     pub(crate) fn expect_prefix(&mut self, prefix: &str) -> Result<(), OptionsError> {
-        self.wanted.expect_prefix(prefix)
+        self.detector.expect_prefix(prefix)
     }
 
-    /// Counts what was met around the log.
-    pub(crate) fn note(&mut self, met: &Issue) {
-        let Issue { reason, count, line, excerpt } = met;
-        let place = Place { file: &self.file, line: *line };
-        self.summary.note(*reason, place, excerpt.as_bytes());
-        self.summary.note_more(*reason, count - 1);
+    /// Counts a problem with the envelopes around the log.
+    pub(crate) fn count_issue(&mut self, issue: &Issue) {
+        let Issue { reason, count, line, excerpt } = issue;
+        let position = LogPosition { file: &self.file, line: *line };
+        let reason = ProblemReason::from(*reason);
+        self.summary.add_problem(reason, position, excerpt.as_bytes());
+        self.summary.add_repeats(reason, count - 1);
     }
 
-    /// Takes the next bytes of the file.
+    /// Reads the next bytes of the file.
     ///
     /// # Errors
     ///
-    /// The input is hopeless: not a log, or in a shape that needs other options.
+    /// The input is unusable: not a log, or in a format that needs other options.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
-        self.keeping(|importer, kept| importer.feed_to(bytes, kept))
+        self.with_queue(|importer, queue| importer.feed_to(bytes, queue))
     }
 
-    /// Does something that gives events, which are kept until somebody takes them out.
-    fn keeping<T>(&mut self, act: impl FnOnce(&mut Self, &mut Kept) -> T) -> T {
-        let mut kept = std::mem::take(&mut self.kept);
-        let result = act(self, &mut kept);
-        self.kept = kept;
+    /// Runs `act` with the event queue as its sink.
+    fn with_queue<T>(&mut self, operation: impl FnOnce(&mut Self, &mut EventQueue) -> T) -> T {
+        let mut queue = std::mem::take(&mut self.queue);
+        let result = operation(self, &mut queue);
+        self.queue = queue;
         result
     }
 
-    /// The same as [`feed`](Self::feed), with somebody who looks at the events at once.
+    /// Like [`feed`](Self::feed), with a sink.
     pub(crate) fn feed_to(
         &mut self,
         bytes: &[u8],
-        visit: &mut dyn EventSink,
+        sink: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
-        for piece in bytes.chunks(PIECE_BYTES) {
+        for chunk in bytes.chunks(CHUNK_BYTES) {
             let mut frames = std::mem::take(&mut self.frames);
             match &mut self.framer {
-                Some(framer) => framer.frames(piece, &mut frames),
+                Some(framer) => framer.frames(chunk, &mut frames),
                 None => frames.clear(),
             }
-            let result = self.take_piece(piece, &frames, visit);
+            let result = self.feed_chunk(chunk, &frames, sink);
             self.frames = frames;
             result?;
         }
         Ok(())
     }
 
-    /// Takes the next bytes of the file, some of whose records were framed. What lies between them goes
-    /// to the reader, and so do frames that turn out not to fit what was before them.
-    pub(crate) fn take_piece(
+    /// Reads the next bytes of the file, in which some records are already framed. Bytes between
+    /// frames go to the reader, and so do frames that do not fit the state before them.
+    pub(crate) fn feed_chunk(
         &mut self,
-        piece: &[u8],
-        frames: &Frames,
-        visit: &mut dyn EventSink,
+        chunk: &[u8],
+        frames: &ChunkFrames,
+        sink: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
-        self.summary.bytes += piece.len() as u64;
+        self.summary.bytes += chunk.len() as u64;
         let mut memos = std::mem::take(&mut self.memos);
         memos.clear();
-        memos.resize(frames.owners.len(), Memo::default());
-        let result = self.take_frames(piece, frames, &mut memos, visit);
+        memos.resize(frames.sessions.len(), SessionMemo::default());
+        let result = self.feed_frames(chunk, frames, &mut memos, sink);
         self.memos = memos;
         result
     }
 
-    /// The same, with what there is to know of the frames' owners.
-    fn take_frames(
+    /// The same, with one memo for each session of the frames.
+    fn feed_frames(
         &mut self,
-        piece: &[u8],
-        frames: &Frames,
-        memos: &mut [Memo],
-        visit: &mut dyn EventSink,
+        chunk: &[u8],
+        frames: &ChunkFrames,
+        memos: &mut [SessionMemo],
+        sink: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         let mut at = 0;
-        // The buffer's line number is that of the byte `lined`, before which are `newlines`.
-        let (mut lined, mut newlines) = (0, 0);
-        // Nothing is held, and the frames are those of the reader, until bytes go to it.
-        let mut is_settled = false;
+        // `counted` is the byte that the buffer's line number refers to; `newlines` precede it.
+        let (mut counted, mut newlines) = (0, 0);
+        // The frames are valid for the reader's state, until bytes go to the reader.
+        let mut frames_valid = false;
         for frame in &frames.frames {
             let (start, end) = (frame.start as usize, frame.end as usize);
-            let owner = frame.owner as usize;
-            let (Some(of), Some(memo)) = (frames.owners.get(owner), memos.get_mut(owner)) else {
+            let session = frame.session as usize;
+            let (Some(fields), Some(memo)) = (frames.sessions.get(session), memos.get_mut(session))
+            else {
                 continue;
             };
-            if start > at || !is_settled {
+            if start > at || !frames_valid {
+                // The reader must first process what lies before the frame. `Idle` makes it
+                // complete a record there, which is right because a frame always starts a new
+                // record.
                 if start > at || !self.buffer.bytes().is_empty() {
-                    self.pass_lines(&piece[lined..at]);
-                    self.buffer.push(&piece[at..start]);
-                    self.advance(Closing::Idle, visit)?;
-                    (at, lined, newlines) = (start, start, frame.newlines);
+                    self.skip_lines(&chunk[counted..at]);
+                    self.buffer.push(&chunk[at..start]);
+                    self.advance(InputState::Idle, sink)?;
+                    (at, counted, newlines) = (start, start, frame.newlines);
                 }
-                is_settled = self.is_fit(frames);
-                if !is_settled {
+                frames_valid = self.accepts(frames);
+                if !frames_valid {
                     break;
                 }
             }
-            self.buffer.pass(u64::from(frame.newlines - newlines));
-            (lined, newlines) = (start, frame.newlines);
-            let record = Record::of((frame, of), piece, &frames.scratch, frames.is_ascii);
-            let place = Place { file: &self.file, line: self.buffer.line() };
-            let doubtful = frames.with_names;
-            let taken = self.tracker.take(&record, doubtful, memo, &mut self.summary, place, visit);
-            if taken == Taken::Doubted {
+            self.buffer.skip_lines(u64::from(frame.newlines - newlines));
+            (counted, newlines) = (start, frame.newlines);
+            let record = LogRecord::new((frame, fields), chunk, &frames.scratch, frames.is_ascii);
+            let position = LogPosition { file: &self.file, line: self.buffer.line() };
+            let may_be_misread = frames.has_ambiguous_names;
+            let handling = self.tracker.handle_record(
+                &record,
+                may_be_misread,
+                memo,
+                &mut self.summary,
+                position,
+                sink,
+            );
+            if handling == RecordHandling::Ambiguous {
+                // Leave `at` unchanged, so that the reader gets the bytes of this record.
                 continue;
             }
             at = end;
             if let Some(assumption) = frame.assumption {
-                note_assumption(Some(assumption), place, &piece[start..end], &mut self.summary);
+                count_assumption(Some(assumption), position, &chunk[start..end], &mut self.summary);
             }
             if self.tracker.seems_translated() {
                 if self.translated.is_none() {
-                    self.translated = Some((place.line, shorten(&piece[start..end])));
+                    self.translated = Some((position.line, shorten(&chunk[start..end])));
                 }
                 self.check_language(LANGUAGE_RECORDS)?;
             }
         }
-        self.pass_lines(&piece[lined..at]);
-        self.feed_reader(&piece[at..], visit)
+        self.skip_lines(&chunk[counted..at]);
+        self.feed_reader(&chunk[at..], sink)
     }
 
-    /// Whether frames can be taken as they are.
-    fn is_fit(&self, frames: &Frames) -> bool {
+    /// Whether the frames are valid for the current state.
+    fn accepts(&self, frames: &ChunkFrames) -> bool {
         self.buffer.bytes().is_empty()
-            && self.failed.is_none()
+            && self.pending_error.is_none()
             && self.reader.as_ref().is_some_and(|reader| reader.version() == frames.version)
     }
 
-    /// Counts the lines of what was framed. There is nothing of it when something is held.
-    fn pass_lines(&mut self, passed: &[u8]) {
+    /// Counts the lines of framed records. Not called while the buffer holds data, unless there are
+    /// none.
+    fn skip_lines(&mut self, passed: &[u8]) {
         if !passed.is_empty() {
-            self.buffer.pass(memchr::memchr_iter(b'\n', passed).count() as u64);
+            self.buffer.skip_lines(memchr::memchr_iter(b'\n', passed).count() as u64);
         }
     }
 
-    /// What frames the pieces that come next, if that can be told yet. It may be sent elsewhere.
+    /// The framer for the chunks that follow, if it can be built yet. Other threads may use copies
+    /// of it.
     pub(crate) fn framer(&self) -> Option<&Framer> {
         self.framer.as_ref()
     }
 
-    /// Changes whenever [`framer`](Self::framer) does.
-    pub(crate) fn framer_number(&self) -> u64 {
+    /// A number that changes whenever [`framer`](Self::framer) does.
+    pub(crate) fn framer_version(&self) -> u64 {
         self.framer_number
     }
 
-    /// Takes bytes that were not framed.
-    fn feed_reader(&mut self, bytes: &[u8], visit: &mut dyn EventSink) -> Result<(), ImportError> {
+    /// Passes unframed bytes to the reader.
+    fn feed_reader(&mut self, bytes: &[u8], sink: &mut dyn EventSink) -> Result<(), ImportError> {
         if bytes.is_empty() {
             return Ok(());
         }
         self.buffer.push(bytes);
-        // Without a new line there is nothing more to tell the format from.
-        let is_worth_it = self.reader.is_some()
+        // Without a new line there is no more evidence of the format.
+        let may_have_records = self.reader.is_some()
             || memchr::memchr(b'\n', bytes).is_some()
             || self.buffer.bytes().len() >= SAMPLE_BYTES;
-        if is_worth_it { self.advance(Closing::Open, visit) } else { Ok(()) }
+        if may_have_records { self.advance(InputState::Open, sink) } else { Ok(()) }
     }
 
-    /// Says that no input came for a while, so that a record which looks complete is taken to be. A stderr
-    /// log shows the end of a record only by the beginning of the next.
+    /// Reports that no input arrived for a while, so that a record which looks complete is taken to
+    /// be complete. In a stderr log only the beginning of the next record shows the end of one.
     pub fn idle(&mut self) {
-        self.keeping(|importer, kept| importer.idle_to(kept));
+        self.with_queue(|importer, queue| importer.idle_to(queue));
     }
 
-    /// The same, with somebody who looks at the events at once.
-    pub(crate) fn idle_to(&mut self, visit: &mut dyn EventSink) {
-        // What is hopeless will still be so with the next bytes, and reported then.
-        let _ = self.advance(Closing::Idle, visit);
+    /// Like [`idle`](Self::idle), with a sink.
+    pub(crate) fn idle_to(&mut self, sink: &mut dyn EventSink) {
+        // An error occurs again with the next bytes, and is reported then.
+        let _ = self.advance(InputState::Idle, sink);
     }
 
-    /// Ends the file. What is left of an incomplete record is counted as cut short.
+    /// Finishes the file. The rest of an incomplete record is counted as cut short.
     ///
     /// # Errors
     ///
-    /// As for [`feed`](Self::feed).
-    pub fn end_file(&mut self) -> Result<(), ImportError> {
-        self.keeping(|importer, kept| importer.end_file_to(kept))
+    /// See [`feed`](Self::feed).
+    pub fn finish_file(&mut self) -> Result<(), ImportError> {
+        self.with_queue(|importer, queue| importer.finish_file_to(queue))
     }
 
-    /// The same, with somebody who looks at the events at once.
-    pub(crate) fn end_file_to(&mut self, visit: &mut dyn EventSink) -> Result<(), ImportError> {
-        let result = self.advance(Closing::End, visit);
+    /// Like [`finish_file`](Self::finish_file), with a sink.
+    pub(crate) fn finish_file_to(&mut self, sink: &mut dyn EventSink) -> Result<(), ImportError> {
+        let result = self.advance(InputState::End, sink);
         self.framer = None;
-        self.buffer.begin();
-        self.before = self.reader.take().or(self.before.take());
+        self.buffer.start_file();
+        self.previous_reader = self.reader.take().or(self.previous_reader.take());
         result
     }
 
-    /// Ends the input. Actions whose outcome never came are handed out without.
+    /// Finishes the input. Actions that are still open are emitted without an outcome.
     ///
     /// # Errors
     ///
-    /// As for [`feed`](Self::feed), or the log is translated and therefore tells nothing.
+    /// See [`feed`](Self::feed); or the log is translated, so its statements cannot be recognized.
     pub fn finish(&mut self) -> Result<(), ImportError> {
-        self.keeping(|importer, kept| importer.finish_to(kept))
+        self.with_queue(|importer, queue| importer.finish_to(queue))
     }
 
-    /// The same, with somebody who looks at the events at once.
-    pub(crate) fn finish_to(&mut self, visit: &mut dyn EventSink) -> Result<(), ImportError> {
-        self.end_file_to(visit)?;
-        let place = Place { file: &self.file, line: self.buffer.line() };
-        self.tracker.finish(&mut self.summary, place, visit);
+    /// Like [`finish`](Self::finish), with a sink.
+    pub(crate) fn finish_to(&mut self, sink: &mut dyn EventSink) -> Result<(), ImportError> {
+        self.finish_file_to(sink)?;
+        let position = LogPosition { file: &self.file, line: self.buffer.line() };
+        self.tracker.finish(&mut self.summary, position, sink);
         self.check_language(0)
     }
 
     /// The next event, or `None` until there is more input.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.kept.queue.pop_front()
+        self.queue.events.pop_front()
     }
 
-    /// The newest time seen in the log.
+    /// The latest time seen in the log.
     pub fn watermark(&self) -> Option<Timestamp> {
         self.tracker.watermark()
     }
 
-    /// What was read so far.
-    pub fn summary(&self) -> &Summary {
+    /// Statistics of the input so far.
+    pub fn summary(&self) -> &ImportSummary {
         &self.summary
     }
 
-    /// Reads as many records as there are.
-    fn advance(&mut self, closing: Closing, visit: &mut dyn EventSink) -> Result<(), ImportError> {
-        if let Some(error) = self.failed.take() {
+    /// Reads as many records as are complete.
+    fn advance(&mut self, state: InputState, sink: &mut dyn EventSink) -> Result<(), ImportError> {
+        if let Some(error) = self.pending_error.take() {
             return Err(error);
         }
-        if self.reader.is_none() && !self.detect(closing)? {
+        if self.reader.is_none() && !self.detect(state)? {
             return Ok(());
         }
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
-        let result = self.read(&mut reader, closing, visit);
-        describe(&reader, &mut self.summary);
-        if self.framer.is_none() || self.framed_for != reader.version() {
+        let result = self.read(&mut reader, state, sink);
+        describe_reader(&reader, &mut self.summary);
+        if self.framer.is_none() || self.framed_version != reader.version() {
             self.framer = reader.framer(&self.clock);
             self.framer_number += 1;
-            self.framed_for = reader.version();
+            self.framed_version = reader.version();
         }
         self.reader = Some(reader);
         result
@@ -371,23 +388,23 @@ impl Importer {
 
     fn read(
         &mut self,
-        reader: &mut Reader,
-        closing: Closing,
-        visit: &mut dyn EventSink,
+        reader: &mut LogReader,
+        state: InputState,
+        sink: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         loop {
             let input = self.buffer.bytes();
-            let place = Place { file: &self.file, line: self.buffer.line_at(0) };
+            let position = LogPosition { file: &self.file, line: self.buffer.line_at(0) };
             self.scratch.clear();
-            let len = match reader.step(input, closing, &self.tracker, &mut self.scratch) {
-                Step::More => return Ok(()),
-                Step::Skip { len } => len,
-                Step::Junk { len, reason } => {
-                    self.summary.note(reason, place, &input[..len]);
+            let len = match reader.step(input, state, &self.tracker, &mut self.scratch) {
+                InputItem::More => return Ok(()),
+                InputItem::Skip { len } => len,
+                InputItem::Junk { len, reason } => {
+                    self.summary.add_problem(reason, position, &input[..len]);
                     len
                 }
-                Step::Record { len } => {
-                    self.take_record(reader, len, visit);
+                InputItem::Record { len } => {
+                    self.handle_record(reader, len, sink);
                     len
                 }
             };
@@ -397,66 +414,66 @@ impl Importer {
         }
     }
 
-    /// Hands the record in the first `len` bytes to its session.
-    fn take_record(&mut self, reader: &mut Reader, len: usize, visit: &mut dyn EventSink) {
+    /// Passes the record in the first `len` bytes to its session.
+    fn handle_record(&mut self, reader: &mut LogReader, len: usize, sink: &mut dyn EventSink) {
         let input = &self.buffer.bytes()[..len];
-        let place = Place { file: &self.file, line: self.buffer.line_at(0) };
-        let intruders = reader.intruders();
+        let position = LogPosition { file: &self.file, line: self.buffer.line_at(0) };
+        let intruders = reader.foreign_lines();
         if intruders.count > 0 {
             let line = self.buffer.line_at(intruders.first);
-            self.summary.note(
-                Reason::NotARecord,
-                Place { line, ..place },
+            self.summary.add_problem(
+                ProblemReason::NotARecord,
+                LogPosition { line, ..position },
                 &input[intruders.first..],
             );
-            self.summary.note_more(Reason::NotARecord, intruders.count - 1);
+            self.summary.add_repeats(ProblemReason::NotARecord, intruders.count - 1);
         }
         match reader.frame(input, &mut self.clock, &mut self.scratch) {
-            Ok((frame, owner)) => {
-                let record = Record::of((&frame, &owner), input, &self.scratch, false);
-                let memo = &mut Memo::default();
-                self.tracker.take(&record, false, memo, &mut self.summary, place, visit);
+            Ok((frame, fields)) => {
+                let record = LogRecord::new((&frame, &fields), input, &self.scratch, false);
+                let memo = &mut SessionMemo::default();
+                self.tracker.handle_record(&record, false, memo, &mut self.summary, position, sink);
                 if self.translated.is_none() && self.tracker.seems_translated() {
-                    self.translated = Some((place.line, shorten(input)));
+                    self.translated = Some((position.line, shorten(input)));
                 }
-                note_assumption(frame.assumption, place, input, &mut self.summary);
+                count_assumption(frame.assumption, position, input, &mut self.summary);
             }
             Err(reason) => {
-                self.summary.note(reason, place, input);
-                note_assumption(self.clock.take_assumption(), place, input, &mut self.summary);
-                if reason == Reason::BadSeverity && self.translated.is_none() {
-                    self.translated = Some((place.line, shorten(input)));
+                self.summary.add_problem(reason, position, input);
+                count_assumption(self.clock.take_assumption(), position, input, &mut self.summary);
+                if reason == ProblemReason::BadSeverity && self.translated.is_none() {
+                    self.translated = Some((position.line, shorten(input)));
                 }
             }
         }
     }
 
-    /// Fails when a log of enough records has messages or severities in another language, and nothing in
-    /// English.
+    /// Fails if a log of at least `records_min` records has messages or severities in another
+    /// language and none in English.
     fn check_language(&self, records_min: u64) -> Result<(), ImportError> {
         let Some((line, excerpt)) = &self.translated else { return Ok(()) };
         let records = self.summary.records;
-        let rejected = self.summary.count_of(Reason::BadSeverity);
+        let rejected = self.summary.problem_count(ProblemReason::BadSeverity);
         let is_foreign = self.tracker.seems_translated() || records == 0 && rejected > 0;
         if !is_foreign || records + rejected < records_min {
             return Ok(());
         }
         let (file, line, excerpt) = (self.file.clone(), *line, excerpt.clone());
-        let language = Language::of_line(excerpt.as_bytes());
+        let language = Language::detect_in_line(excerpt.as_bytes());
         Err(ImportError::Translated { file, line, excerpt, language })
     }
 
-    /// Finds the reader for the file; false while there is too little of it.
-    fn detect(&mut self, closing: Closing) -> Result<bool, ImportError> {
-        let place = Place { file: &self.file, line: self.buffer.line_at(0) };
-        if closing != Closing::End && b"\xef\xbb\xbf".starts_with(self.buffer.bytes()) {
+    /// Detects the format of the file; returns false while there is too little data.
+    fn detect(&mut self, state: InputState) -> Result<bool, ImportError> {
+        let position = LogPosition { file: &self.file, line: self.buffer.line_at(0) };
+        if state != InputState::End && b"\xef\xbb\xbf".starts_with(self.buffer.bytes()) {
             return Ok(false);
         }
         if self.buffer.bytes().starts_with(b"\xef\xbb\xbf") {
             self.buffer.consume(3);
         }
-        let found = self.wanted.reader(self.buffer.bytes(), closing, place);
-        self.reader = match (found, &self.before) {
+        let detected = self.detector.reader(self.buffer.bytes(), state, position);
+        self.reader = match (detected, &self.previous_reader) {
             (Ok(Some(reader)), _) => Some(reader),
             (Ok(None), _) => None,
             (Err(error @ ImportError::UncertainPrefix { .. }), _) => return Err(error),
@@ -467,41 +484,42 @@ impl Importer {
     }
 }
 
-/// Input is taken in pieces of this size, so that a huge slice does not become a huge copy.
-const PIECE_BYTES: usize = 256 << 10;
+/// Input is processed in chunks of this size, so that a huge slice does not become a huge copy.
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// Records after which a log must have shown that it is in English.
+/// A log must have shown by this many records that it is in English.
 const LANGUAGE_RECORDS: u64 = 1000;
 
-fn note_assumption(
+fn count_assumption(
     assumption: Option<Assumption>,
-    place: Place<'_>,
+    position: LogPosition<'_>,
     excerpt: &[u8],
-    summary: &mut Summary,
+    summary: &mut ImportSummary,
 ) {
     let reason = match assumption {
         None => return,
-        Some(Assumption::Unknown) => Reason::UnknownZone,
-        Some(Assumption::Ambiguous) => Reason::AmbiguousZone,
+        Some(Assumption::Unknown) => ProblemReason::UnknownZone,
+        Some(Assumption::Ambiguous) => ProblemReason::AmbiguousZone,
     };
-    summary.note(reason, place, excerpt);
+    summary.add_problem(reason, position, excerpt);
 }
 
-/// Writes format and prefix into the summary.
-fn describe(reader: &Reader, summary: &mut Summary) {
+/// Records format and prefix in the summary.
+fn describe_reader(reader: &LogReader, summary: &mut ImportSummary) {
     summary.format = Some(match reader {
-        Reader::Stderr(_) => Format::Stderr,
-        Reader::Csv(_) => Format::Csv,
-        Reader::Json(_) => Format::Json,
+        LogReader::Stderr(_) => ServerLogFormat::Stderr,
+        LogReader::Csv(_) => ServerLogFormat::Csv,
+        LogReader::Json(_) => ServerLogFormat::Json,
     });
-    if let Reader::Stderr(reader) = reader {
+    if let LogReader::Stderr(reader) = reader {
         let prefix = reader.prefix();
         if summary.prefix.as_ref().is_some_and(|known| known.text == prefix.source()) {
             return;
         }
-        let origin = if reader.is_guessed() { Origin::Guessed } else { Origin::Given };
+        let origin = if reader.is_guessed() { PrefixOrigin::Guessed } else { PrefixOrigin::Given };
         let confidence = prefix.confidence().cloned();
-        summary.prefix = Some(Prefix { text: prefix.source().to_owned(), origin, confidence });
-        summary.facts.sessions_merged |= !prefix.tells_sessions();
+        summary.prefix =
+            Some(LogLinePrefix { text: prefix.source().to_owned(), origin, confidence });
+        summary.facts.sessions_merged |= !prefix.identifies_sessions();
     }
 }

@@ -1,11 +1,11 @@
-//! Shared copies of texts that come again and again.
+//! Shared copies of repeated texts.
 
 use howdah_traffic::{Hashed, Text};
 
 use crate::hashing::Map;
 
-/// Gives equal texts the same memory, within a bound: for those who keep
-/// [events that were lent](howdah_traffic::EventRef::to_event).
+/// Returns shared memory for equal texts, up to a limit, for callers that store [borrowed
+/// events](howdah_traffic::EventRef::to_event).
 #[derive(Debug, Default)]
 pub struct Interner {
     texts: Map<u64, Text>,
@@ -13,10 +13,10 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// A text with these bytes.
+    /// Returns a text with these bytes.
     pub fn text(&mut self, text: Hashed<'_>) -> Text {
         let (bytes, key) = (text.as_bytes(), text.hash());
-        // Short ones have no memory to share.
+        // Short texts have no heap memory to share.
         if bytes.len() < TEXT_BYTES_MIN || bytes.len() > TEXT_BYTES_MAX {
             return Text::from(bytes);
         }
@@ -27,7 +27,7 @@ impl Interner {
         }
         let text = Text::from(bytes);
         if self.bytes > BYTES_MAX {
-            // Statements with literals would fill any store; what is frequent is soon back.
+            // Statements with literals would fill any cache; frequent texts are soon back.
             self.texts.clear();
             self.bytes = 0;
         }
@@ -37,17 +37,17 @@ impl Interner {
     }
 }
 
-/// Shorter texts are no larger than what would point to them.
+/// Shorter texts are no larger than a pointer to them.
 const TEXT_BYTES_MIN: usize = 24;
-/// Longer texts are rarely repeated enough to be worth keeping.
+/// Longer texts rarely repeat often enough to be worth caching.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// About how much is kept.
+/// Approximate maximum size of the cache.
 const BYTES_MAX: usize = 32 << 20;
-/// About what an entry costs beside its bytes.
+/// Approximate overhead of an entry.
 const ENTRY_BYTES: usize = 64;
 
 #[test]
-fn equal_texts_share_and_memory_is_bounded() {
+fn equal_texts_share_bounded_memory() {
     let mut interner = Interner::default();
     let first = interner.text(Hashed::new(b"select balance from accounts"));
     let again = interner.text(Hashed::new(b"select balance from accounts"));

@@ -1,25 +1,26 @@
-//! jsonlog: one object in each line; keys are absent when there is nothing to say.
+//! jsonlog: one object in each line; keys without a value are omitted.
 //!
-//! The reader takes bytes that are not UTF-8, because a database may have another encoding. Records that
-//! an operator for Kubernetes wrapped as `{"record": {…}}`, with the column names of csvlog, are
-//! read as well.
+//! The reader accepts bytes that are not UTF-8, because a database may have another encoding. It
+//! also reads records that an operator for Kubernetes wraps as `{"record": {…}}`, with the column
+//! names of csvlog.
 //!
-//! Source: manual, Using JSON-Format Log Output; `write_jsonlog` in `jsonlog.c`; `escape_json` in `json.c`.
+//! Source: manual, Using JSON-Format Log Output; `write_jsonlog` in `jsonlog.c`; `escape_json` in
+//! `json.c`.
 
+mod fast_path;
 mod framer;
-mod quick;
 
+use howdah_log_input::{InputState, LogSeverity};
 use howdah_traffic::SqlState;
 
 pub(crate) use self::framer::JsonFramer;
 use crate::{
-    clock::Clock,
-    frame::{Frame, Owner},
-    pieces::{Span, function, number, process, session_id, signed},
-    reader::{Closing, Step},
-    record::Severity,
-    stderr::known,
-    summary::Reason,
+    clock::LogClock,
+    frame::{RecordFrame, SessionFields},
+    reader::InputItem,
+    spans::{FieldSpan, function_name, parse_i64, parse_pid, parse_session_id, parse_u64},
+    stderr::known_name,
+    summary::ProblemReason,
 };
 
 /// Reader of jsonlog files.
@@ -29,24 +30,24 @@ pub(crate) struct Json {
     /// How far the current line was searched for its end.
     scanned: usize,
     /// Inside a line that is too long.
-    skipping: bool,
-    keys: Keys,
+    is_skipping: bool,
+    keys: KeySpans,
 }
 
-/// The values of the wanted keys.
-type Keys = [Span; KEYS];
+/// The values of the keys in [`JsonLogKey`].
+type KeySpans = [FieldSpan; KEYS];
 
-const NO_KEYS: Keys = [Span::ABSENT; KEYS];
+const NO_KEYS: KeySpans = [FieldSpan::ABSENT; KEYS];
 
 macro_rules! keys {
     ($($key:ident: $($name:literal)|+;)*) => {
         /// Keys that are read.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        enum Key { $($key,)* }
+        enum JsonLogKey { $($key,)* }
 
-        const KEYS: usize = [$(Key::$key,)*].len();
+        const KEYS: usize = [$(JsonLogKey::$key,)*].len();
 
-        impl Key {
+        impl JsonLogKey {
             fn from_name(name: &[u8]) -> Option<Self> {
                 Some(match name {
                     $($($name)|+ => Self::$key,)*
@@ -84,55 +85,62 @@ keys! {
 
 impl Json {
     pub(crate) fn new(max_record_bytes: usize) -> Self {
-        Self { max_record_bytes, scanned: 0, skipping: false, keys: NO_KEYS }
+        Self { max_record_bytes, scanned: 0, is_skipping: false, keys: NO_KEYS }
     }
 
-    /// The same reader at the beginning of another file.
+    /// Returns the same reader for the beginning of another file.
     pub(crate) fn restarted(&self) -> Self {
         Self::new(self.max_record_bytes)
     }
 
-    /// What others need to frame pieces of the same file.
-    pub(crate) fn framer(&self, clock: Clock) -> JsonFramer {
+    /// Returns a framer for chunks of the same file.
+    pub(crate) fn framer(&self, clock: LogClock) -> JsonFramer {
         JsonFramer::new(self.max_record_bytes, clock)
     }
 
-    pub(crate) fn step(&mut self, input: &[u8], closing: Closing, scratch: &mut Vec<u8>) -> Step {
+    pub(crate) fn step(
+        &mut self,
+        input: &[u8],
+        state: InputState,
+        scratch: &mut Vec<u8>,
+    ) -> InputItem {
         let newline = memchr::memchr(b'\n', &input[self.scanned..]).map(|at| self.scanned + at);
-        let Some(newline) = newline else { return self.unfinished(input, closing, scratch) };
+        let Some(newline) = newline else { return self.unfinished(input, state, scratch) };
         let len = newline + 1;
-        if self.skipping {
-            self.skipping = false;
-            return Step::Skip { len };
+        if self.is_skipping {
+            self.is_skipping = false;
+            return InputItem::Skip { len };
         }
         if newline > self.max_record_bytes {
-            return Step::Junk { len, reason: Reason::TooLong };
+            return InputItem::Junk { len, reason: ProblemReason::TooLong };
         }
         match input[..newline].trim_ascii_start() {
-            [] => Step::Skip { len },
-            [b'{', ..] if self.parse(&input[..newline], scratch).is_some() => Step::Record { len },
-            [b'{', ..] => Step::Junk { len, reason: Reason::BadObject },
-            _ => Step::Junk { len, reason: Reason::NotARecord },
+            [] => InputItem::Skip { len },
+            [b'{', ..] if self.parse(&input[..newline], scratch).is_some() => {
+                InputItem::Record { len }
+            }
+            [b'{', ..] => InputItem::Junk { len, reason: ProblemReason::BadObject },
+            _ => InputItem::Junk { len, reason: ProblemReason::NotARecord },
         }
     }
 
-    fn unfinished(&mut self, input: &[u8], closing: Closing, scratch: &mut Vec<u8>) -> Step {
+    fn unfinished(&mut self, input: &[u8], state: InputState, scratch: &mut Vec<u8>) -> InputItem {
         self.scanned = input.len();
         let len = input.len();
         if len == 0 {
-            return Step::More;
+            return InputItem::More;
         }
-        if self.skipping {
-            return Step::Skip { len };
+        if self.is_skipping {
+            return InputItem::Skip { len };
         }
         if len > self.max_record_bytes {
-            self.skipping = true;
-            return Step::Junk { len, reason: Reason::TooLong };
+            self.is_skipping = true;
+            return InputItem::Junk { len, reason: ProblemReason::TooLong };
         }
-        match closing {
-            Closing::Open | Closing::Idle => Step::More,
-            Closing::End if self.parse(input, scratch).is_some() => Step::Record { len },
-            Closing::End => Step::Junk { len, reason: Reason::CutShort },
+        match state {
+            InputState::Open | InputState::Idle => InputItem::More,
+            InputState::End if self.parse(input, scratch).is_some() => InputItem::Record { len },
+            InputState::End => InputItem::Junk { len, reason: ProblemReason::CutShort },
         }
     }
 
@@ -146,112 +154,117 @@ impl Json {
         parse(line, 0, &mut self.keys, scratch)
     }
 
-    /// Whether a line is an object with what every record has.
+    /// Whether a line is an object with the keys of every record.
     pub(crate) fn is_record(&mut self, line: &[u8]) -> bool {
         self.parse(line, &mut Vec::new()).is_some()
-            && [Key::Time, Key::Severity].iter().all(|key| self.keys[*key as usize] != Span::ABSENT)
+            && [JsonLogKey::Time, JsonLogKey::Severity]
+                .iter()
+                .all(|key| self.keys[*key as usize] != FieldSpan::ABSENT)
     }
 
-    /// The record of the object that was found.
+    /// Decodes the object that was found.
     pub(crate) fn frame(
         &self,
         input: &[u8],
-        clock: &mut Clock,
+        clock: &mut LogClock,
         scratch: &[u8],
-    ) -> Result<(Frame, Owner), Reason> {
+    ) -> Result<(RecordFrame, SessionFields), ProblemReason> {
         decode(&self.keys, input, clock, scratch)
     }
 }
 
 /// Finds the keys of an object that fills `line` from `at` on.
-fn parse(line: &[u8], at: usize, keys: &mut Keys, scratch: &mut Vec<u8>) -> Option<()> {
-    let mut parser = Parser { line, at, keys, scratch };
+fn parse(line: &[u8], at: usize, keys: &mut KeySpans, scratch: &mut Vec<u8>) -> Option<()> {
+    let mut parser = ObjectParser { line, at, keys, scratch };
     parser.object(0)?;
     parser.space();
     (parser.at == line.len()).then_some(())
 }
 
-/// Reads the fields of a record.
+/// Decodes a record.
 fn decode(
-    keys: &Keys,
+    keys: &KeySpans,
     input: &[u8],
-    clock: &mut Clock,
+    clock: &mut LogClock,
     scratch: &[u8],
-) -> Result<(Frame, Owner), Reason> {
+) -> Result<(RecordFrame, SessionFields), ProblemReason> {
     let frame = decode_frame(keys, input, clock, scratch)?;
-    Ok((frame, owner_of(keys, input, scratch)))
+    Ok((frame, session_fields(keys, input, scratch)))
 }
 
-/// The same without whose it is.
+/// The same without the session fields.
 #[inline]
 fn decode_frame(
-    keys: &Keys,
+    keys: &KeySpans,
     input: &[u8],
-    clock: &mut Clock,
+    clock: &mut LogClock,
     scratch: &[u8],
-) -> Result<Frame, Reason> {
-    let span = |key: Key| keys[key as usize];
-    let text = |key: Key| span(key).text(input, scratch);
-    let line = number(text(Key::Line));
-    let time = span(Key::Time).get(input, scratch).ok_or(Reason::BadObject)?;
-    let location = span(Key::Location);
-    Ok(Frame {
-        time: clock.read(time).ok_or(Reason::BadTime)?,
-        vxid: span(Key::Vxid),
-        query_id: signed(text(Key::QueryId)),
-        tag: span(Key::Tag),
+) -> Result<RecordFrame, ProblemReason> {
+    let span = |key: JsonLogKey| keys[key as usize];
+    let text = |key: JsonLogKey| span(key).text(input, scratch);
+    let line = parse_u64(text(JsonLogKey::Line));
+    let time = span(JsonLogKey::Time).get(input, scratch).ok_or(ProblemReason::BadObject)?;
+    let location = span(JsonLogKey::Location);
+    Ok(RecordFrame {
+        time: clock.read(time).ok_or(ProblemReason::BadTime)?,
+        vxid: span(JsonLogKey::Vxid),
+        query_id: parse_i64(text(JsonLogKey::QueryId)),
+        tag: span(JsonLogKey::Tag),
         lines: line.map(|line| (line, line)),
-        severity: Severity::from_word(text(Key::Severity)).ok_or(Reason::BadSeverity)?,
-        sqlstate: SqlState::new(text(Key::SqlState)),
-        message: span(Key::Message),
-        detail: span(Key::Detail),
-        context: span(Key::Context),
-        statement: span(Key::Statement).unless_empty(),
-        function: match (span(Key::Function), location) {
-            (Span::ABSENT, Span::ABSENT) => Span::ABSENT,
-            (Span::ABSENT, _) => location.shortened(function(location.text(input, scratch)).len()),
+        severity: LogSeverity::from_keyword(text(JsonLogKey::Severity))
+            .ok_or(ProblemReason::BadSeverity)?,
+        sqlstate: SqlState::new(text(JsonLogKey::SqlState)),
+        message: span(JsonLogKey::Message),
+        detail: span(JsonLogKey::Detail),
+        context: span(JsonLogKey::Context),
+        statement: span(JsonLogKey::Statement).unless_empty(),
+        function: match (span(JsonLogKey::Function), location) {
+            (FieldSpan::ABSENT, FieldSpan::ABSENT) => FieldSpan::ABSENT,
+            (FieldSpan::ABSENT, _) => {
+                location.truncated(function_name(location.text(input, scratch)).len())
+            }
             (function, _) => function,
         },
         assumption: clock.take_assumption(),
-        ..Frame::EMPTY
+        ..RecordFrame::EMPTY
     })
 }
 
-/// Whose a record is.
-fn owner_of(keys: &Keys, input: &[u8], scratch: &[u8]) -> Owner {
-    let span = |key: Key| keys[key as usize];
-    let text = |key: Key| span(key).text(input, scratch);
-    let name = |key: Key| known(span(key), input, scratch);
-    let id = session_id(text(Key::SessionId));
-    Owner {
-        session_id: span(Key::SessionId),
+/// Decodes the session fields of an object.
+fn session_fields(keys: &KeySpans, input: &[u8], scratch: &[u8]) -> SessionFields {
+    let span = |key: JsonLogKey| keys[key as usize];
+    let text = |key: JsonLogKey| span(key).text(input, scratch);
+    let name = |key: JsonLogKey| known_name(span(key), input, scratch);
+    let id = parse_session_id(text(JsonLogKey::SessionId));
+    SessionFields {
+        session_id: span(JsonLogKey::SessionId),
         session_start: id.map(|(start, _)| start),
-        pid: process(text(Key::Pid)).or(id.map(|(_, pid)| pid)),
-        remote: span(Key::Remote),
-        user: name(Key::User),
-        database: name(Key::Database),
-        application: name(Key::Application),
-        backend_type: span(Key::BackendType),
-        has_leader: !text(Key::Leader).is_empty(),
+        pid: parse_pid(text(JsonLogKey::Pid)).or(id.map(|(_, pid)| pid)),
+        remote: span(JsonLogKey::Remote),
+        user: name(JsonLogKey::User),
+        database: name(JsonLogKey::Database),
+        application: name(JsonLogKey::Application),
+        backend_type: span(JsonLogKey::BackendType),
+        has_leader: !text(JsonLogKey::Leader).is_empty(),
     }
 }
 
-/// A pass over one object that keeps the wanted values of the outermost level.
-struct Parser<'a> {
+/// A parser of one object that stores the values of the known keys at the top level.
+struct ObjectParser<'a> {
     line: &'a [u8],
     at: usize,
-    keys: &'a mut Keys,
+    keys: &'a mut KeySpans,
     scratch: &'a mut Vec<u8>,
 }
 
-/// The server's names are shorter.
+/// The server's key names are shorter.
 const NAME_BYTES: usize = 32;
 
-/// Deepest nesting that is followed.
+/// Maximum nesting depth.
 const DEPTH_MAX: u32 = 16;
 
-impl Parser<'_> {
-    /// Reads `{"key": value, …}`. Keys below the top are kept only inside `record`.
+impl ObjectParser<'_> {
+    /// Parses `{"key": value, …}`. Nested keys are stored only inside `record`.
     fn object(&mut self, depth: u32) -> Option<()> {
         self.space();
         self.expect(b'{')?;
@@ -264,7 +277,7 @@ impl Parser<'_> {
             let name = self.name()?;
             let name = name.get(self.line, self.scratch)?;
             let is_record = name == b"record";
-            let key = Key::from_name(name);
+            let key = JsonLogKey::from_name(name);
             self.space();
             self.expect(b':')?;
             self.space();
@@ -284,8 +297,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads any value. An object or array comes out as its source text.
-    fn value(&mut self, depth: u32) -> Option<Span> {
+    /// Parses any value. The span of an object or array is its source text.
+    fn value(&mut self, depth: u32) -> Option<FieldSpan> {
         let start = self.at;
         match self.line.get(start)? {
             b'"' => return self.string(),
@@ -303,12 +316,12 @@ impl Parser<'_> {
             }
         }
         if &self.line[start..self.at] == b"null" {
-            return Some(Span::ABSENT);
+            return Some(FieldSpan::ABSENT);
         }
-        Some(Span::input(start, self.at))
+        Some(FieldSpan::input(start, self.at))
     }
 
-    /// Passes over an object or array of no interest.
+    /// Skips an object or array.
     fn nested(&mut self, depth: u32) -> Option<()> {
         let close = if self.line[self.at] == b'{' { b'}' } else { b']' };
         self.at += 1;
@@ -325,9 +338,9 @@ impl Parser<'_> {
         }
     }
 
-    /// The name of a key: too short for a search.
+    /// Parses a key's name, which is too short for a byte search to pay off.
     #[inline]
-    fn name(&mut self) -> Option<Span> {
+    fn name(&mut self) -> Option<FieldSpan> {
         let start = self.at + 1;
         let text = self.line.get(start..)?;
         let plain = |byte: &u8| *byte != b'"' && *byte != b'\\';
@@ -336,17 +349,17 @@ impl Parser<'_> {
             return self.string();
         }
         self.at = start + len + 1;
-        Some(Span::input(start, start + len))
+        Some(FieldSpan::input(start, start + len))
     }
 
     #[inline]
-    fn string(&mut self) -> Option<Span> {
+    fn string(&mut self) -> Option<FieldSpan> {
         self.expect(b'"')?;
         let start = self.at;
         let from = self.scratch.len();
         let mut plain = start;
         loop {
-            let found = plain_end(&self.line[self.at..])?;
+            let found = unescaped_len(&self.line[self.at..])?;
             self.at += found + 1;
             if self.line[self.at - 1] == b'"' {
                 break;
@@ -357,13 +370,13 @@ impl Parser<'_> {
         }
         let end = self.at - 1;
         if plain == start {
-            return Some(Span::input(start, end));
+            return Some(FieldSpan::input(start, end));
         }
         self.scratch.extend_from_slice(&self.line[plain..end]);
-        Some(Span::scratch(from, self.scratch.len()))
+        Some(FieldSpan::scratch(from, self.scratch.len()))
     }
 
-    /// Reads what follows a backslash.
+    /// Parses the characters after a backslash.
     fn escape(&mut self) -> Option<()> {
         let letter = *self.line.get(self.at)?;
         self.at += 1;
@@ -416,8 +429,8 @@ impl Parser<'_> {
     }
 }
 
-/// Where the text up to a quote or a backslash ends.
-fn plain_end(text: &[u8]) -> Option<usize> {
+/// Length of the text up to a quote or a backslash.
+fn unescaped_len(text: &[u8]) -> Option<usize> {
     memchr::memchr2(b'"', b'\\', text)
 }
 
@@ -428,22 +441,22 @@ mod tests {
     fn message(line: &[u8]) -> Option<Vec<u8>> {
         let (mut keys, mut scratch) = (NO_KEYS, Vec::new());
         parse(line, 0, &mut keys, &mut scratch)?;
-        keys[Key::Message as usize].get(line, &scratch).map(<[u8]>::to_vec)
+        keys[JsonLogKey::Message as usize].get(line, &scratch).map(<[u8]>::to_vec)
     }
 
     #[test]
-    fn escapes_are_undone() {
+    fn escapes_are_decoded() {
         let line = br#"{"message":"a\n\t\"\\\/\u0001\u20ac\ud83d\ude00b"}"#;
         assert_eq!(message(line).as_deref(), Some("a\n\t\"\\/\u{1}€😀b".as_bytes()));
     }
 
     #[test]
-    fn bytes_of_other_encodings_pass() {
+    fn bytes_of_other_encodings_are_accepted() {
         assert_eq!(message(b"{\"message\":\"caf\xe9\"}").as_deref(), Some(&b"caf\xe9"[..]));
     }
 
     #[test]
-    fn what_is_not_an_object_is_refused() {
+    fn invalid_object_is_rejected() {
         for line in [
             &b"{"[..],
             b"{}x",
@@ -463,13 +476,13 @@ mod tests {
     }
 
     #[test]
-    fn nested_values_do_not_shadow_the_records_own() {
+    fn nested_keys_do_not_shadow_top_level_keys() {
         let line = br#"{"message":"yes","x":{"message":"no","y":[1,{"message":"no\n"}]},"n":null}"#;
         assert_eq!(message(line).as_deref(), Some(&b"yes"[..]));
     }
 
     #[test]
-    fn wrapped_records_are_unwrapped() {
+    fn record_in_envelope_is_read() {
         let line = br#"{"level":"info","msg":"record","record":{"log_time":"x","error_severity":"LOG","message":"m"}}"#;
         assert_eq!(message(line).as_deref(), Some(&b"m"[..]));
         assert!(Json::new(1 << 20).is_record(line));

@@ -1,7 +1,8 @@
-//! Which language a server wrote its messages in.
+//! The language of a server's messages.
 //!
 //! `lc_messages` translates the very words that mark statements, durations and severities, and each
-//! version of PostgreSQL translates them a little differently. So a translated log is named, not read.
+//! version of PostgreSQL translates them a little differently. So the language of a translated log
+//! is reported, but the log is not parsed.
 //!
 //! Source: the `po` files of PostgreSQL's server.
 
@@ -23,9 +24,9 @@ macro_rules! languages {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The language of a message that begins with the words for a statement, a duration or an
-            /// execution, or of a line whose label is a severity in it.
-            pub(crate) fn of(text: &[u8]) -> Option<Self> {
+            /// The language of a message that begins with the words for a statement, a duration or
+            /// an execution, or of a line whose label is a severity in that language.
+            pub(crate) fn detect(text: &[u8]) -> Option<Self> {
                 $(if [$($word),+].iter().any(|word| text.starts_with(word.as_bytes())) {
                     return Some(Self::$variant);
                 })*
@@ -60,25 +61,25 @@ languages! {
     Swedish = "Swedish": "sats: ", "varaktighet", "kör ", "LOGG:", "FEL:", "FATALT";
     /// `tr`.
     Turkish = "Turkish": "ifade: ", "süre: ", "HATA", "UYARI";
-    /// `uk`. Its word for a statement is also Russian.
+    /// `uk`. Its word for a statement is also used in Russian.
     Ukrainian = "Ukrainian": "тривалість: ", "інструкція: ", "виконувати ", "ЗАПИСУВАННЯ", "ПОМИЛКА";
     /// `zh_CN`.
     Chinese = "Chinese": "语句: ", "执行时间: ", "执行 ", "日志", "错误", "陳述式: ";
 }
 
 impl Language {
-    /// The language of a line of a log that could not be read: of its severity, or of its message.
-    pub(crate) fn of_line(line: &[u8]) -> Option<Self> {
+    /// The language of an unreadable log line, by its severity or its message.
+    pub(crate) fn detect_in_line(line: &[u8]) -> Option<Self> {
         let line = &line[..line.len().min(LINE_BYTES)];
         let starts = memchr::memchr3_iter(b' ', b',', b'|', line).map(|at| at + 1);
         std::iter::once(0).chain(starts).find_map(|at| {
             let word = line[at..].strip_prefix(b"\"").unwrap_or(&line[at..]);
-            Self::of(word)
+            Self::detect(word)
         })
     }
 }
 
-/// Farthest that a word is looked for.
+/// Bytes of a line that are searched.
 const LINE_BYTES: usize = 512;
 
 impl fmt::Display for Language {
@@ -88,8 +89,8 @@ impl fmt::Display for Language {
 }
 
 #[test]
-fn words_of_real_servers_name_their_language() {
-    // As PostgreSQL 15 has them.
+fn messages_of_real_servers_identify_their_language() {
+    // As PostgreSQL 15 writes them.
     for (text, language) in [
         ("Dauer: 0.562 ms", Language::German),
         ("durée : 0.562 ms, instruction : select 1", Language::French),
@@ -100,12 +101,15 @@ fn words_of_real_servers_name_their_language() {
         ("执行时间: 0.562 ms 语句: select 1", Language::Chinese),
         ("실행시간: 0.562 ms", Language::Korean),
     ] {
-        assert_eq!(Language::of(text.as_bytes()), Some(language), "{text}");
+        assert_eq!(Language::detect(text.as_bytes()), Some(language), "{text}");
     }
-    assert_eq!(Language::of(b"duration: 0.562 ms"), None);
+    assert_eq!(Language::detect(b"duration: 0.562 ms"), None);
     let line = "2026-11-20 12:43:20.896 UTC [7] al@shop ОШИБКА:  деление на ноль";
-    assert_eq!(Language::of_line(line.as_bytes()), Some(Language::Russian));
+    assert_eq!(Language::detect_in_line(line.as_bytes()), Some(Language::Russian));
     let row = "2026-11-20 12:43:19.577 UTC,\"al\",\"shop\",1,,,1,,,,,\"FEHLER\",22012,x";
-    assert_eq!(Language::of_line(row.as_bytes()), Some(Language::German));
-    assert_eq!(Language::of_line(b"2026-11-20 12:43:20.896 UTC [7] LOG:  statement: x"), None);
+    assert_eq!(Language::detect_in_line(row.as_bytes()), Some(Language::German));
+    assert_eq!(
+        Language::detect_in_line(b"2026-11-20 12:43:20.896 UTC [7] LOG:  statement: x"),
+        None
+    );
 }

@@ -1,6 +1,6 @@
-//! PostgreSQL server logs into [events](howdah_traffic::Event).
+//! Converts PostgreSQL server logs to [events](howdah_traffic::Event).
 //!
-//! An [`Importer`] is fed bytes and gives events: no file, clock or thread inside, so that the same
+//! An [`Importer`] takes bytes and returns events. It uses no file, clock or thread, so the same
 //! code imports a finished log and follows one that is still being written. [`read_files`] is the
 //! short loop around it for files and pipes.
 //!
@@ -10,20 +10,21 @@
 //!          by the line prefix                       message      names, outcomes
 //! ```
 //!
-//! [`read_files`] takes archives, and what services wrap around a log, off before that.
+//! [`read_files`] first unpacks archives and removes the envelopes that services put around a log.
 //!
-//! Bad data never stops an import: what cannot be read is counted by [`Reason`] with samples in the
-//! [`Summary`]. Only an input that is no log at all, or in a shape nobody described, is an error.
+//! Bad data never stops an import: everything unreadable is counted by [`ProblemReason`], with
+//! samples in the [`ImportSummary`]. Only an input that is not a log at all, or whose format cannot
+//! be determined, is an error.
 //!
-//! Logs of PostgreSQL 12 to 18 are read. This crate does not store events, nor judge SQL.
+//! Reads the logs of PostgreSQL 12 to 18. This crate neither stores events nor classifies SQL.
 //!
 //! # Example
 //!
 //! ```
-//! use howdah_logs::{Importer, Options};
+//! use howdah_logs::{ImportOptions, Importer};
 //!
-//! let mut importer = Importer::new(Options::default())?;
-//! importer.begin_file("postgresql.log");
+//! let mut importer = Importer::new(ImportOptions::default())?;
+//! importer.start_file("postgresql.log");
 //! importer.feed(b"2026-11-20 12:43:20.896 UTC [7] al@shop LOG:  statement: select 1\n")?;
 //! importer.feed(b"2026-11-20 12:43:20.898 UTC [7] al@shop LOG:  duration: 1.520 ms\n")?;
 //! importer.finish()?;
@@ -34,36 +35,36 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod bitmasks;
 mod buffer;
 mod clock;
 mod completeness;
-mod crew;
 mod csv;
-mod detect;
 mod error;
 mod files;
+mod format_detector;
 mod frame;
+mod framing_threads;
 mod hashing;
 mod importer;
-mod input;
 mod intern;
 mod json;
 mod language;
-mod marks;
-mod masks;
 mod message;
 mod names;
 mod options;
 mod parameters;
-mod pieces;
 mod prefix;
+mod read_plan;
 mod reader;
+mod recent_sessions;
 mod record;
-mod seen;
-mod splits;
+mod spans;
+mod split_cache;
 mod sql;
 mod stderr;
 mod stream;
+mod structural_index;
 mod summary;
 mod tracker;
 #[cfg(target_arch = "x86_64")]
@@ -71,14 +72,15 @@ mod vector;
 
 pub use completeness::{Completeness, Gap, GapKind};
 pub use error::ImportError;
-pub use files::{Progress, ReadFilesError, read_files, visit_files};
+pub use files::{ReadFilesError, ReadProgress, read_files, visit_files};
+pub use howdah_log_input::{Compression, Envelope, EnvelopeReader, LogSeverity};
 pub use importer::Importer;
-pub use input::{
-    Compression, Envelope, EnvelopeReader, Inputs, LeftOut, LogFile, Order, PlanError,
-};
 pub use intern::Interner;
 pub use language::Language;
-pub use options::{Emit, Format, Options, OptionsError};
-pub use record::Severity;
-pub use stream::{LogStream, NotTaken};
-pub use summary::{Confidence, Facts, Origin, Prefix, Problem, Reason, Sample, Summary};
+pub use options::{Emit, ImportOptions, OptionsError, ServerLogFormat};
+pub use read_plan::{FileOrder, Inputs, LogFile, OmittedInput, ReadPlanError};
+pub use stream::{LogStream, ReceiverGone};
+pub use summary::{
+    Confidence, ImportProblem, ImportSummary, LogFacts, LogLinePrefix, PrefixOrigin, ProblemReason,
+    ProblemSample,
+};

@@ -1,51 +1,49 @@
-//! What the text of a `LOG` message tells of a client's doings.
+//! What the text of a `LOG` message shows of a client's actions.
 //!
 //! Source: `exec_simple_query`, `exec_parse_message`, `exec_bind_message`, `exec_execute_message`
 //! and `check_log_duration` in `postgres.c`; `log_fastpath_function_call` in `fastpath.c`;
 //! `PerformAuthentication` in `postinit.c`.
 
+use howdah_log_input::LogSeverity;
 use howdah_traffic::Hashed;
 use memchr::memmem;
 
-use crate::{
-    language::Language,
-    record::{Record, Severity},
-};
+use crate::{language::Language, record::LogRecord};
 
-/// A message, sorted by what it is about.
+/// A classified message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Message<'a> {
-    /// An action that begins now.
-    Begin(Step<'a>),
-    /// An action that ends now, and how long it took. `None`: the text was logged before.
-    End { micros: u64, step: Option<Step<'a>> },
-    /// A session was authorised.
-    Authorized(Authorized<'a>),
-    /// A session for replication or backup: not a client in our sense.
+pub(crate) enum LogMessage<'a> {
+    /// An action that starts now.
+    Begin(ProtocolStep<'a>),
+    /// An action that ends now, and its duration. Without a step, its text was logged before.
+    End { micros: u64, step: Option<ProtocolStep<'a>> },
+    /// A session was authorized.
+    Authorized(AuthorizedNames<'a>),
+    /// A session for replication or backup, which is not a client.
     ReplicationAuthorized,
-    /// A connection was accepted; nobody knows yet whose.
+    /// A connection was accepted; its user is not known yet.
     Received,
     /// A session ended.
     Disconnection,
-    /// All sessions that were open are gone.
+    /// All open sessions are gone.
     Restart,
-    /// Anything else that an untranslated server says about connections or itself.
-    Known,
-    /// A server process ended without a word of its own: the one with this id.
-    Died(u32),
-    /// A plan that auto_explain logged: about a statement, but not one.
+    /// Any other English message about connections or the server itself.
+    Recognized,
+    /// The server process with this id exited without a message of its own.
+    ProcessExited(u32),
+    /// A plan logged by auto_explain: it mentions a statement, but is not one.
     Plan,
-    /// What pgaudit logged: about a statement, but not one.
+    /// A message of pgaudit: it mentions a statement, but is not one.
     Audit,
-    /// Looks like a statement or a duration in another language, if it is known in which.
-    Foreign(Option<Language>),
+    /// A statement or duration in another language, if the language is known.
+    OtherLanguage(Option<Language>),
     /// Anything else.
     Other,
 }
 
-/// A step of a query protocol. The texts after parse, bind and execute still hold name and SQL.
+/// A protocol step. The texts of parse, bind and execute still contain name and SQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step<'a> {
+pub(crate) enum ProtocolStep<'a> {
     Statement(Hashed<'a>),
     Parse(&'a [u8]),
     Bind(&'a [u8]),
@@ -54,75 +52,76 @@ pub(crate) enum Step<'a> {
     Call(&'a [u8]),
 }
 
-/// What the line `connection authorized` says.
+/// The names in a `connection authorized` message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Authorized<'a> {
+pub(crate) struct AuthorizedNames<'a> {
     pub(crate) user: &'a [u8],
     pub(crate) database: &'a [u8],
     pub(crate) application: &'a [u8],
 }
 
-/// What is read of a message when it is framed: on all processors, where records are taken on one.
+/// The fields that framing reads from a message. Framing runs on all processors, while records are
+/// processed on one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// Nothing, or nothing was looked for.
-    Unread,
+pub(crate) enum MessageFields {
+    /// Nothing was read.
+    NotRead,
     /// A duration without a text, in microseconds.
-    Bare(u64),
-    /// A statement that begins, by the hash of its text.
+    BareDuration(u64),
+    /// The hash of a statement that starts.
     Statement(u64),
 }
 
-impl Said {
-    /// Reads a message.
+impl MessageFields {
+    /// Reads the fields of a message.
     #[inline]
-    pub(crate) fn by(severity: Severity, text: &[u8]) -> Self {
-        if severity != Severity::Log {
-            return Self::Unread;
+    pub(crate) fn parse(severity: LogSeverity, text: &[u8]) -> Self {
+        if severity != LogSeverity::Log {
+            return Self::NotRead;
         }
-        let Some((word, rest)) = text.split_first_chunk() else { return Self::Unread };
+        let Some((word, rest)) = text.split_first_chunk() else { return Self::NotRead };
         match u64::from_le_bytes(*word) {
-            DURATION if rest.len() < BARE_BYTES_MAX && rest.starts_with(b": ") => {
-                match millis(&rest[2..]) {
-                    Some((micros, b"")) => Self::Bare(micros),
-                    _ => Self::Unread,
+            DURATION if rest.len() < DURATION_BYTES_MAX && rest.starts_with(b": ") => {
+                match parse_millis(&rest[2..]) {
+                    Some((micros, b"")) => Self::BareDuration(micros),
+                    _ => Self::NotRead,
                 }
             }
             STATEMENT if rest.starts_with(b"t: ") => {
                 Self::Statement(Hashed::new(&rest[3..]).hash())
             }
-            _ => Self::Unread,
+            _ => Self::NotRead,
         }
     }
 }
 
-/// More than the longest duration has behind its word.
-const BARE_BYTES_MAX: usize = 32;
+/// More bytes than the longest duration has after its keyword.
+const DURATION_BYTES_MAX: usize = 32;
 
-impl<'a> Message<'a> {
-    /// The message of a record of the log.
+impl<'a> LogMessage<'a> {
+    /// Classifies the message of a record.
     #[inline(always)]
-    pub(crate) fn of(record: &Record<'a>) -> Self {
-        match record.said() {
-            Said::Bare(micros) => Self::End { micros, step: None },
-            Said::Statement(hash) => {
+    pub(crate) fn from_record(record: &LogRecord<'a>) -> Self {
+        match record.message_fields() {
+            MessageFields::BareDuration(micros) => Self::End { micros, step: None },
+            MessageFields::Statement(hash) => {
                 let sql = record.message().get(b"statement: ".len()..).unwrap_or_default();
-                Self::Begin(Step::Statement(Hashed::with_hash(sql, hash)))
+                Self::Begin(ProtocolStep::Statement(Hashed::with_hash(sql, hash)))
             }
-            Said::Unread => Self::parse(record.message()),
+            MessageFields::NotRead => Self::parse(record.message()),
         }
     }
 
     #[inline]
     pub(crate) fn parse(text: &'a [u8]) -> Self {
-        // Nearly all are one of three.
+        // Nearly all messages start with one of three keywords.
         if let Some((word, rest)) = text.split_first_chunk() {
             match u64::from_le_bytes(*word) {
-                DURATION if rest.starts_with(b": ") => return duration(&rest[2..]),
+                DURATION if rest.starts_with(b": ") => return parse_duration(&rest[2..]),
                 STATEMENT if rest.starts_with(b"t: ") => {
-                    return Self::Begin(Step::Statement(Hashed::new(&rest[3..])));
+                    return Self::Begin(ProtocolStep::Statement(Hashed::new(&rest[3..])));
                 }
-                EXECUTE => return Self::Begin(execution(rest)),
+                EXECUTE => return Self::Begin(parse_execution(rest)),
                 _ => {}
             }
         }
@@ -134,21 +133,21 @@ impl<'a> Message<'a> {
         match text.first() {
             Some(b'd') => {
                 if let Some(rest) = text.strip_prefix(b"duration: ") {
-                    return duration(rest);
+                    return parse_duration(rest);
                 }
                 if text.starts_with(b"disconnection: session time: ") {
                     return Self::Disconnection;
                 }
             }
             Some(b's' | b'e' | b'f') => {
-                if let Some(step) =
-                    step(text).filter(|s| !matches!(s, Step::Parse(_) | Step::Bind(_)))
+                if let Some(step) = parse_step(text)
+                    .filter(|s| !matches!(s, ProtocolStep::Parse(_) | ProtocolStep::Bind(_)))
                 {
                     return Self::Begin(step);
                 }
             }
             Some(b'c' | b'r') => {
-                if let Some(known) = connection(text) {
+                if let Some(known) = parse_connection(text) {
                     return known;
                 }
             }
@@ -157,18 +156,18 @@ impl<'a> Message<'a> {
         if RESTARTS.iter().any(|start| text.starts_with(start)) {
             return Self::Restart;
         }
-        if let Some(pid) = died(text) {
-            return Self::Died(pid);
+        if let Some(pid) = parse_child_exit(text) {
+            return Self::ProcessExited(pid);
         }
         if text.starts_with(b"AUDIT: ") {
             return Self::Audit;
         }
-        if KNOWN.iter().any(|start| text.starts_with(start)) {
-            return Self::Known;
+        if ENGLISH_STARTS.iter().any(|start| text.starts_with(start)) {
+            return Self::Recognized;
         }
-        match Language::of(text) {
-            None if !is_foreign_duration(text) => Self::Other,
-            language => Self::Foreign(language),
+        match Language::detect(text) {
+            None if !is_translated_duration(text) => Self::Other,
+            language => Self::OtherLanguage(language),
         }
     }
 }
@@ -178,7 +177,7 @@ const DURATION: u64 = u64::from_le_bytes(*b"duration");
 const STATEMENT: u64 = u64::from_le_bytes(*b"statemen");
 const EXECUTE: u64 = u64::from_le_bytes(*b"execute ");
 
-/// Messages after which no session of before is left.
+/// Messages after which no earlier session is left.
 const RESTARTS: &[&[u8]] = &[
     b"starting PostgreSQL ",
     b"database system was ",
@@ -187,7 +186,7 @@ const RESTARTS: &[&[u8]] = &[
 ];
 
 /// Beginnings of frequent messages that prove the log to be in English.
-const KNOWN: &[&[u8]] = &[
+const ENGLISH_STARTS: &[&[u8]] = &[
     b"checkpoint ",
     b"database system ",
     b"listening on ",
@@ -204,31 +203,31 @@ const KNOWN: &[&[u8]] = &[
     b"background worker ",
 ];
 
-/// What follows `duration: `.
-fn duration(rest: &[u8]) -> Message<'_> {
-    let Some((micros, rest)) = millis(rest) else { return Message::Other };
+/// Parses the text after `duration: `.
+fn parse_duration(rest: &[u8]) -> LogMessage<'_> {
+    let Some((micros, rest)) = parse_millis(rest) else { return LogMessage::Other };
     if rest.is_empty() {
-        return Message::End { micros, step: None };
+        return LogMessage::End { micros, step: None };
     }
-    match rest.strip_prefix(b"  ").and_then(step) {
-        Some(step) => Message::End { micros, step: Some(step) },
-        None if rest.starts_with(b"  plan:") => Message::Plan,
-        None => Message::Known,
+    match rest.strip_prefix(b"  ").and_then(parse_step) {
+        Some(step) => LogMessage::End { micros, step: Some(step) },
+        None if rest.starts_with(b"  plan:") => LogMessage::Plan,
+        None => LogMessage::Recognized,
     }
 }
 
-/// Digits before the point of a duration, at most: a number of microseconds has three more.
+/// Maximum digits before the decimal point of a duration; in microseconds it has three more.
 const MILLIS_DIGITS_MAX: usize = 15;
 
 /// Reads `12.345 ms` as microseconds.
 #[inline]
-fn millis(text: &[u8]) -> Option<(u64, &[u8])> {
+fn parse_millis(text: &[u8]) -> Option<(u64, &[u8])> {
     let digit = |byte: &u8| Some(byte.wrapping_sub(b'0')).filter(|digit| *digit < 10);
     let (mut whole, mut len) = (0_u64, 0);
     while let Some(next) = text.get(len).and_then(digit) {
         whole = whole * 10 + u64::from(next);
         len += 1;
-        // Thirty thousand years.
+        // The limit is about thirty thousand years.
         if len > MILLIS_DIGITS_MAX {
             return None;
         }
@@ -240,59 +239,59 @@ fn millis(text: &[u8]) -> Option<(u64, &[u8])> {
     is_whole.then_some((whole * 1000 + fraction, after))
 }
 
-/// What follows `execute `.
+/// Parses the text after `execute `.
 #[inline]
-fn execution(rest: &[u8]) -> Step<'_> {
+fn parse_execution(rest: &[u8]) -> ProtocolStep<'_> {
     match rest.strip_prefix(b"fetch from ") {
-        Some(rest) => Step::Fetch(rest),
-        None => Step::Execute(rest),
+        Some(rest) => ProtocolStep::Fetch(rest),
+        None => ProtocolStep::Execute(rest),
     }
 }
 
-fn step(text: &[u8]) -> Option<Step<'_>> {
+fn parse_step(text: &[u8]) -> Option<ProtocolStep<'_>> {
     if let Some(sql) = text.strip_prefix(b"statement: ") {
-        return Some(Step::Statement(Hashed::new(sql)));
+        return Some(ProtocolStep::Statement(Hashed::new(sql)));
     }
     if let Some(rest) = text.strip_prefix(b"execute ") {
-        return Some(execution(rest));
+        return Some(parse_execution(rest));
     }
     if let Some(rest) = text.strip_prefix(b"parse ") {
-        return Some(Step::Parse(rest));
+        return Some(ProtocolStep::Parse(rest));
     }
     if let Some(rest) = text.strip_prefix(b"bind ") {
-        return Some(Step::Bind(rest));
+        return Some(ProtocolStep::Bind(rest));
     }
     let call = text.strip_prefix(b"fastpath function call: \"")?;
-    Some(Step::Call(&call[..memmem::rfind(call, b"\" (OID ")?]))
+    Some(ProtocolStep::Call(&call[..memmem::rfind(call, b"\" (OID ")?]))
 }
 
-fn connection(text: &[u8]) -> Option<Message<'_>> {
+fn parse_connection(text: &[u8]) -> Option<LogMessage<'_>> {
     if let Some(rest) = text.strip_prefix(b"connection authorized: user=") {
-        return Some(Message::Authorized(authorized(rest)));
+        return Some(LogMessage::Authorized(parse_authorized(rest)));
     }
     if text.starts_with(b"connection received: ") {
-        return Some(Message::Received);
+        return Some(LogMessage::Received);
     }
     if text.starts_with(b"replication connection authorized: ")
         || text.starts_with(b"received replication command: ")
     {
-        return Some(Message::ReplicationAuthorized);
+        return Some(LogMessage::ReplicationAuthorized);
     }
     let known =
         text.starts_with(b"connection authenticated: ") || text.starts_with(b"connection ready: ");
-    known.then_some(Message::Known)
+    known.then_some(LogMessage::Recognized)
 }
 
-/// Reads what follows `connection authorized: user=`. Nothing in it is quoted: the application name
-/// goes to the end, or to the remark about encryption.
-fn authorized(rest: &[u8]) -> Authorized<'_> {
+/// Parses the text after `connection authorized: user=`. Nothing in it is quoted: the application
+/// name extends to the end, or to the note about encryption.
+fn parse_authorized(rest: &[u8]) -> AuthorizedNames<'_> {
     let rest = without_encryption(rest);
-    let (rest, application) = split(rest, b" application_name=");
-    let (user, database) = split(rest, b" database=");
-    Authorized { user, database, application }
+    let (rest, application) = split_at_text(rest, b" application_name=");
+    let (user, database) = split_at_text(rest, b" database=");
+    AuthorizedNames { user, database, application }
 }
 
-/// Cuts ` SSL enabled (…)` and ` GSS (…)` off the end.
+/// Removes ` SSL enabled (…)` and ` GSS (…)` from the end.
 fn without_encryption(mut text: &[u8]) -> &[u8] {
     for start in [&b" GSS ("[..], b" SSL enabled ("] {
         if text.ends_with(b")")
@@ -304,25 +303,26 @@ fn without_encryption(mut text: &[u8]) -> &[u8] {
     text
 }
 
-fn split<'a>(text: &'a [u8], at: &[u8]) -> (&'a [u8], &'a [u8]) {
+fn split_at_text<'a>(text: &'a [u8], at: &[u8]) -> (&'a [u8], &'a [u8]) {
     match memmem::find(text, at) {
         Some(found) => (&text[..found], &text[found + at.len()..]),
         None => (text, b""),
     }
 }
 
-/// Reads `server process (PID 4711) was terminated by signal 9: Killed`, or `exited with exit code 1`.
+/// Parses `server process (PID 4711) was terminated by signal 9: Killed`, or `exited with exit code
+/// 1`.
 ///
 /// Source: `LogChildExit` in `postmaster.c`.
-fn died(text: &[u8]) -> Option<u32> {
+fn parse_child_exit(text: &[u8]) -> Option<u32> {
     let rest = text.strip_prefix(b"server process (PID ")?;
     let digits = &rest[..memchr::memchr(b')', rest)?];
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Whether a message reads like `Dauer: 0.562 ms`, whatever the language: a word, a colon, a number
-/// with three decimals.
-fn is_foreign_duration(text: &[u8]) -> bool {
+/// Whether a message looks like `Dauer: 0.562 ms` in any language: a word, a colon, a number with
+/// three decimals.
+fn is_translated_duration(text: &[u8]) -> bool {
     let head = &text[..text.len().min(64)];
     let Some(colon) = memmem::find(head, b": ") else { return false };
     let number = &head[colon + 2..];
@@ -335,7 +335,7 @@ fn is_foreign_duration(text: &[u8]) -> bool {
         && !head[..colon].trim_ascii_end().contains(&b' ')
 }
 
-/// The message of an error without ` at character 8`, which only a stderr log appends.
+/// Removes ` at character 8` from an error message; only stderr logs append it.
 pub(crate) fn without_position(message: &[u8]) -> &[u8] {
     let digits = message.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     match message[..message.len() - digits].strip_suffix(b" at character ") {
@@ -350,40 +350,48 @@ mod tests {
 
     #[test]
     fn durations_with_and_without_a_step() {
-        let bare = Message::End { micros: 1065, step: None };
-        assert_eq!(Message::parse(b"duration: 1.065 ms"), bare);
-        let full = Message::End { micros: 70, step: Some(Step::Parse(b"S_1: select 1")) };
-        assert_eq!(Message::parse(b"duration: 0.070 ms  parse S_1: select 1"), full);
-        let empty = Message::End { micros: 6, step: Some(Step::Statement(Hashed::new(b""))) };
-        assert_eq!(Message::parse(b"duration: 0.006 ms  statement: "), empty);
-        let call = Message::End { micros: 75, step: Some(Step::Call(b"random")) };
+        let bare = LogMessage::End { micros: 1065, step: None };
+        assert_eq!(LogMessage::parse(b"duration: 1.065 ms"), bare);
+        let full =
+            LogMessage::End { micros: 70, step: Some(ProtocolStep::Parse(b"S_1: select 1")) };
+        assert_eq!(LogMessage::parse(b"duration: 0.070 ms  parse S_1: select 1"), full);
+        let empty =
+            LogMessage::End { micros: 6, step: Some(ProtocolStep::Statement(Hashed::new(b""))) };
+        assert_eq!(LogMessage::parse(b"duration: 0.006 ms  statement: "), empty);
+        let call = LogMessage::End { micros: 75, step: Some(ProtocolStep::Call(b"random")) };
         assert_eq!(
-            Message::parse(b"duration: 0.075 ms  fastpath function call: \"random\" (OID 1598)"),
+            LogMessage::parse(b"duration: 0.075 ms  fastpath function call: \"random\" (OID 1598)"),
             call
         );
     }
 
     #[test]
-    fn what_is_said_when_framed_is_what_is_parsed() {
-        for (text, said) in [
-            ("duration: 1.065 ms", Said::Bare(1065)),
-            ("duration: 12345678.000 ms", Said::Bare(12_345_678_000)),
-            ("statement: select 1", Said::Statement(Hashed::new(b"select 1").hash())),
-            ("statement: ", Said::Statement(Hashed::new(b"").hash())),
-            ("duration: 1.065 ms  bind S_1: select 1", Said::Unread),
-            ("duration: 1.0 ms", Said::Unread),
-            ("duration: 1234567890123456.000 ms", Said::Unread),
-            ("statement", Said::Unread),
-            ("execute S_1: select 1", Said::Unread),
+    fn framed_fields_equal_parsed_message() {
+        for (text, fields) in [
+            ("duration: 1.065 ms", MessageFields::BareDuration(1065)),
+            ("duration: 12345678.000 ms", MessageFields::BareDuration(12_345_678_000)),
+            ("statement: select 1", MessageFields::Statement(Hashed::new(b"select 1").hash())),
+            ("statement: ", MessageFields::Statement(Hashed::new(b"").hash())),
+            ("duration: 1.065 ms  bind S_1: select 1", MessageFields::NotRead),
+            ("duration: 1.0 ms", MessageFields::NotRead),
+            ("duration: 1234567890123456.000 ms", MessageFields::NotRead),
+            ("statement", MessageFields::NotRead),
+            ("execute S_1: select 1", MessageFields::NotRead),
         ] {
-            assert_eq!(Said::by(Severity::Log, text.as_bytes()), said, "{text}");
-            let parsed = Message::parse(text.as_bytes());
-            let is_same = match (said, parsed) {
-                (Said::Bare(one), Message::End { micros, step: None }) => one == micros,
-                (Said::Statement(hash), Message::Begin(Step::Statement(sql))) => hash == sql.hash(),
-                (Said::Unread, other) => !matches!(
+            assert_eq!(MessageFields::parse(LogSeverity::Log, text.as_bytes()), fields, "{text}");
+            let parsed = LogMessage::parse(text.as_bytes());
+            let is_same = match (fields, parsed) {
+                (MessageFields::BareDuration(one), LogMessage::End { micros, step: None }) => {
+                    one == micros
+                }
+                (
+                    MessageFields::Statement(hash),
+                    LogMessage::Begin(ProtocolStep::Statement(sql)),
+                ) => hash == sql.hash(),
+                (MessageFields::NotRead, other) => !matches!(
                     other,
-                    Message::End { step: None, .. } | Message::Begin(Step::Statement(_))
+                    LogMessage::End { step: None, .. }
+                        | LogMessage::Begin(ProtocolStep::Statement(_))
                 ),
                 _ => false,
             };
@@ -392,41 +400,47 @@ mod tests {
     }
 
     #[test]
-    fn look_alikes_are_nothing() {
+    fn similar_messages_are_not_steps() {
         assert_eq!(
-            Message::parse(b"duration: 0.070 ms  plan:\nQuery Text: select 1"),
-            Message::Plan
+            LogMessage::parse(b"duration: 0.070 ms  plan:\nQuery Text: select 1"),
+            LogMessage::Plan
         );
         assert_eq!(
-            Message::parse(b"AUDIT: SESSION,1,1,READ,SELECT,,,select 1,<none>"),
-            Message::Audit
+            LogMessage::parse(b"AUDIT: SESSION,1,1,READ,SELECT,,,select 1,<none>"),
+            LogMessage::Audit
         );
-        assert_eq!(Message::parse(b"duration: x ms"), Message::Other);
-        assert_eq!(Message::parse(b"duration: 99999999999999999999999.000 ms"), Message::Other);
-        assert_eq!(Message::parse(b"parse S_1: select 1"), Message::Other);
+        assert_eq!(LogMessage::parse(b"duration: x ms"), LogMessage::Other);
         assert_eq!(
-            Message::parse(b"received replication command: SHOW x"),
-            Message::ReplicationAuthorized
+            LogMessage::parse(b"duration: 99999999999999999999999.000 ms"),
+            LogMessage::Other
         );
-    }
-
-    #[test]
-    fn steps_that_begin() {
+        assert_eq!(LogMessage::parse(b"parse S_1: select 1"), LogMessage::Other);
         assert_eq!(
-            Message::parse(b"statement: a"),
-            Message::Begin(Step::Statement(Hashed::new(b"a")))
-        );
-        assert_eq!(Message::parse(b"execute S/C: a"), Message::Begin(Step::Execute(b"S/C: a")));
-        assert_eq!(
-            Message::parse(b"execute fetch from S/C: a"),
-            Message::Begin(Step::Fetch(b"S/C: a"))
+            LogMessage::parse(b"received replication command: SHOW x"),
+            LogMessage::ReplicationAuthorized
         );
     }
 
     #[test]
-    fn authorized_takes_names_as_they_are() {
-        let read = |text: &'static [u8]| match Message::parse(text) {
-            Message::Authorized(who) => (who.user, who.database, who.application),
+    fn statement_and_execute_start_steps() {
+        assert_eq!(
+            LogMessage::parse(b"statement: a"),
+            LogMessage::Begin(ProtocolStep::Statement(Hashed::new(b"a")))
+        );
+        assert_eq!(
+            LogMessage::parse(b"execute S/C: a"),
+            LogMessage::Begin(ProtocolStep::Execute(b"S/C: a"))
+        );
+        assert_eq!(
+            LogMessage::parse(b"execute fetch from S/C: a"),
+            LogMessage::Begin(ProtocolStep::Fetch(b"S/C: a"))
+        );
+    }
+
+    #[test]
+    fn authorized_names_are_unquoted() {
+        let read = |text: &'static [u8]| match LogMessage::parse(text) {
+            LogMessage::Authorized(names) => (names.user, names.database, names.application),
             other => panic!("{other:?}"),
         };
         let plain = read(b"connection authorized: user=a database=b");
@@ -449,20 +463,24 @@ mod tests {
             ("trvání: 0,562 ms", None),
             ("Anweisung: select 1", Some(Language::German)),
         ] {
-            assert_eq!(Message::parse(text.as_bytes()), Message::Foreign(language), "{text}");
+            assert_eq!(
+                LogMessage::parse(text.as_bytes()),
+                LogMessage::OtherLanguage(language),
+                "{text}"
+            );
         }
-        assert_eq!(Message::parse(b"some value: 1 of 2"), Message::Other);
+        assert_eq!(LogMessage::parse(b"some value: 1 of 2"), LogMessage::Other);
     }
 
     #[test]
-    fn a_process_that_died_is_named() {
+    fn child_exit_has_its_process_id() {
         let text = b"server process (PID 4711) was terminated by signal 9: Killed";
-        assert_eq!(Message::parse(text), Message::Died(4711));
-        assert_eq!(Message::parse(b"server process (PID x) was"), Message::Other);
+        assert_eq!(LogMessage::parse(text), LogMessage::ProcessExited(4711));
+        assert_eq!(LogMessage::parse(b"server process (PID x) was"), LogMessage::Other);
     }
 
     #[test]
-    fn the_position_is_no_part_of_the_message() {
+    fn position_is_removed_from_error_message() {
         assert_eq!(without_position(b"syntax error at character 12"), b"syntax error");
         assert_eq!(without_position(b"error at character "), b"error at character ");
         assert_eq!(without_position(b""), b"");

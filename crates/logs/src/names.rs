@@ -1,63 +1,65 @@
-//! Statement and portal names out of `execute NAME/PORTAL: SQL`.
+//! Splits `execute NAME/PORTAL: SQL` into names and statement.
 //!
-//! Names are not quoted and may hold anything, `: ` included. The session's own earlier records decide
-//! where they can; then the first split whose rest begins like SQL; then the first split.
+//! Names are not quoted and may contain anything, even `: `. The session's own earlier records
+//! decide where possible; otherwise the first split whose rest begins like SQL, otherwise the first
+//! split.
 
 use howdah_traffic::Hashed;
 
-/// The statements that one session is known to have prepared.
+/// The prepared statements of one session.
 ///
-/// Holds the most recent ones only: a driver that prepares without end must not fill memory. Of their
-/// texts it holds the hashes.
+/// Remembers only the most recent ones, because a driver that prepares without end must not fill
+/// memory. Of their texts it stores hashes.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
-    statements: Vec<Statement>,
-    /// Where the next one goes when all places are taken.
+pub(crate) struct PreparedNames {
+    statements: Vec<PreparedStatement>,
+    /// Where to insert the next one when all slots are taken.
     next: usize,
-    /// Where the one inserted last is.
+    /// Index of the one inserted last.
     last: usize,
     is_new: bool,
-    /// A name with `: ` in it was met, so that the first one in a text need not end the name.
+    /// A name containing `: ` was seen, so the first one in a text need not end the name.
     has_colons: bool,
 }
 
 /// A prepared statement.
 #[derive(Debug)]
-struct Statement {
-    /// The first bytes of its name, and how many there are.
-    front: (u64, usize),
+struct PreparedStatement {
+    /// The first bytes of the name, and its length.
+    prefix: (u64, usize),
     name: Vec<u8>,
-    /// Of its text.
+    /// Hash of the statement's text.
     hash: u64,
 }
 
-impl Statement {
+impl PreparedStatement {
     #[inline]
-    fn is(&self, front: (u64, usize), name: &[u8]) -> bool {
-        self.front == front && (name.len() <= FRONT_BYTES || self.name == name)
+    fn is(&self, name_key: (u64, usize), name: &[u8]) -> bool {
+        self.prefix == name_key && (name.len() <= PREFIX_BYTES || self.name == name)
     }
 }
 
-/// What [`Statement::front`] holds of a name.
+/// The value of [`PreparedStatement::prefix`] for a name.
 #[inline]
-fn front(name: &[u8]) -> (u64, usize) {
-    let word = match name.first_chunk::<FRONT_BYTES>() {
+fn name_prefix(name: &[u8]) -> (u64, usize) {
+    let keyword = match name.first_chunk::<PREFIX_BYTES>() {
         Some(chunk) => u64::from_le_bytes(*chunk),
-        None => name.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        None => name.iter().rev().fold(0, |keyword, byte| keyword << 8 | u64::from(*byte)),
     };
-    (word, name.len())
+    (keyword, name.len())
 }
 
-const FRONT_BYTES: usize = 8;
+const PREFIX_BYTES: usize = 8;
 
-impl Known {
+impl PreparedNames {
     /// Remembers that `name` stands for `sql` from now on.
     pub(crate) fn insert(&mut self, name: &[u8], sql: Hashed<'_>) {
-        let front = front(name);
-        let is_last = self.statements.get(self.last).is_some_and(|known| known.is(front, name));
-        let at = match is_last {
-            true => Some(self.last),
-            false => self.statements.iter().position(|known| known.is(front, name)),
+        let name_key = name_prefix(name);
+        let is_last = self.statements.get(self.last).is_some_and(|known| known.is(name_key, name));
+        let at = if is_last {
+            Some(self.last)
+        } else {
+            self.statements.iter().position(|known| known.is(name_key, name))
         };
         self.is_new = at.is_none();
         if let Some(at) = at {
@@ -65,8 +67,8 @@ impl Known {
             self.last = at;
             return;
         }
-        self.has_colons |= colons(name).next().is_some();
-        let entry = Statement { front, name: name.to_vec(), hash: sql.hash() };
+        self.has_colons |= colon_positions(name).next().is_some();
+        let entry = PreparedStatement { prefix: name_key, name: name.to_vec(), hash: sql.hash() };
         if self.statements.len() < STATEMENTS_MAX {
             self.last = self.statements.len();
             self.statements.push(entry);
@@ -77,116 +79,117 @@ impl Known {
         }
     }
 
-    /// Whether a name with `: ` in it was met: then texts have to be read with care.
+    /// Whether a name containing `: ` was seen, so that texts need careful splitting.
     #[inline]
     pub(crate) fn has_colons(&self) -> bool {
         self.has_colons
     }
 
-    /// Whether the name inserted last had not been known.
+    /// Whether the name inserted last was new.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Whether a name is known, and if so, whether for this text.
-    fn stands_for(&self, name: &[u8], sql: &[u8]) -> Option<bool> {
-        let front = front(name);
-        let known = self.statements.iter().find(|known| known.is(front, name))?;
+    /// Whether `name` stands for this text; `None` if the name is not known.
+    fn has_text(&self, name: &[u8], sql: &[u8]) -> Option<bool> {
+        let name_key = name_prefix(name);
+        let known = self.statements.iter().find(|known| known.is(name_key, name))?;
         Some(known.hash == Hashed::new(sql).hash())
     }
 }
 
-/// Most statements remembered for one session.
+/// Maximum number of statements remembered for one session.
 const STATEMENTS_MAX: usize = 64;
 
-/// A step's text, taken apart. The unnamed statement and the unnamed portal are empty.
+/// The parts of a step's text. The names of the unnamed statement and portal are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Named<'a> {
+pub(crate) struct StepText<'a> {
     pub(crate) statement: &'a [u8],
     pub(crate) portal: &'a [u8],
     pub(crate) sql: &'a [u8],
 }
 
-/// Takes apart what follows `parse `: there is no portal.
-pub(crate) fn parsed<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
+/// Splits the text after `parse `, which has no portal.
+pub(crate) fn split_parse<'a>(text: &'a [u8], known: &PreparedNames) -> Option<StepText<'a>> {
     let (name, sql) =
-        split(text, known, |name, sql| known.stands_for(unnamed(name), sql) == Some(true))?;
-    Some(Named { statement: unnamed(name), portal: b"", sql })
+        split(text, known, |name, sql| known.has_text(normalize_name(name), sql) == Some(true))?;
+    Some(StepText { statement: normalize_name(name), portal: b"", sql })
 }
 
-/// Takes apart what follows `bind `, `execute ` or `execute fetch from `.
-pub(crate) fn bound<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
+/// Splits the text after `bind `, `execute ` or `execute fetch from `.
+pub(crate) fn split_bind<'a>(text: &'a [u8], known: &PreparedNames) -> Option<StepText<'a>> {
     let (name, sql) = split(text, known, |name, sql| {
-        let (statement, _) = portal(name, sql, known);
-        known.stands_for(unnamed(statement), sql) == Some(true)
+        let (statement, _) = split_portal(name, sql, known);
+        known.has_text(normalize_name(statement), sql) == Some(true)
     })?;
-    let (statement, portal) = portal(name, sql, known);
-    Some(Named { statement: unnamed(statement), portal, sql })
+    let (statement, portal) = split_portal(name, sql, known);
+    Some(StepText { statement: normalize_name(statement), portal, sql })
 }
 
-/// The name of a statement, empty for what stands for none.
+/// Replaces the placeholder of the unnamed statement by an empty name.
 #[inline]
-pub(crate) fn unnamed(name: &[u8]) -> &[u8] {
+pub(crate) fn normalize_name(name: &[u8]) -> &[u8] {
     if name == b"<unnamed>" { b"" } else { name }
 }
 
 /// Splits at the right `: `.
 fn split<'a>(
     text: &'a [u8],
-    known: &Known,
+    known: &PreparedNames,
     is_known: impl Fn(&[u8], &[u8]) -> bool,
 ) -> Option<(&'a [u8], &'a [u8])> {
     let at = |colon: usize| (&text[..colon], &text[colon + 2..]);
     if !known.has_colons
-        && let Some(plain) = plain_name(text)
+        && let Some(plain) = unambiguous_name_len(text)
     {
         return Some(at(plain));
     }
-    // A name is at most as long as a client cares to make it; the search is bounded all the same.
+    // A client may choose names of any length, but the search must be bounded.
     let window = &text[..text.len().min(NAME_BYTES_MAX)];
-    let first = colons(window).next().map(at)?;
-    let all = || colons(window).map(at);
+    let first = colon_positions(window).next().map(at)?;
+    let all = || colon_positions(window).map(at);
     all()
         .find(|(name, sql)| is_known(name, sql))
-        .or_else(|| all().find(|(_, sql)| begins_like_sql(sql)))
+        .or_else(|| all().find(|(_, sql)| starts_like_sql(sql)))
         .or(Some(first))
 }
 
-/// Length of the name in front of a text that can be read in one way only: its letters are plain, and
-/// behind it stands what begins like SQL.
+/// Length of the name at the front of a text that can be read in one way only: the name has
+/// ordinary characters, and what follows begins like SQL.
 #[inline]
-fn plain_name(text: &[u8]) -> Option<usize> {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-<>/".contains(byte);
+fn unambiguous_name_len(text: &[u8]) -> Option<usize> {
+    let is_ordinary = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-<>/".contains(byte);
     let window = &text[..text.len().min(NAME_BYTES_MAX)];
-    let len = window.iter().position(|byte| !is_plain(byte))?;
+    let len = window.iter().position(|byte| !is_ordinary(byte))?;
     let sql = text[len..].strip_prefix(b": ")?;
-    begins_like_sql(sql).then_some(len)
+    starts_like_sql(sql).then_some(len)
 }
 
-/// Length of the name in front of a text that can be read in one way only, if there is no portal.
-pub(crate) fn simple_name(text: &[u8]) -> Option<usize> {
-    plain_name(text).filter(|len| !text[..*len].contains(&b'/'))
+/// Length of the statement's name at the front of an unambiguous text, if there is no portal.
+pub(crate) fn unambiguous_statement_len(text: &[u8]) -> Option<usize> {
+    unambiguous_name_len(text).filter(|len| !text[..*len].contains(&b'/'))
 }
 
-/// Where `: ` stands in a text. Names are short, so that a searcher for it is dearer than the search.
-fn colons(text: &[u8]) -> impl Iterator<Item = usize> + '_ {
+/// Offsets of `: ` in a text. Names are so short that building a substring searcher would cost
+/// more.
+fn colon_positions(text: &[u8]) -> impl Iterator<Item = usize> + '_ {
     memchr::memchr_iter(b':', text).filter(|at| text.get(at + 1) == Some(&b' '))
 }
 
-/// Farthest that the end of a name is looked for.
+/// Bytes in which the end of a name is searched.
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Splits `NAME/PORTAL`, where both may hold slashes: a statement known by this text goes first, then one
-/// that is known, then the first slash.
-fn portal<'a>(name: &'a [u8], sql: &[u8], known: &Known) -> (&'a [u8], &'a [u8]) {
-    // Names are short, so that a search costs more to begin than to do.
+/// Splits `NAME/PORTAL`, where both may contain slashes: prefers a statement known by this text,
+/// then a known statement, then the first slash.
+fn split_portal<'a>(name: &'a [u8], sql: &[u8], known: &PreparedNames) -> (&'a [u8], &'a [u8]) {
+    // Names are so short that the setup of a byte search would cost more than the search.
     let is_slash = |(_, byte): &(usize, &u8)| **byte == b'/';
     let mut slashes =
         name.iter().enumerate().filter(is_slash).map(|(at, _)| (&name[..at], &name[at + 1..]));
     let Some(first) = slashes.next() else { return (name, b"") };
     let mut second = None;
     for split in [(name, &b""[..]), first].into_iter().chain(slashes) {
-        match known.stands_for(unnamed(split.0), sql) {
+        match known.has_text(normalize_name(split.0), sql) {
             Some(true) => return split,
             Some(false) => second = second.or(Some(split)),
             None => {}
@@ -195,40 +198,40 @@ fn portal<'a>(name: &'a [u8], sql: &[u8], known: &Known) -> (&'a [u8], &'a [u8])
     second.unwrap_or(first)
 }
 
-/// Whether a text begins with a word that begins a statement, or a comment, or holds nothing.
-fn begins_like_sql(text: &[u8]) -> bool {
+/// Whether a text is empty, or begins with a comment or the first keyword of a statement.
+fn starts_like_sql(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
     let len = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
     if len == 0 {
         return text.is_empty() || b"(;-/".contains(&text[0]);
     }
-    let word = &text[..len];
-    match packed(word) {
-        Some(word) => PACKED.contains(&word),
-        None => VERBS.iter().any(|verb| verb.as_bytes().eq_ignore_ascii_case(word)),
+    let keyword = &text[..len];
+    match keyword_number(keyword) {
+        Some(keyword) => COMMAND_NUMBERS.contains(&keyword),
+        None => COMMANDS.iter().any(|verb| verb.as_bytes().eq_ignore_ascii_case(keyword)),
     }
 }
 
-/// A word of up to eight letters as a number, whatever their case.
+/// A keyword of up to eight letters as a number, ignoring case.
 #[inline]
-const fn packed(word: &[u8]) -> Option<u64> {
-    if word.len() > 8 {
+const fn keyword_number(keyword: &[u8]) -> Option<u64> {
+    if keyword.len() > 8 {
         return None;
     }
     let (mut number, mut at) = (0, 0);
-    while at < word.len() {
-        number = number << 8 | (word[at] | 0x20) as u64;
+    while at < keyword.len() {
+        number = number << 8 | (keyword[at] | 0x20) as u64;
         at += 1;
     }
     Some(number)
 }
 
-/// The verbs as numbers; 0, which is no word, in place of the longer ones.
-const PACKED: [u64; VERBS.len()] = {
-    let mut numbers = [0; VERBS.len()];
+/// The keywords as numbers, with 0 for the longer ones.
+const COMMAND_NUMBERS: [u64; COMMANDS.len()] = {
+    let mut numbers = [0; COMMANDS.len()];
     let mut at = 0;
-    while at < VERBS.len() {
-        if let Some(number) = packed(VERBS[at].as_bytes()) {
+    while at < COMMANDS.len() {
+        if let Some(number) = keyword_number(COMMANDS[at].as_bytes()) {
             numbers[at] = number;
         }
         at += 1;
@@ -236,8 +239,8 @@ const PACKED: [u64; VERBS.len()] = {
     numbers
 };
 
-/// Words that begin a statement, most frequent first. Source: manual, SQL Commands.
-const VERBS: &[&str] = &[
+/// First keywords of statements, most frequent first. Source: manual, SQL Commands.
+const COMMANDS: &[&str] = &[
     "SELECT",
     "INSERT",
     "UPDATE",
@@ -296,8 +299,8 @@ const VERBS: &[&str] = &[
 mod tests {
     use super::*;
 
-    fn read(text: &str, known: &Known) -> (String, String, String) {
-        let named = bound(text.as_bytes(), known).expect("a colon");
+    fn read(text: &str, known: &PreparedNames) -> (String, String, String) {
+        let named = split_bind(text.as_bytes(), known).expect("a colon");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (text(named.statement), text(named.portal), text(named.sql))
     }
@@ -307,18 +310,18 @@ mod tests {
     }
 
     #[test]
-    fn plain_names() {
-        let known = Known::default();
+    fn ordinary_names_are_split() {
+        let known = PreparedNames::default();
         assert_eq!(read("<unnamed>: select 1", &known), triple("", "", "select 1"));
         assert_eq!(read("S_2/C_3: select 1", &known), triple("S_2", "C_3", "select 1"));
         assert_eq!(read("<unnamed>/C_3: x: y", &known), triple("", "C_3", "x: y"));
         assert_eq!(read("S_1: ", &known), triple("S_1", "", ""));
-        assert_eq!(bound(b"no colon", &known), None);
+        assert_eq!(split_bind(b"no colon", &known), None);
     }
 
     #[test]
-    fn a_colon_in_a_name_is_told_by_the_sql_after_it() {
-        let known = Known::default();
+    fn colon_in_name_is_found_by_following_sql() {
+        let known = PreparedNames::default();
         let odd = read("einf\"ug: x: select $1::text", &known);
         assert_eq!(odd, triple("einf\"ug: x", "", "select $1::text"));
         let sql = read("S: select ': select'", &known);
@@ -326,8 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn the_sessions_own_names_win() {
-        let mut known = Known::default();
+    fn known_names_take_precedence() {
+        let mut known = PreparedNames::default();
         known.insert(b"a: select 1", Hashed::new(b"begin"));
         assert_eq!(read("a: select 1: begin", &known), triple("a: select 1", "", "begin"));
         known.insert(b"a/b", Hashed::new(b"select 2"));
@@ -339,12 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_names_is_bounded() {
-        let mut known = Known::default();
+    fn number_of_remembered_names_is_bounded() {
+        let mut known = PreparedNames::default();
         for number in 0..1000 {
             known.insert(format!("S_{number}").as_bytes(), Hashed::new(b"select 1"));
         }
         assert_eq!(known.statements.len(), STATEMENTS_MAX);
-        assert_eq!(known.stands_for(b"S_999", b"select 1"), Some(true));
+        assert_eq!(known.has_text(b"S_999", b"select 1"), Some(true));
     }
 }

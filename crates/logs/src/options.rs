@@ -1,26 +1,27 @@
-//! What a person may say about a log before it is read.
+//! Options of an import.
 
 use serde::Serialize;
 
-use crate::{clock::Clock, prefix::Prefix};
+use crate::{clock::LogClock, prefix::CompiledPrefix};
 
-/// How to read a log. [`Options::default`] guesses everything that can be guessed.
+/// How to read a log. [`ImportOptions::default`] detects everything that can be detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The log's format, or `None` to tell it from the data.
-    pub format: Option<Format>,
+pub struct ImportOptions {
+    /// The log's format, or `None` to detect it from the data.
+    pub format: Option<ServerLogFormat>,
     /// `log_line_prefix` of a stderr log, in PostgreSQL's own syntax, or `None` to guess it.
     pub prefix: Option<String>,
     /// `log_timezone`: an IANA name such as `Europe/Vienna`, an offset such as `+05:30`, or an
-    /// abbreviation such as `CEST`. Resolves abbreviations that stand for several zones.
+    /// abbreviation such as `CEST`. Resolves abbreviations that several zones share.
     pub timezone: Option<String>,
-    /// When an event is handed out.
+    /// When an event is emitted.
     pub emit: Emit,
-    /// Longest record that is kept, in bytes. A longer one is rejected, and counted. 512 MiB at most.
+    /// Longest record that is read, in bytes, at most 512 MiB. Longer ones are rejected and
+    /// counted.
     pub max_record_bytes: usize,
 }
 
-impl Default for Options {
+impl Default for ImportOptions {
     fn default() -> Self {
         Self {
             format: None,
@@ -32,26 +33,26 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    /// Whether the options can be acted on. A prefix may lack the time: in a log that comes through
-    /// syslog or the journal, they have it.
+impl ImportOptions {
+    /// Checks that the options are usable. The prefix may lack the time, because logs that come
+    /// through syslog or the journal have it outside the prefix.
     ///
     /// # Errors
     ///
-    /// The prefix is not one, or the time zone is not known.
+    /// The prefix is not valid, or the time zone is not known.
     pub fn check(&self) -> Result<(), OptionsError> {
-        Clock::new(self.timezone.as_deref())?;
-        match self.prefix.as_deref().map(Prefix::compile) {
+        LogClock::new(self.timezone.as_deref())?;
+        match self.prefix.as_deref().map(CompiledPrefix::compile) {
             Some(Err(error @ OptionsError::PrefixCutShort { .. })) => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-/// The three shapes PostgreSQL writes its log in (`log_destination`).
+/// The three formats in which PostgreSQL writes its log (`log_destination`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
+pub enum ServerLogFormat {
     /// Text lines that begin with `log_line_prefix`.
     Stderr,
     /// `csvlog`: 22 to 26 columns.
@@ -60,8 +61,8 @@ pub enum Format {
     Json,
 }
 
-impl Format {
-    /// The word for it in `log_destination`.
+impl ServerLogFormat {
+    /// The name of the format in `log_destination`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stderr => "stderr",
@@ -71,28 +72,29 @@ impl Format {
     }
 }
 
-/// When an event is handed out.
+/// When an event is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
     /// As soon as the action is known, for replay while the log is still being written. Its outcome
-    /// is empty unless the log tells of the action only at its end, as the duration form does.
+    /// is empty unless the log shows the action only at its end, as the duration form does.
     Start,
-    /// When the outcome is known: a duration or an error was seen, or the session's next action, or
-    /// the end of the input.
+    /// When the outcome is known: after a duration, an error, the session's next action, or the end
+    /// of the input.
     End,
 }
 
-/// An option that cannot be acted on. The caller's mistake.
+/// An unusable option. The caller's mistake.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// Without a time there is nothing to replay by. Only syslog and the journal have one beside it.
+    /// Without a time there is no replay schedule. Only syslog and the journal have a time outside
+    /// the prefix.
     #[error("log_line_prefix {prefix:?} has no time: it needs %m, %t or %n")]
     PrefixWithoutTime {
         /// The prefix as given.
         prefix: String,
     },
-    /// An escape at the very end, as in `%m %`.
+    /// The prefix ends inside an escape, as in `%m %`.
     #[error("log_line_prefix {prefix:?} ends inside an escape")]
     PrefixCutShort {
         /// The prefix as given.

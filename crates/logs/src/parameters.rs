@@ -1,56 +1,56 @@
-//! The values of bound parameters, as `DETAIL` and `CONTEXT` show them.
+//! Parses the values of bound parameters in `DETAIL` and `CONTEXT`.
 //!
-//! `$1 = '…', $2 = NULL`: every value that is not null stands in quotes, a quote in it is doubled and
-//! nothing else is escaped, so a value may hold newlines and even `, $3 = ''x''`.
+//! `$1 = '…', $2 = NULL`: every value that is not null is quoted, a quote in it is doubled and
+//! nothing else is escaped, so a value may contain newlines and even `, $3 = ''x''`.
 //!
-//! With `log_parameter_max_length` the server cuts a value and puts `...` before the closing quote. Such
-//! a value cannot be told from one that ends so by itself, but the limit is the same for all: a
+//! With `log_parameter_max_length` the server cuts a value and puts `...` before the closing quote.
+//! Such a value looks like one that really ends so, but the limit is the same for all values: a
 //! longer value that was not cut proves that there is no such limit.
 //!
 //! Source: `BuildParamLogString` in `params.c`; `appendStringInfoStringQuoted` in `stringinfo.c`.
 
-use howdah_traffic::{Parameters, Slot};
+use howdah_traffic::{ParameterSpan, ParametersRef};
 
-use crate::pieces::{find_soon, first_of};
+use crate::spans::{find_near, position_in_word};
 
-/// What one log has shown about the limit of its values.
+/// What a log has shown so far of the length limit of its values.
 #[derive(Debug, Default)]
-pub(crate) struct Limit {
-    /// Longest value that was surely not cut.
-    longest_whole: usize,
+pub(crate) struct ValueLimit {
+    /// Longest value that was certainly not cut.
+    longest_uncut: usize,
     /// Longest value that seems to have been cut, without its dots.
     longest_cut: Option<usize>,
-    /// One of them has become longer since somebody asked.
+    /// The estimate may have changed since the last query.
     has_changed: bool,
 }
 
-impl Limit {
-    /// The limit in bytes, as far as it can be told.
+impl ValueLimit {
+    /// The limit in bytes, as far as it is known.
     pub(crate) fn bytes(&self) -> Option<usize> {
-        self.longest_cut.filter(|cut| self.longest_whole <= cut + LONGEST_CHARACTER)
+        self.longest_cut.filter(|cut| self.longest_uncut <= cut + CHARACTER_BYTES_MAX)
     }
 
-    /// Whether it may be another one than when this was asked last.
+    /// Whether the limit may have changed since the last call.
     #[inline]
     pub(crate) fn has_changed(&mut self) -> bool {
         self.has_changed && std::mem::take(&mut self.has_changed)
     }
 
-    /// Whether a value is the beginning of a longer one. `value` still has its dots.
+    /// Whether a value was cut. `value` still has its dots.
     #[inline]
     fn is_cut(&mut self, value: &[u8]) -> bool {
         let Some(shown) = value.strip_suffix(b"...").map(<[u8]>::len) else {
-            if value.len() > self.longest_whole {
-                (self.longest_whole, self.has_changed) = (value.len(), true);
+            if value.len() > self.longest_uncut {
+                (self.longest_uncut, self.has_changed) = (value.len(), true);
             }
             return false;
         };
         self.has_changed = true;
         // The server cuts before a character that would cross the limit.
-        let is_below_limit = shown + LONGEST_CHARACTER < self.longest_whole
-            || self.bytes().is_some_and(|limit| shown + LONGEST_CHARACTER < limit);
+        let is_below_limit = shown + CHARACTER_BYTES_MAX < self.longest_uncut
+            || self.bytes().is_some_and(|limit| shown + CHARACTER_BYTES_MAX < limit);
         if is_below_limit {
-            self.longest_whole = self.longest_whole.max(value.len());
+            self.longest_uncut = self.longest_uncut.max(value.len());
             return false;
         }
         self.longest_cut = self.longest_cut.max(Some(shown));
@@ -58,95 +58,107 @@ impl Limit {
     }
 }
 
-/// Bytes of one character less one: how far below the limit a cut may fall.
-const LONGEST_CHARACTER: usize = 3;
+/// Maximum bytes of a character less one: how far below the limit a cut may be.
+const CHARACTER_BYTES_MAX: usize = 3;
 
-/// The values of the list that was read last: where they are in its text, or in a copy of it from the
-/// first doubled quote on.
+/// The values of the last list: their offsets in its text, or in a copy of it that starts with the
+/// first doubled quote.
 #[derive(Debug, Default)]
-pub(crate) struct Values {
-    slots: Vec<Slot>,
-    /// The text up to the first value with a doubled quote, then the values from there.
+pub(crate) struct BoundValues {
+    slots: Vec<ParameterSpan>,
+    /// The text up to the first value with a doubled quote, then the unescaped values.
     copy: Vec<u8>,
 }
 
-impl Values {
-    /// Reads a whole list, or `None` if it is not one. Values are in the order `$1`, `$2`, ….
-    pub(crate) fn list<'a>(
+impl BoundValues {
+    /// Parses a whole list, or returns `None` if it is not valid. Values must be in the order `$1`,
+    /// `$2`, ….
+    pub(crate) fn parse_list<'a>(
         &'a mut self,
         text: &'a [u8],
-        limit: &mut Limit,
-    ) -> Option<Parameters<'a>> {
+        limit: &mut ValueLimit,
+    ) -> Option<ParametersRef<'a>> {
         self.clear();
         let mut rest = text;
         loop {
-            let (number, value) = name(rest)?;
+            let (number, value) = parse_name(rest)?;
             if number != self.slots.len() + 1 {
                 return None;
             }
-            let after = match self.plain(text, value, limit) {
+            let after = match self.parse_short(text, value, limit) {
                 Some(after) => after,
-                None => self.one(text, value, limit)?,
+                None => self.parse_value(text, value, limit)?,
             };
             rest = match after {
-                [] => return Some(self.flat(text)),
+                [] => return Some(self.parameters(text)),
                 [b',', b' ', next @ ..] => next,
                 _ => return None,
             };
         }
     }
 
-    /// Reads the one value that `text` begins with.
-    pub(crate) fn only<'a>(
+    /// Parses the one value at the front of `text`.
+    pub(crate) fn parse_single<'a>(
         &'a mut self,
         text: &'a [u8],
-        limit: &mut Limit,
-    ) -> Option<Parameters<'a>> {
+        limit: &mut ValueLimit,
+    ) -> Option<ParametersRef<'a>> {
         self.clear();
-        self.one(text, text, limit)?;
-        Some(self.flat(text))
+        self.parse_value(text, text, limit)?;
+        Some(self.parameters(text))
     }
 
     fn clear(&mut self) {
         self.slots.clear();
         self.copy.clear();
-        self.copy.shrink_to(COPY_BYTES_KEPT);
+        self.copy.shrink_to(COPY_BYTES_MAX);
     }
 
-    fn flat<'a>(&'a self, text: &'a [u8]) -> Parameters<'a> {
+    fn parameters<'a>(&'a self, text: &'a [u8]) -> ParametersRef<'a> {
         let bytes = if self.copy.is_empty() { text } else { &self.copy };
-        Parameters::Flat { bytes, slots: &self.slots }
+        ParametersRef::Flat { bytes, spans: &self.slots }
     }
 
-    /// Reads a value as most are: with few bytes, no quotes and no dots at its end, in a list without quotes.
-    /// Otherwise, nothing is done.
+    /// Parses a typical value: short, without quotes or trailing dots, in a list without doubled
+    /// quotes so far. Otherwise returns `None` and changes nothing.
     #[inline]
-    fn plain<'a>(&mut self, text: &[u8], rest: &'a [u8], limit: &mut Limit) -> Option<&'a [u8]> {
+    fn parse_short<'a>(
+        &mut self,
+        text: &[u8],
+        rest: &'a [u8],
+        limit: &mut ValueLimit,
+    ) -> Option<&'a [u8]> {
         let quoted = rest.strip_prefix(b"'")?;
         let word = u64::from_le_bytes(*quoted.first_chunk()?);
-        let len = first_of(b'\'', word)?;
+        let len = position_in_word(b'\'', word)?;
         let after = &quoted[len + 1..];
-        if after.first() == Some(&b'\'') || !self.copy.is_empty() || len > limit.longest_whole {
+        if after.first() == Some(&b'\'') || !self.copy.is_empty() || len > limit.longest_uncut {
             return None;
         }
         if len > 0 && quoted[len - 1] == b'.' {
             return None;
         }
         let start = (text.len() - quoted.len()) as u32;
-        self.slots.push(Slot::Value(start, start + len as u32));
+        self.slots.push(ParameterSpan::Value(start, start + len as u32));
         Some(after)
     }
 
-    /// Reads the value at the front of `rest`, which is an end of `text`, and gives what follows it.
-    fn one<'a>(&mut self, text: &[u8], rest: &'a [u8], limit: &mut Limit) -> Option<&'a [u8]> {
+    /// Parses the value at the front of `rest`, which is a suffix of `text`, and returns what
+    /// follows it.
+    fn parse_value<'a>(
+        &mut self,
+        text: &[u8],
+        rest: &'a [u8],
+        limit: &mut ValueLimit,
+    ) -> Option<&'a [u8]> {
         let Some(quoted) = rest.strip_prefix(b"'") else {
-            self.slots.push(Slot::Null);
+            self.slots.push(ParameterSpan::Null);
             return rest.strip_prefix(b"NULL");
         };
         let start = text.len() - quoted.len();
-        let quote = find_soon(b'\'', quoted)?;
+        let quote = find_near(b'\'', quoted)?;
         if quoted.get(quote + 1) == Some(&b'\'') {
-            return self.escaped(text, quoted, limit);
+            return self.parse_escaped(text, quoted, limit);
         }
         let value = &quoted[..quote];
         let start = if self.copy.is_empty() { start } else { self.copy.len() };
@@ -158,14 +170,15 @@ impl Values {
     }
 
     /// The same for a value with doubled quotes.
-    fn escaped<'a>(
+    fn parse_escaped<'a>(
         &mut self,
         text: &[u8],
         quoted: &'a [u8],
-        limit: &mut Limit,
+        limit: &mut ValueLimit,
     ) -> Option<&'a [u8]> {
         if self.copy.is_empty() {
-            // What was found so far stays at its place. There is a quote at least.
+            // Earlier values keep their offsets. The copy is not empty, because it has at least a
+            // quote.
             self.copy.extend_from_slice(&text[..text.len() - quoted.len()]);
         }
         let start = self.copy.len();
@@ -185,22 +198,23 @@ impl Values {
     }
 
     #[inline]
-    fn push(&mut self, start: usize, value: &[u8], limit: &mut Limit) {
+    fn push(&mut self, start: usize, value: &[u8], limit: &mut ValueLimit) {
         // A record has less than 2³¹ bytes.
         let (from, to) = (start as u32, (start + value.len()) as u32);
-        self.slots.push(match limit.is_cut(value) {
-            true => Slot::Truncated(from, to - 3),
-            false => Slot::Value(from, to),
+        self.slots.push(if limit.is_cut(value) {
+            ParameterSpan::Truncated(from, to - 3)
+        } else {
+            ParameterSpan::Value(from, to)
         });
     }
 }
 
-/// A copy that grew beyond this for one huge list is given back afterwards.
-const COPY_BYTES_KEPT: usize = 1 << 20;
+/// Maximum retained capacity; a copy that one huge list made larger is shrunk.
+const COPY_BYTES_MAX: usize = 1 << 20;
 
-/// Reads `$7 = ` and gives the number and what follows.
+/// Parses `$7 = ` and returns the number and what follows.
 #[inline]
-pub(crate) fn name(text: &[u8]) -> Option<(usize, &[u8])> {
+pub(crate) fn parse_name(text: &[u8]) -> Option<(usize, &[u8])> {
     if let [b'$', digit @ b'0'..=b'9', b' ', b'=', b' ', rest @ ..] = text {
         return Some((usize::from(digit & 0x0f), rest));
     }
@@ -216,13 +230,13 @@ mod tests {
 
     use super::*;
 
-    fn list(text: &[u8], limit: &mut Limit) -> Option<Vec<Parameter>> {
-        let mut values = Values::default();
-        values.list(text, limit).map(|list| list.iter().map(Parameter::from).collect())
+    fn list(text: &[u8], limit: &mut ValueLimit) -> Option<Vec<Parameter>> {
+        let mut values = BoundValues::default();
+        values.parse_list(text, limit).map(|list| list.iter().map(Parameter::from).collect())
     }
 
     fn read(text: &str) -> Option<Vec<Parameter>> {
-        list(text.as_bytes(), &mut Limit::default())
+        list(text.as_bytes(), &mut ValueLimit::default())
     }
 
     fn value(text: &str) -> Parameter {
@@ -230,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn values_hold_what_looks_like_more_values() {
+    fn value_may_look_like_more_values() {
         let read = read("$1 = '2', $2 = 'o''brien\nnew line\ttab, $3 = ''fake''', $3 = NULL");
         let tricky = value("o'brien\nnew line\ttab, $3 = 'fake'");
         assert_eq!(read, Some(vec![value("2"), tricky, Parameter::Null]));
     }
 
     #[test]
-    fn values_around_one_with_quotes_are_found() {
+    fn values_around_doubled_quotes_are_found() {
         let all = read("$1 = 'a', $2 = NULL, $3 = '''', $4 = 'b', $5 = '', $6 = 'c''d'");
         let expected =
             vec![value("a"), Parameter::Null, value("'"), value("b"), value(""), value("c'd")];
@@ -248,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_lists_are_none() {
+    fn broken_list_is_rejected() {
         for text in
             ["", "$1 = ", "$1 = 'a", "$1 = 'a' $2 = 'b'", "$2 = 'a'", "$1 = 'a', ", "1 = 'a'"]
         {
@@ -259,13 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn cut_values_are_marked_until_a_longer_one_disproves_it() {
-        let mut limit = Limit::default();
+    fn cut_values_are_marked_until_longer_value_disproves_limit() {
+        let mut limit = ValueLimit::default();
         let cut = list(b"$1 = '1', $2 = 'xxxxxxxxxxxxxxxxxxxx...'", &mut limit);
         let expected = vec![value("1"), Parameter::Truncated("x".repeat(20).as_str().into())];
         assert_eq!(cut, Some(expected));
         assert_eq!(limit.bytes(), Some(20));
-        // Below the limit, dots are only dots.
+        // Below the limit, dots are part of the value.
         assert_eq!(list(b"$1 = 'loading...'", &mut limit), Some(vec![value("loading...")]));
         let long = format!("$1 = '{}'", "y".repeat(30));
         assert!(list(long.as_bytes(), &mut limit).is_some());
@@ -275,8 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_counts_bytes_before_quotes_are_doubled() {
-        let mut limit = Limit::default();
+    fn limit_counts_bytes_before_doubling_quotes() {
+        let mut limit = ValueLimit::default();
         let text = b"$1 = 'o''brien\nnew line\ttab...'";
         let cut = list(text, &mut limit);
         assert_eq!(cut, Some(vec![Parameter::Truncated("o'brien\nnew line\ttab".into())]));

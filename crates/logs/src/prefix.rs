@@ -1,49 +1,51 @@
 //! `log_line_prefix`, compiled into a matcher for the front of a line.
 //!
-//! PostgreSQL writes user, database and application names as they are, so a prefix is not always
-//! unambiguous. Fields of fixed shape (times, numbers, session ids) are matched by shape; a name ends
-//! where the shortest reading lets the rest of the prefix match up to `LOG:` or its like. Names that a
-//! session is known by go first, so that an application called `x LOG:  y` is still read right.
+//! PostgreSQL writes user, database and application names unquoted, so a prefix can be ambiguous.
+//! Fields with a fixed shape (times, numbers, session ids) are matched by shape; a name ends where
+//! the shortest reading lets the rest of the prefix match up to `LOG:` or another label. Known
+//! names of the session are tried first, so that an application called `x LOG:  y` is still read
+//! correctly.
 //!
 //! Source: manual, `log_line_prefix`; `log_status_format` in `elog.c`.
 
-mod deduce;
+mod deduction;
 mod guess;
 mod shape;
 
+use howdah_log_input::LineLabel;
 use std::ops::Range;
 
 use memchr::memmem;
 
-pub(crate) use self::guess::{guess, is_misfit};
-use crate::{options::OptionsError, record::Label, summary::Confidence};
+pub(crate) use self::guess::{guess_prefix, is_misfit};
+use crate::{options::OptionsError, summary::Confidence};
 
 /// A compiled prefix.
 #[derive(Clone, Debug)]
-pub(crate) struct Prefix {
+pub(crate) struct CompiledPrefix {
     source: String,
-    items: Vec<Item>,
-    /// How sure a guess of it is.
+    items: Vec<PrefixItem>,
+    /// Evidence for the prefix, if it was guessed.
     confidence: Option<Confidence>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Item {
+enum PrefixItem {
     Literal(Vec<u8>),
     Field {
-        field: Field,
-        /// Least number of bytes; shorter values are filled up with spaces.
+        field: PrefixField,
+        /// Minimum length in bytes; shorter values are padded with spaces.
         width: usize,
-        /// The spaces come after the value.
+        /// Whether the value is left-aligned, with the padding after it.
         left: bool,
     },
-    /// `%q`: processes without a session stop here.
+    /// `%q`: the prefix ends here for processes without a session.
     Quit,
 }
 
-/// What an escape stands for.
+/// The meaning of an escape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Field {
+pub(crate) enum PrefixField {
     Application,
     User,
     Database,
@@ -66,7 +68,7 @@ pub(crate) enum Field {
     QueryId,
 }
 
-impl Field {
+impl PrefixField {
     const COUNT: usize = Self::QueryId as usize + 1;
 
     fn from_escape(letter: u8) -> Option<Self> {
@@ -104,48 +106,49 @@ impl Field {
     }
 }
 
-/// The names a session is known by; empty where not known.
+/// The known names of a session; empty if not known.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Names<'a> {
+pub(crate) struct SessionNames<'a> {
     pub(crate) user: &'a [u8],
     pub(crate) database: &'a [u8],
     pub(crate) application: &'a [u8],
 }
 
-impl<'a> Names<'a> {
-    fn of(&self, field: Field) -> &'a [u8] {
+impl<'a> SessionNames<'a> {
+    fn get(&self, field: PrefixField) -> &'a [u8] {
         match field {
-            Field::User => self.user,
-            Field::Database => self.database,
-            Field::Application => self.application,
+            PrefixField::User => self.user,
+            PrefixField::Database => self.database,
+            PrefixField::Application => self.application,
             _ => b"",
         }
     }
 }
 
-/// Where the fields of a line are. Offsets are from the start of the line.
+/// The spans of a line's fields, relative to the start of the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Match {
-    spans: [(u16, u16); Field::COUNT],
-    /// What the line is.
-    pub(crate) label: Label,
-    /// Where the text after the label begins.
+    spans: [(u16, u16); PrefixField::COUNT],
+    /// The label of the line.
+    pub(crate) label: LineLabel,
+    /// Offset of the text after the label.
     pub(crate) text: usize,
 }
 
 impl Match {
-    const EMPTY: Self = Self { spans: [(0, 0); Field::COUNT], label: Label::NONE, text: 0 };
+    const EMPTY: Self =
+        Self { spans: [(0, 0); PrefixField::COUNT], label: LineLabel::NONE, text: 0 };
 
-    /// Where a field is; empty if the prefix has no such field.
+    /// The span of a field; empty if the prefix has no such field.
     #[inline]
-    pub(crate) fn span(&self, field: Field) -> Range<usize> {
+    pub(crate) fn span(&self, field: PrefixField) -> Range<usize> {
         let (start, end) = self.spans[field as usize];
         usize::from(start)..usize::from(end)
     }
 
-    /// Takes a field to be at `span`; false if it is farther than any prefix reaches.
+    /// Sets the span of a field; returns false if it is farther than a prefix may reach.
     #[inline]
-    fn set(&mut self, field: Field, (start, end): (usize, usize)) -> bool {
+    fn set(&mut self, field: PrefixField, (start, end): (usize, usize)) -> bool {
         let (Ok(start), Ok(end)) = (u16::try_from(start), u16::try_from(end)) else { return false };
         self.spans[field as usize] = (start, end);
         true
@@ -153,17 +156,17 @@ impl Match {
 
     /// The bytes of a field; empty if the prefix has no such field.
     #[inline]
-    pub(crate) fn field<'a>(&self, line: &'a [u8], field: Field) -> &'a [u8] {
+    pub(crate) fn field<'a>(&self, line: &'a [u8], field: PrefixField) -> &'a [u8] {
         line.get(self.span(field)).unwrap_or_default()
     }
 }
 
-impl Prefix {
-    /// Compiles a prefix given in PostgreSQL's syntax.
+impl CompiledPrefix {
+    /// Compiles a prefix in PostgreSQL's syntax.
     ///
     /// # Errors
     ///
-    /// It has no time, or ends inside an escape. Unknown escapes print nothing, in PostgreSQL too.
+    /// It has no time, or ends inside an escape. Unknown escapes print nothing, as in PostgreSQL.
     pub(crate) fn compile(source: &str) -> Result<Self, OptionsError> {
         let cut = || OptionsError::PrefixCutShort { prefix: source.to_owned() };
         let mut items = Vec::new();
@@ -184,22 +187,22 @@ impl Prefix {
                 width = (width * 10 + usize::from(digit - b'0')).min(WINDOW_BYTES);
             }
             let item = match bytes.next().ok_or_else(cut)? {
-                b'q' => Item::Quit,
-                letter => match Field::from_escape(letter) {
-                    Some(field) => Item::Field { field, width, left },
+                b'q' => PrefixItem::Quit,
+                letter => match PrefixField::from_escape(letter) {
+                    Some(field) => PrefixItem::Field { field, width, left },
                     None => continue,
                 },
             };
             if !literal.is_empty() {
-                items.push(Item::Literal(std::mem::take(&mut literal)));
+                items.push(PrefixItem::Literal(std::mem::take(&mut literal)));
             }
             items.push(item);
         }
         if !literal.is_empty() {
-            items.push(Item::Literal(literal));
+            items.push(PrefixItem::Literal(literal));
         }
         let prefix = Self { source: source.to_owned(), items, confidence: None };
-        if !prefix.has_any(&[Field::Seconds, Field::Millis, Field::Epoch]) {
+        if !prefix.has_any(&[PrefixField::Seconds, PrefixField::Millis, PrefixField::Epoch]) {
             return Err(OptionsError::PrefixWithoutTime { prefix: prefix.source });
         }
         Ok(prefix)
@@ -210,121 +213,127 @@ impl Prefix {
         &self.source
     }
 
-    /// How sure it is, if it was guessed.
+    /// Evidence for the prefix, if it was guessed.
     pub(crate) fn confidence(&self) -> Option<&Confidence> {
         self.confidence.as_ref()
     }
 
-    /// Whether it fits all records that it was guessed from; true if it was given.
+    /// Whether it matches all records that it was guessed from; true if it was given.
     pub(crate) fn fits_all(&self) -> bool {
-        self.confidence.as_ref().is_none_or(|it| it.lines == it.lines_of)
+        self.confidence.as_ref().is_none_or(|it| it.lines == it.lines_total)
     }
 
-    /// Whether lines tell one session from another.
-    pub(crate) fn tells_sessions(&self) -> bool {
-        self.has_any(&[Field::SessionId, Field::Pid])
+    /// Whether its fields distinguish sessions.
+    pub(crate) fn identifies_sessions(&self) -> bool {
+        self.has_any(&[PrefixField::SessionId, PrefixField::Pid])
     }
 
-    /// Whether lines hold names, which may be misread.
+    /// Whether it contains names, which may be misread.
     pub(crate) fn has_names(&self) -> bool {
-        self.has_any(&[Field::User, Field::Database, Field::Application])
+        self.has_any(&[PrefixField::User, PrefixField::Database, PrefixField::Application])
     }
 
-    fn has_any(&self, fields: &[Field]) -> bool {
-        self.items.iter().any(|i| matches!(i, Item::Field { field, .. } if fields.contains(field)))
+    fn has_any(&self, fields: &[PrefixField]) -> bool {
+        self.items
+            .iter()
+            .any(|i| matches!(i, PrefixItem::Field { field, .. } if fields.contains(field)))
     }
 
-    /// Reads the prefix and the label at the front of a line, or `None` if the line has another shape.
-    pub(crate) fn matches(&self, line: &[u8], names: Names<'_>) -> Option<Match> {
+    /// Matches the prefix and the label at the front of a line; `None` if the line does not match.
+    pub(crate) fn matches(&self, line: &[u8], names: SessionNames<'_>) -> Option<Match> {
         let found = Match::EMPTY;
         let mut matcher = Matcher { items: &self.items, line, names, found, steps: STEPS_MAX };
-        matcher.item(0, 0).then_some(matcher.found)
+        matcher.match_item(0, 0).then_some(matcher.found)
     }
 
-    /// What [`matches`](Self::matches) finds without names. Nearly always the first thing to try at
-    /// each item is right, so that is tried without the means of going back.
-    pub(crate) fn matches_plainly(&self, line: &[u8]) -> Option<Match> {
-        self.first_reading(line).or_else(|| self.matches(line, Names::default()))
+    /// Like [`matches`](Self::matches) without names. The first choice for each item is nearly
+    /// always right, so it is tried without backtracking first.
+    pub(crate) fn matches_unnamed(&self, line: &[u8]) -> Option<Match> {
+        self.match_first_choice(line).or_else(|| self.matches(line, SessionNames::default()))
     }
 
-    /// Whether [`walk`](Self::walk) can read lines: fields are not padded, and one of them is the time.
-    pub(crate) fn is_plain(&self) -> bool {
-        let times = [Field::Seconds, Field::Millis, Field::Epoch];
-        let is_time =
-            |item: &&Item| matches!(item, Item::Field { field, .. } if times.contains(field));
-        let is_padded = |item: &Item| matches!(item, Item::Field { width: 1.., .. });
+    /// Whether [`visit_fields`](Self::visit_fields) can read lines: no field is padded, and exactly
+    /// one is a time.
+    pub(crate) fn is_unpadded(&self) -> bool {
+        let times = [PrefixField::Seconds, PrefixField::Millis, PrefixField::Epoch];
+        let is_time = |item: &&PrefixItem| matches!(item, PrefixItem::Field { field, .. } if times.contains(field));
+        let is_padded = |item: &PrefixItem| matches!(item, PrefixItem::Field { width: 1.., .. });
         self.items.iter().filter(is_time).count() == 1 && !self.items.iter().any(is_padded)
     }
 
-    /// Whether a line begins with its time, to the millisecond, and the rest of the prefix is the same in
-    /// all lines of a session, or nearly.
-    pub(crate) fn repeats(&self) -> bool {
-        let constant = |item: &Item| match item {
-            Item::Literal(_) | Item::Quit => true,
-            Item::Field { field, .. } => matches!(
+    /// Whether a line begins with its time in milliseconds, and the rest of the prefix is the same,
+    /// or nearly so, for all lines of a session.
+    pub(crate) fn is_constant_per_session(&self) -> bool {
+        let constant = |item: &PrefixItem| match item {
+            PrefixItem::Literal(_) | PrefixItem::Quit => true,
+            PrefixItem::Field { field, .. } => matches!(
                 field,
-                Field::Application
-                    | Field::User
-                    | Field::Database
-                    | Field::Remote
-                    | Field::Host
-                    | Field::BackendType
-                    | Field::Pid
-                    | Field::SessionId
+                PrefixField::Application
+                    | PrefixField::User
+                    | PrefixField::Database
+                    | PrefixField::Remote
+                    | PrefixField::Host
+                    | PrefixField::BackendType
+                    | PrefixField::Pid
+                    | PrefixField::SessionId
             ),
         };
-        let [Item::Field { field: Field::Millis, .. }, rest @ ..] = self.items.as_slice() else {
+        let [PrefixItem::Field { field: PrefixField::Millis, .. }, rest @ ..] =
+            self.items.as_slice()
+        else {
             return false;
         };
-        self.is_plain() && rest.iter().all(constant)
+        self.is_unpadded() && rest.iter().all(constant)
     }
 
-    /// Shows each field of a line, as the first choice reads it, to `read`, which is given the rest of the
-    /// line and, for fields that may be any text, the length; it gives the length. Gives the label
-    /// after the prefix and where the text begins. For plain prefixes only.
+    /// Calls `read` with each field of a line, taking the first choice for each. `read` gets the
+    /// offset, the rest of the line and, for fields of any text, the length; it returns the length.
+    /// Returns the label after the prefix and the offset of the text. Only for unpadded prefixes.
     #[inline]
-    pub(crate) fn walk(
+    pub(crate) fn visit_fields(
         &self,
         line: &[u8],
-        mut read: impl FnMut(Field, usize, &[u8], Option<usize>) -> Option<usize>,
-    ) -> Option<(Label, usize)> {
+        mut read: impl FnMut(PrefixField, usize, &[u8], Option<usize>) -> Option<usize>,
+    ) -> Option<(LineLabel, usize)> {
         let mut at = 0;
         for (index, item) in self.items.iter().enumerate() {
             let rest = line.get(at..)?;
             at += match item {
-                Item::Literal(literal) => starting(rest, literal)?,
-                Item::Quit => match Label::parse(rest) {
+                PrefixItem::Literal(literal) => literal_len(rest, literal)?,
+                PrefixItem::Quit => match LineLabel::parse(rest) {
                     Some((label, len)) => return Some((label, at + len)),
                     None => 0,
                 },
-                Item::Field { field, .. } if field.is_free() => {
-                    let Some(Item::Literal(next)) = self.items.get(index + 1) else { return None };
-                    read(*field, at, rest, Some(find_soon(rest, next)?))?
+                PrefixItem::Field { field, .. } if field.is_free() => {
+                    let Some(PrefixItem::Literal(next)) = self.items.get(index + 1) else {
+                        return None;
+                    };
+                    read(*field, at, rest, Some(find_literal(rest, next)?))?
                 }
-                Item::Field { field, .. } => read(*field, at, rest, None)?,
+                PrefixItem::Field { field, .. } => read(*field, at, rest, None)?,
             };
         }
-        let (label, len) = Label::parse(line.get(at..)?)?;
+        let (label, len) = LineLabel::parse(line.get(at..)?)?;
         Some((label, at + len))
     }
 
-    fn first_reading(&self, line: &[u8]) -> Option<Match> {
+    fn match_first_choice(&self, line: &[u8]) -> Option<Match> {
         let mut found = Match::EMPTY;
         let mut at = 0;
         for (index, item) in self.items.iter().enumerate() {
             let rest = line.get(at..)?;
             at += match item {
-                Item::Literal(literal) => starting(rest, literal)?,
-                Item::Quit => match Label::parse(rest) {
+                PrefixItem::Literal(literal) => literal_len(rest, literal)?,
+                PrefixItem::Quit => match LineLabel::parse(rest) {
                     Some((label, len)) => return Some(Match { label, text: at + len, ..found }),
                     None => 0,
                 },
-                Item::Field { field, width: 0, .. } => {
+                PrefixItem::Field { field, width: 0, .. } => {
                     let (len, span) = if field.is_free() {
-                        let Some(Item::Literal(next)) = self.items.get(index + 1) else {
+                        let Some(PrefixItem::Literal(next)) = self.items.get(index + 1) else {
                             return None;
                         };
-                        let len = find_soon(rest, next)?;
+                        let len = find_literal(rest, next)?;
                         (len, (at, at + len))
                     } else {
                         let len = shape::lengths(*field, rest).into_iter().flatten().next()?;
@@ -332,49 +341,50 @@ impl Prefix {
                     };
                     found.set(*field, span).then_some(len)?
                 }
-                Item::Field { .. } => return None,
+                PrefixItem::Field { .. } => return None,
             };
         }
-        let (label, len) = Label::parse(line.get(at..)?)?;
+        let (label, len) = LineLabel::parse(line.get(at..)?)?;
         Some(Match { label, text: at + len, ..found })
     }
 
-    /// Farthest behind the text of a match that another reading, with other names, could find a label;
-    /// `None` if there can be no other reading.
-    pub(crate) fn doubt_bytes(&self) -> Option<usize> {
-        let open = |item: &&Item| matches!(item, Item::Field { field, .. } if field.is_free() || shape::is_open_ended(*field));
+    /// How far after the text of a match another reading, with other names, could find a label;
+    /// `None` if no other reading is possible.
+    pub(crate) fn ambiguity_window(&self) -> Option<usize> {
+        let open = |item: &&PrefixItem| matches!(item, PrefixItem::Field { field, .. } if field.is_free() || shape::is_open_ended(*field));
         let count = self.items.iter().filter(open).count();
         (count > 0).then_some((count + 1) * WINDOW_BYTES + self.source.len())
     }
 }
 
-/// Length of a field that is not free text at the front of `rest`: the first choice.
-pub(crate) fn first_length(field: Field, rest: &[u8]) -> Option<usize> {
+/// The most likely length of a field that is not free text, at the front of `rest`.
+pub(crate) fn first_length(field: PrefixField, rest: &[u8]) -> Option<usize> {
     shape::lengths(field, rest).into_iter().flatten().next()
 }
 
-/// A field from `at` to `end`, without the spaces before or after it.
+/// The span of a field from `at` to `end`, without its padding.
 #[inline]
-fn without_padding(line: &[u8], at: usize, end: usize, left: bool) -> (usize, usize) {
+fn trim_padding(line: &[u8], at: usize, end: usize, left: bool) -> (usize, usize) {
     let padded = &line[at..end];
-    match left {
-        true => (at, at + padded.trim_ascii_end().len()),
-        false => (end - padded.trim_ascii_start().len(), end),
+    if left {
+        (at, at + padded.trim_ascii_end().len())
+    } else {
+        (end - padded.trim_ascii_start().len(), end)
     }
 }
 
 /// Length of `literal`, if `text` begins with it.
 #[inline]
-fn starting(text: &[u8], literal: &[u8]) -> Option<usize> {
+fn literal_len(text: &[u8], literal: &[u8]) -> Option<usize> {
     match literal {
         [byte] => (text.first() == Some(byte)).then_some(1),
         _ => text.starts_with(literal).then_some(literal.len()),
     }
 }
 
-/// Where `literal` first stands, if that is as near as a name can end.
+/// The first offset of `literal` within the maximum length of a field.
 #[inline]
-fn find_soon(text: &[u8], literal: &[u8]) -> Option<usize> {
+fn find_literal(text: &[u8], literal: &[u8]) -> Option<usize> {
     let window = &text[..text.len().min(WINDOW_BYTES)];
     match literal {
         [byte] => window.iter().position(|other| other == byte),
@@ -382,52 +392,60 @@ fn find_soon(text: &[u8], literal: &[u8]) -> Option<usize> {
     }
 }
 
-/// Farthest that one field is searched for. Names have at most 63 bytes, host names 255.
+/// Maximum length of a field. Names have at most 63 bytes, host names 255.
 const WINDOW_BYTES: usize = 512;
 
-/// Most attempts at one line, so that a strange line against a strange prefix cannot take forever.
+/// Maximum number of attempts at one line, so that no combination of line and prefix takes forever.
 const STEPS_MAX: u32 = 4096;
 
 struct Matcher<'a> {
-    items: &'a [Item],
+    items: &'a [PrefixItem],
     line: &'a [u8],
-    names: Names<'a>,
+    names: SessionNames<'a>,
     found: Match,
     steps: u32,
 }
 
 impl Matcher<'_> {
-    /// Whether the items from `index` on match the line from `at` on.
-    fn item(&mut self, index: usize, at: usize) -> bool {
+    /// Matches the items from `index` on against the line from `at` on.
+    fn match_item(&mut self, index: usize, at: usize) -> bool {
         if self.steps == 0 {
             return false;
         }
         self.steps -= 1;
         match self.items.get(index) {
-            None => self.label(at),
-            Some(Item::Quit) => self.label(at) || self.item(index + 1, at),
-            Some(Item::Literal(literal)) => {
-                self.line[at..].starts_with(literal) && self.item(index + 1, at + literal.len())
+            None => self.match_label(at),
+            Some(PrefixItem::Quit) => self.match_label(at) || self.match_item(index + 1, at),
+            Some(PrefixItem::Literal(literal)) => {
+                self.line[at..].starts_with(literal)
+                    && self.match_item(index + 1, at + literal.len())
             }
-            Some(&Item::Field { field, width, left }) => {
+            Some(&PrefixItem::Field { field, width, left }) => {
                 if field.is_free() {
-                    self.free(index, at, field, width, left)
+                    self.match_free(index, at, field, width, left)
                 } else {
-                    self.shaped(index, at, field, width, left)
+                    self.match_shaped(index, at, field, width, left)
                 }
             }
         }
     }
 
-    fn label(&mut self, at: usize) -> bool {
-        let Some((label, len)) = Label::parse(&self.line[at..]) else { return false };
+    fn match_label(&mut self, at: usize) -> bool {
+        let Some((label, len)) = LineLabel::parse(&self.line[at..]) else { return false };
         self.found.label = label;
         self.found.text = at + len;
         true
     }
 
-    /// A field known by its shape. Where several lengths have the shape, all are tried.
-    fn shaped(&mut self, index: usize, at: usize, field: Field, width: usize, left: bool) -> bool {
+    /// Matches a field of fixed shape. If several lengths have the shape, all are tried.
+    fn match_shaped(
+        &mut self,
+        index: usize,
+        at: usize,
+        field: PrefixField,
+        width: usize,
+        left: bool,
+    ) -> bool {
         let line = self.line;
         let spaces = if left { 0 } else { leading_spaces(&line[at..], width) };
         let mut tried = None;
@@ -446,17 +464,24 @@ impl Matcher<'_> {
                 }
                 end += missing;
             }
-            if self.next(index, field, (start, start + len), end) {
+            if self.accept_field(index, field, (start, start + len), end) {
                 return true;
             }
         }
-        shape::is_open_ended(field) && self.free(index, at, field, width, left)
+        shape::is_open_ended(field) && self.match_free(index, at, field, width, left)
     }
 
-    /// A field that may be any text: the session's own name first, then the shortest that fits.
-    fn free(&mut self, index: usize, at: usize, field: Field, width: usize, left: bool) -> bool {
+    /// Matches a field that may be any text: first the session's own name, then the shortest text.
+    fn match_free(
+        &mut self,
+        index: usize,
+        at: usize,
+        field: PrefixField,
+        width: usize,
+        left: bool,
+    ) -> bool {
         let line = self.line;
-        let known = self.names.of(field);
+        let known = self.names.get(field);
         let padding = width.saturating_sub(known.len());
         let (before, after) = if left { (0, padding) } else { (padding, 0) };
         let is_padded = |at: usize, spaces: usize| {
@@ -467,7 +492,7 @@ impl Matcher<'_> {
             && is_padded(at, before)
             && line[start..].starts_with(known)
             && is_padded(end, after)
-            && self.next(index, field, (start, end), end + after)
+            && self.accept_field(index, field, (start, end), end + after)
         {
             return true;
         }
@@ -476,36 +501,40 @@ impl Matcher<'_> {
         if first > limit {
             return false;
         }
-        if let Some(Item::Literal(literal)) = self.items.get(index + 1) {
+        if let Some(PrefixItem::Literal(literal)) = self.items.get(index + 1) {
             let window = line.len().min(limit + literal.len());
-            return memmem::find_iter(&line[first..window], literal)
-                .any(|found| self.free_until(index, at, field, first + found, (width, left)));
+            return memmem::find_iter(&line[first..window], literal).any(|found| {
+                self.match_free_until(index, at, field, first + found, (width, left))
+            });
         }
-        (first..=limit).any(|end| self.free_until(index, at, field, end, (width, left)))
+        (first..=limit).any(|end| self.match_free_until(index, at, field, end, (width, left)))
     }
 
-    fn free_until(
+    fn match_free_until(
         &mut self,
         index: usize,
         at: usize,
-        field: Field,
+        field: PrefixField,
         end: usize,
         (width, left): (usize, bool),
     ) -> bool {
-        let span = match end - at == width {
-            true => without_padding(self.line, at, end, left),
-            // It is at least as long as the padding: its spaces are its own.
-            false => (at, end),
-        };
+        let span =
+            if end - at == width { trim_padding(self.line, at, end, left) } else { (at, end) };
         if !field.is_free() && self.line[span.0..span.1].contains(&b' ') {
             return false;
         }
-        self.next(index, field, span, end)
+        self.accept_field(index, field, span, end)
     }
 
-    /// Takes the field to be at `span` and goes on at `end`.
-    fn next(&mut self, index: usize, field: Field, span: (usize, usize), end: usize) -> bool {
-        if !self.item(index + 1, end) {
+    /// Sets the span of the field if the rest of the line matches from `end` on.
+    fn accept_field(
+        &mut self,
+        index: usize,
+        field: PrefixField,
+        span: (usize, usize),
+        end: usize,
+    ) -> bool {
+        if !self.match_item(index + 1, end) {
             return false;
         }
         self.found.set(field, span)

@@ -1,65 +1,55 @@
-//! What the readers of the three formats have in common.
+//! The common interface of the readers of the three formats.
 
 use crate::{
-    clock::Clock,
+    clock::LogClock,
     csv::{Csv, CsvFramer},
-    frame::{Frame, Frames, Owner},
+    frame::{ChunkFrames, RecordFrame, SessionFields},
     json::{Json, JsonFramer},
-    prefix::Names,
+    prefix::SessionNames,
     stderr::{Stderr, StderrFramer},
-    summary::Reason,
+    summary::ProblemReason,
 };
+use howdah_log_input::InputState;
 
-/// One of the three formats, with its place in the input.
+/// A reader of one of the three formats, with its position in the input.
 ///
-/// All offsets are from the first byte of the input that was not [consumed](Reader::consumed).
+/// All offsets count from the first byte of the input that was not [consumed](LogReader::consumed).
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
-pub(crate) enum Reader {
+pub(crate) enum LogReader {
     Stderr(Stderr),
     Csv(Csv),
     Json(Json),
 }
 
-/// Whether more input is to be expected.
+/// The item at the front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closing {
-    /// More may come at once.
-    Open,
-    /// Nothing came for a while: what looks complete is.
-    Idle,
-    /// Nothing will come.
-    End,
-}
-
-/// What stands at the front of the input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Too little to tell.
+pub(crate) enum InputItem {
+    /// There is too little input to decide.
     More,
-    /// A record of `len` bytes: ask [`Reader::frame`] for it.
+    /// A record of `len` bytes, which [`LogReader::frame`] decodes.
     Record { len: usize },
-    /// `len` bytes that are none.
-    Junk { len: usize, reason: Reason },
-    /// `len` bytes of no interest.
+    /// `len` bytes that are not a record.
+    Junk { len: usize, reason: ProblemReason },
+    /// `len` bytes to ignore.
     Skip { len: usize },
 }
 
 /// Lines inside a record that do not belong to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Intruders {
+pub(crate) struct ForeignLines {
     pub(crate) count: u64,
-    /// Where the first one begins.
+    /// Offset of the first one.
     pub(crate) first: usize,
 }
 
-/// The names that sessions are known by.
-pub(crate) trait Sessions {
-    fn names(&self, session_id: &[u8], pid: Option<u32>) -> Names<'_>;
+/// Looks up the known names of a session.
+pub(crate) trait SessionLookup {
+    fn names(&self, session_id: &[u8], pid: Option<u32>) -> SessionNames<'_>;
 }
 
-impl Reader {
-    /// The same reader at the beginning of another file.
+impl LogReader {
+    /// Returns the same reader for the beginning of another file.
     pub(crate) fn restarted(&self) -> Self {
         match self {
             Self::Stderr(reader) => Self::Stderr(reader.restarted()),
@@ -68,29 +58,29 @@ impl Reader {
         }
     }
 
-    /// Looks at the front of the input. `scratch` is to be empty.
+    /// Examines the front of the input. `scratch` must be empty.
     pub(crate) fn step(
         &mut self,
         input: &[u8],
-        closing: Closing,
-        sessions: &impl Sessions,
+        state: InputState,
+        sessions: &impl SessionLookup,
         scratch: &mut Vec<u8>,
-    ) -> Step {
+    ) -> InputItem {
         match self {
-            Self::Stderr(reader) => reader.step(input, closing, sessions),
-            Self::Csv(reader) => reader.step(input, closing, scratch),
-            Self::Json(reader) => reader.step(input, closing, scratch),
+            Self::Stderr(reader) => reader.step(input, state, sessions),
+            Self::Csv(reader) => reader.step(input, state, scratch),
+            Self::Json(reader) => reader.step(input, state, scratch),
         }
     }
 
-    /// The record that [`Reader::step`] has just found in the first `len` bytes, with the `scratch` it
-    /// was given.
+    /// Decodes the record that [`LogReader::step`] has just found in the first `len` bytes, using
+    /// the same `scratch`.
     pub(crate) fn frame(
         &mut self,
         input: &[u8],
-        clock: &mut Clock,
+        clock: &mut LogClock,
         scratch: &mut Vec<u8>,
-    ) -> Result<(Frame, Owner), Reason> {
+    ) -> Result<(RecordFrame, SessionFields), ProblemReason> {
         match self {
             Self::Stderr(reader) => reader.frame(input, clock, scratch),
             Self::Csv(reader) => reader.frame(input, clock, scratch),
@@ -98,8 +88,8 @@ impl Reader {
         }
     }
 
-    /// What frames pieces of this file as this reader does, once the reader has seen enough to tell.
-    pub(crate) fn framer(&self, clock: &Clock) -> Option<Framer> {
+    /// Returns a framer for chunks of this file, once the reader has seen enough to build one.
+    pub(crate) fn framer(&self, clock: &LogClock) -> Option<Framer> {
         Some(match self {
             Self::Stderr(reader) => Framer::Stderr(reader.framer(clock.clone())?),
             Self::Csv(reader) => Framer::Csv(reader.framer(clock.clone())),
@@ -107,7 +97,7 @@ impl Reader {
         })
     }
 
-    /// Changes when frames that were made before can no longer be trusted.
+    /// A number that changes whenever earlier frames become invalid.
     pub(crate) fn version(&self) -> u32 {
         match self {
             Self::Stderr(reader) => reader.version(),
@@ -115,15 +105,15 @@ impl Reader {
         }
     }
 
-    /// Lines that were found inside the record of the last step.
-    pub(crate) fn intruders(&self) -> Intruders {
+    /// The foreign lines inside the record of the last step.
+    pub(crate) fn foreign_lines(&self) -> ForeignLines {
         match self {
-            Self::Stderr(reader) => reader.intruders(),
-            Self::Csv(_) | Self::Json(_) => Intruders::default(),
+            Self::Stderr(reader) => reader.foreign_lines(),
+            Self::Csv(_) | Self::Json(_) => ForeignLines::default(),
         }
     }
 
-    /// The first `len` bytes of the input are gone.
+    /// Drops the first `len` bytes of the input.
     pub(crate) fn consumed(&mut self, len: usize) {
         match self {
             Self::Stderr(reader) => reader.consumed(len),
@@ -133,7 +123,7 @@ impl Reader {
     }
 }
 
-/// The part of a [`Reader`] that needs nothing but the bytes of a piece.
+/// The part of a [`LogReader`] that depends only on the bytes of one chunk.
 #[derive(Clone, Debug)]
 pub(crate) enum Framer {
     Stderr(StderrFramer),
@@ -142,14 +132,14 @@ pub(crate) enum Framer {
 }
 
 impl Framer {
-    /// Finds the records in `piece` that are beyond doubt.
-    pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
+    /// Finds the unambiguous records in `chunk`.
+    pub(crate) fn frames(&mut self, chunk: &[u8], out: &mut ChunkFrames) {
         out.clear();
         match self {
-            Self::Stderr(framer) => framer.frames(piece, out),
-            Self::Csv(framer) => framer.frames(piece, out),
-            Self::Json(framer) => framer.frames(piece, out),
+            Self::Stderr(framer) => framer.frames(chunk, out),
+            Self::Csv(framer) => framer.frames(chunk, out),
+            Self::Json(framer) => framer.frames(chunk, out),
         }
-        out.is_ascii = piece.is_ascii() && out.scratch.is_ascii();
+        out.is_ascii = chunk.is_ascii() && out.scratch.is_ascii();
     }
 }

@@ -1,11 +1,12 @@
-//! What an importer must know of a statement's text: whether it is a COPY from or to the client.
+//! Recognizes COPY from or to the client, the only property of a statement's text that an importer
+//! needs.
 
 use howdah_sql::{Lexer, TokenKind};
 use howdah_traffic::CopyDirection;
 
-/// Which way the rows go, if one of the statements of a query is a COPY from or to the client.
+/// The direction of a COPY from or to the client, if a query contains one.
 ///
-/// Source: `copy_file_name` in `gram.y`, which takes STDIN and STDOUT either way.
+/// Source: `copy_file_name` in `gram.y`, which accepts STDIN and STDOUT for either direction.
 pub(crate) fn copy_direction(sql: &[u8]) -> Option<CopyDirection> {
     if !mentions_copy(sql) {
         return None;
@@ -41,8 +42,8 @@ pub(crate) fn copy_direction(sql: &[u8]) -> Option<CopyDirection> {
     None
 }
 
-/// A cheap test that most statements fail: no part of the text that could be a statement begins with the
-/// word. Semicolons inside of texts only make it less cheap.
+/// A cheap test that most statements fail: whether any possible statement in the text starts with
+/// `copy`. Semicolons inside literals only cause needless checks.
 fn mentions_copy(sql: &[u8]) -> bool {
     let may_begin = |text: &[u8]| match text.trim_ascii_start() {
         rest @ [b'c' | b'C', ..] => {
@@ -60,7 +61,7 @@ mod tests {
     use CopyDirection::{In, Out};
 
     #[test]
-    fn copies_from_and_to_the_client() {
+    fn copy_from_and_to_client_is_recognized() {
         let cases: &[(&str, Option<CopyDirection>)] = &[
             ("copy t(id,v) from stdin", Some(In)),
             ("COPY \"from\" (\"to\") TO STDOUT WITH (FORMAT csv)", Some(Out)),

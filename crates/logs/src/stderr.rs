@@ -1,102 +1,109 @@
 //! Stderr logs: lines with `log_line_prefix`, grouped into records.
 //!
 //! A line ends at a newline that no tab follows; a newline and a tab inside a text stand for a
-//! newline. A message is followed by lines of its own for `DETAIL`, `CONTEXT`, `STATEMENT` and the
-//! like, so a record is complete only when the next message begins. Anything may be written between
-//! records by other software, or by the server's own C library.
+//! newline. A message is followed by separate lines for `DETAIL`, `CONTEXT`, `STATEMENT` and the
+//! like, so a record is complete only when the next message begins. Other software, or the server's
+//! own C library, may write anything between records.
 //!
 //! Source: `send_message_to_server_log` and `append_with_tabs` in `elog.c`.
 
+mod fast_path;
 mod framer;
-mod quick;
-mod seen;
+mod recent_prefixes;
 
+use howdah_log_input::{InputState, LineLabel, LogSeverity, MessageField};
 use howdah_traffic::SqlState;
 
 pub(crate) use self::framer::StderrFramer;
-use self::seen::Seen;
+use self::recent_prefixes::RecentPrefixes;
 use crate::{
-    clock::{Clock, read_epoch},
-    frame::{Frame, Owner},
-    marks::Marks,
-    pieces::{Span, function, number, process, session_id, signed},
-    prefix::{Field, Match, Names, Prefix, guess},
-    reader::{Closing, Intruders, Sessions, Step},
-    record::{Label, Part, Severity},
-    summary::Reason,
+    clock::{LogClock, read_epoch},
+    frame::{RecordFrame, SessionFields},
+    prefix::{CompiledPrefix, Match, PrefixField, SessionNames, guess_prefix},
+    reader::{ForeignLines, InputItem, SessionLookup},
+    spans::{FieldSpan, function_name, parse_i64, parse_pid, parse_session_id, parse_u64},
+    structural_index::StructuralIndex,
+    summary::ProblemReason,
 };
 
 /// Reader of stderr logs.
 #[derive(Debug)]
 pub(crate) struct Stderr {
-    prefix: Prefix,
-    guessed: Option<Sample>,
+    prefix: CompiledPrefix,
+    guessed: Option<GuessSample>,
     max_record_bytes: usize,
     /// Start of the next line to read.
     cursor: usize,
-    /// Where the search for that line's end goes on.
+    /// Where to continue the search for that line's end.
     scanned: usize,
-    /// The next line, if it was read already: it began the next record.
-    ahead: Option<(Match, usize)>,
-    group: Option<Group>,
+    /// The next line and its end, if it was already read because it starts the next record.
+    next_line: Option<(Match, usize)>,
+    group: Option<LineGroup>,
     /// Inside a record that is too long.
-    skipping: bool,
-    /// Lines end in carriage return and newline, as the file's first record shows: written on Windows.
-    with_returns: Option<bool>,
-    /// Counts the prefixes that were gone by.
+    is_skipping: bool,
+    /// Lines end in carriage return and newline, as the file's first record shows: the server runs
+    /// on Windows.
+    has_carriage_returns: Option<bool>,
+    /// Number of changes of the prefix.
     version: u32,
 }
 
 /// The lines of one record.
 #[derive(Clone, Copy, Debug)]
-struct Group {
-    /// The message's line begins here.
+struct LineGroup {
+    /// Where the message's line begins.
     start: usize,
     end: usize,
     main: Match,
-    severity: Severity,
-    parts: Parts,
+    severity: LogSeverity,
+    fields: ExtraFields,
     last_line: Option<u64>,
-    intruders: Intruders,
+    foreign_lines: ForeignLines,
 }
 
-/// Where the further fields of a record are, each with its line end.
-type Parts = [Span; PARTS];
+/// The spans of a record's further fields, each with its line end.
+type ExtraFields = [FieldSpan; FIELDS];
 
-const PARTS: usize = Part::Statement as usize + 1;
+const FIELDS: usize = MessageField::Statement as usize + 1;
 
-impl Group {
+impl LineGroup {
     /// A record of one line so far.
-    fn new(start: usize, end: usize, main: Match, severity: Severity, line: Option<u64>) -> Self {
-        let (parts, intruders) = ([Span::ABSENT; PARTS], Intruders::default());
-        Self { start, end, main, severity, parts, last_line: line, intruders }
+    fn new(
+        start: usize,
+        end: usize,
+        main: Match,
+        severity: LogSeverity,
+        line: Option<u64>,
+    ) -> Self {
+        let (fields, foreign_lines) = ([FieldSpan::ABSENT; FIELDS], ForeignLines::default());
+        Self { start, end, main, severity, fields, last_line: line, foreign_lines }
     }
 }
 
-/// Lines that a guessed prefix was guessed from, kept in case that later lines show it too narrow.
+/// Lines from which the prefix was guessed, stored in case later lines show that it is too narrow.
 #[derive(Debug, Default)]
-struct Sample {
+struct GuessSample {
     lines: Vec<Vec<u8>>,
     attempts: u32,
 }
 
 impl Stderr {
-    pub(crate) fn new(prefix: Prefix, is_guessed: bool, max_record_bytes: usize) -> Self {
+    pub(crate) fn new(prefix: CompiledPrefix, is_guessed: bool, max_record_bytes: usize) -> Self {
         Self {
             prefix,
-            guessed: is_guessed.then(Sample::default),
+            guessed: is_guessed.then(GuessSample::default),
             max_record_bytes,
             cursor: 0,
             scanned: 0,
-            ahead: None,
+            next_line: None,
             group: None,
-            skipping: false,
-            with_returns: None,
+            is_skipping: false,
+            has_carriage_returns: None,
             version: 0,
         }
     }
 
-    pub(crate) fn prefix(&self) -> &Prefix {
+    pub(crate) fn prefix(&self) -> &CompiledPrefix {
         &self.prefix
     }
 
@@ -104,24 +111,24 @@ impl Stderr {
         self.guessed.is_some()
     }
 
-    /// The same reader at the beginning of another file.
+    /// Returns the same reader for the beginning of another file.
     pub(crate) fn restarted(&self) -> Self {
         Self::new(self.prefix.clone(), self.guessed.is_some(), self.max_record_bytes)
     }
 
-    /// What others need to frame pieces of the same file, if all that shows only from its beginning has
-    /// shown.
-    pub(crate) fn framer(&self, clock: Clock) -> Option<StderrFramer> {
-        let is_settled =
+    /// Returns a framer for chunks of the same file, once everything that depends on the file's
+    /// beginning is known.
+    pub(crate) fn framer(&self, clock: LogClock) -> Option<StderrFramer> {
+        let is_ready =
             self.guessed.as_ref().is_none_or(|sample| sample.lines.len() == SAMPLE_LINES_MAX);
-        is_settled.then_some(StderrFramer {
-            is_plain: self.prefix.is_plain(),
-            marks: Marks::default(),
-            cold: Frame::EMPTY,
-            cold_owner: Owner::EMPTY,
-            seen: self.prefix.repeats().then(Seen::default),
+        is_ready.then_some(StderrFramer {
+            is_unpadded: self.prefix.is_unpadded(),
+            index: StructuralIndex::default(),
+            prefix_frame: RecordFrame::EMPTY,
+            prefix_session: SessionFields::EMPTY,
+            recent: self.prefix.is_constant_per_session().then(RecentPrefixes::default),
             prefix: self.prefix.clone(),
-            with_returns: self.with_returns?,
+            has_carriage_returns: self.has_carriage_returns?,
             max_record_bytes: self.max_record_bytes,
             version: self.version,
             clock,
@@ -135,48 +142,49 @@ impl Stderr {
     pub(crate) fn step(
         &mut self,
         input: &[u8],
-        closing: Closing,
-        sessions: &impl Sessions,
-    ) -> Step {
+        state: InputState,
+        sessions: &impl SessionLookup,
+    ) -> InputItem {
         loop {
             let start = self.cursor;
-            let Some(end) = self.line_end(input, closing) else {
-                return self.unfinished(input, closing);
+            let Some(end) = self.find_line_end(input, state) else {
+                return self.handle_incomplete_line(input, state);
             };
-            if self.skipping {
-                self.skipping = false;
-                return Step::Skip { len: end };
+            if self.is_skipping {
+                self.is_skipping = false;
+                return InputItem::Skip { len: end };
             }
             if end - start > self.max_record_bytes {
-                // As if its end had not come yet.
+                // Treat the line as if its end had not arrived yet.
                 return match self.group {
-                    Some(_) => Step::Record { len: start },
-                    None => Step::Junk { len: end, reason: Reason::TooLong },
+                    Some(_) => InputItem::Record { len: start },
+                    None => InputItem::Junk { len: end, reason: ProblemReason::TooLong },
                 };
             }
             let line = &input[start..end];
             let found = self.read_line(line, end, sessions);
             if let (Some(found), Some(_)) = (&found, &self.group)
-                && matches!(found.label, Label::Main(_))
+                && matches!(found.label, LineLabel::Main(_))
             {
-                self.ahead = Some((*found, end));
-                return Step::Record { len: start };
+                self.next_line = Some((*found, end));
+                return InputItem::Record { len: start };
             }
             self.cursor = end;
             self.scanned = end;
             match found {
                 None if line.trim_ascii().is_empty() => {
                     if self.group.is_none() {
-                        return Step::Skip { len: end };
+                        return InputItem::Skip { len: end };
                     }
                 }
                 None => {
-                    if let Some(step) = self.intrude(start, end, Reason::NotARecord) {
+                    if let Some(step) = self.add_foreign_line(start, end, ProblemReason::NotARecord)
+                    {
                         return step;
                     }
                 }
                 Some(found) => {
-                    if let Some(step) = self.take_line(input, start, end, found) {
+                    if let Some(step) = self.add_line(input, start, end, found) {
                         return step;
                     }
                 }
@@ -184,89 +192,101 @@ impl Stderr {
         }
     }
 
-    /// Adds a line to the record, or begins one with it.
-    fn take_line(&mut self, input: &[u8], start: usize, end: usize, found: Match) -> Option<Step> {
+    /// Adds a line to the record, or starts one with it.
+    fn add_line(
+        &mut self,
+        input: &[u8],
+        start: usize,
+        end: usize,
+        found: Match,
+    ) -> Option<InputItem> {
         let line = &input[start..end];
-        let number = number(found.field(line, Field::Line));
+        let number = parse_u64(found.field(line, PrefixField::Line));
         match found.label {
-            Label::Main(severity) => {
-                self.group = Some(Group::new(start, end, found, severity, number));
+            LineLabel::Main(severity) => {
+                self.group = Some(LineGroup::new(start, end, found, severity, number));
                 None
             }
-            Label::Field(part) => {
+            LineLabel::Field(field) => {
                 let belongs = self.group.as_ref().is_some_and(|group| {
                     let main = &input[group.start..group.end];
-                    [Field::Pid, Field::SessionId]
+                    [PrefixField::Pid, PrefixField::SessionId]
                         .iter()
                         .all(|field| group.main.field(main, *field) == found.field(line, *field))
                 });
                 match &mut self.group {
                     Some(group) if belongs => {
-                        group.parts[part as usize] = Span::input(start + found.text, end);
+                        group.fields[field as usize] = FieldSpan::input(start + found.text, end);
                         group.last_line = number.or(group.last_line);
-                        let is_endless = end - group.start > 2 * self.max_record_bytes;
-                        is_endless.then_some(Step::Record { len: end })
+                        let is_too_long = end - group.start > 2 * self.max_record_bytes;
+                        is_too_long.then_some(InputItem::Record { len: end })
                     }
-                    _ => self.intrude(start, end, Reason::Orphan),
+                    _ => self.add_foreign_line(start, end, ProblemReason::Orphan),
                 }
             }
         }
     }
 
-    /// A line that is no part of a record. Inside a record it waits until the record is complete, unless
-    /// there is so much of it that the record cannot be meant to go on.
-    fn intrude(&mut self, start: usize, end: usize, reason: Reason) -> Option<Step> {
+    /// Handles a line that does not belong to a record. Inside a record the line waits until the
+    /// record is complete, unless there are so many that the record cannot be meant to continue.
+    fn add_foreign_line(
+        &mut self,
+        start: usize,
+        end: usize,
+        reason: ProblemReason,
+    ) -> Option<InputItem> {
         let Some(group) = &mut self.group else {
-            return Some(Step::Junk { len: end, reason });
+            return Some(InputItem::Junk { len: end, reason });
         };
-        if group.intruders.count == 0 {
-            group.intruders.first = start;
+        if group.foreign_lines.count == 0 {
+            group.foreign_lines.first = start;
         }
-        group.intruders.count += 1;
-        (end - group.intruders.first > INTRUDERS_BYTES_MAX).then_some(Step::Record { len: end })
+        group.foreign_lines.count += 1;
+        (end - group.foreign_lines.first > FOREIGN_BYTES_MAX)
+            .then_some(InputItem::Record { len: end })
     }
 
-    /// There is no complete line after the cursor.
-    fn unfinished(&mut self, input: &[u8], closing: Closing) -> Step {
+    /// Decides what to do without a complete line after the cursor.
+    fn handle_incomplete_line(&mut self, input: &[u8], state: InputState) -> InputItem {
         let tail = input.len() - self.cursor;
-        if self.skipping || tail > self.max_record_bytes {
+        if self.is_skipping || tail > self.max_record_bytes {
             if self.group.is_some() {
-                return Step::Record { len: self.cursor };
+                return InputItem::Record { len: self.cursor };
             }
-            // A newline at the very end is kept: the byte after it decides whether the line ends.
+            // Keep a newline at the very end: the byte after it decides whether the line ends.
             let len = input.len() - usize::from(input.ends_with(b"\n"));
-            let was_skipping = std::mem::replace(&mut self.skipping, true);
+            let was_skipping = std::mem::replace(&mut self.is_skipping, true);
             return match (len, was_skipping) {
-                (0, _) => Step::More,
-                (_, true) => Step::Skip { len },
-                (_, false) => Step::Junk { len, reason: Reason::TooLong },
+                (0, _) => InputItem::More,
+                (_, true) => InputItem::Skip { len },
+                (_, false) => InputItem::Junk { len, reason: ProblemReason::TooLong },
             };
         }
-        match (closing, &self.group) {
-            (Closing::Open, _) => Step::More,
-            (Closing::Idle | Closing::End, Some(_)) if tail == 0 => {
-                Step::Record { len: self.cursor }
+        match (state, &self.group) {
+            (InputState::Open, _) => InputItem::More,
+            (InputState::Idle | InputState::End, Some(_)) if tail == 0 => {
+                InputItem::Record { len: self.cursor }
             }
-            (Closing::End, Some(_)) => {
-                // The end of a message's own lines is missing: what there is of it may mislead.
+            (InputState::End, Some(_)) => {
+                // The last line of the message is incomplete, and a part of it may be misleading.
                 let rest = &input[self.cursor..];
-                let belongs = self.prefix.matches(rest, Names::default());
-                if belongs.is_some_and(|found| matches!(found.label, Label::Field(_))) {
+                let belongs = self.prefix.matches(rest, SessionNames::default());
+                if belongs.is_some_and(|found| matches!(found.label, LineLabel::Field(_))) {
                     self.group = None;
-                    return Step::Junk { len: input.len(), reason: Reason::CutShort };
+                    return InputItem::Junk { len: input.len(), reason: ProblemReason::CutShort };
                 }
-                Step::Record { len: self.cursor }
+                InputItem::Record { len: self.cursor }
             }
-            (Closing::End, None) if tail > 0 => {
-                Step::Junk { len: input.len(), reason: Reason::CutShort }
+            (InputState::End, None) if tail > 0 => {
+                InputItem::Junk { len: input.len(), reason: ProblemReason::CutShort }
             }
-            _ => Step::More,
+            _ => InputItem::More,
         }
     }
 
     /// End of the line at the cursor: after a newline that no tab follows.
-    fn line_end(&mut self, input: &[u8], closing: Closing) -> Option<usize> {
-        if let Some((_, end)) = self.ahead {
+    fn find_line_end(&mut self, input: &[u8], state: InputState) -> Option<usize> {
+        if let Some((_, end)) = self.next_line {
             return Some(end);
         }
         while let Some(found) = memchr::memchr(b'\n', &input[self.scanned..]) {
@@ -274,7 +294,7 @@ impl Stderr {
             match input.get(end) {
                 Some(b'\t') => self.scanned = end,
                 Some(_) => return Some(end),
-                None if closing == Closing::Open => {
+                None if state == InputState::Open => {
                     self.scanned = end - 1;
                     return None;
                 }
@@ -285,14 +305,19 @@ impl Stderr {
         None
     }
 
-    /// Matches the prefix. Where names of the session show that the shortest reading was wrong, reads
-    /// again with these names.
-    fn read_line(&mut self, line: &[u8], end: usize, sessions: &impl Sessions) -> Option<Match> {
-        let found = match self.ahead.take() {
+    /// Matches the prefix. If names of the session show that the shortest reading was wrong,
+    /// matches again with these names.
+    fn read_line(
+        &mut self,
+        line: &[u8],
+        end: usize,
+        sessions: &impl SessionLookup,
+    ) -> Option<Match> {
+        let found = match self.next_line.take() {
             Some((found, ahead)) if ahead == end => Some(found),
-            _ => self.prefix.matches_plainly(line),
+            _ => self.prefix.matches_unnamed(line),
         };
-        let Some(found) = found else { return self.widen(line) };
+        let Some(found) = found else { return self.widen_prefix(line) };
         if let Some(sample) = &mut self.guessed
             && sample.lines.len() < SAMPLE_LINES_MAX
         {
@@ -301,23 +326,23 @@ impl Stderr {
         if !self.prefix.has_names() {
             return Some(found);
         }
-        let id = found.field(line, Field::SessionId);
-        let known = sessions.names(id, process(found.field(line, Field::Pid)));
-        let is_doubtful = [
-            (known.user, Field::User),
-            (known.database, Field::Database),
-            (known.application, Field::Application),
+        let id = found.field(line, PrefixField::SessionId);
+        let known = sessions.names(id, parse_pid(found.field(line, PrefixField::Pid)));
+        let is_contradicted = [
+            (known.user, PrefixField::User),
+            (known.database, PrefixField::Database),
+            (known.application, PrefixField::Application),
         ]
         .into_iter()
         .any(|(name, field)| {
             let read = found.field(line, field);
             !name.is_empty() && !read.is_empty() && read != name
         });
-        if is_doubtful { self.prefix.matches(line, known).or(Some(found)) } else { Some(found) }
+        if is_contradicted { self.prefix.matches(line, known).or(Some(found)) } else { Some(found) }
     }
 
-    /// Looks for a prefix that fits a line which the guessed one does not, and all lines before.
-    fn widen(&mut self, line: &[u8]) -> Option<Match> {
+    /// Looks for a prefix that matches both this line and all earlier ones.
+    fn widen_prefix(&mut self, line: &[u8]) -> Option<Match> {
         let sample = self.guessed.as_mut()?;
         let has_label =
             memchr::memmem::find(&line[..line.len().min(SAMPLE_LINE_BYTES)], b":  ").is_some();
@@ -326,180 +351,187 @@ impl Stderr {
         }
         sample.attempts += 1;
         let lines = || sample.lines.iter().map(Vec::as_slice).chain([line]);
-        let wider = guess(lines())?;
-        let fits_all = lines().all(|line| wider.matches(line, Names::default()).is_some());
+        let wider = guess_prefix(lines())?;
+        let fits_all = lines().all(|line| wider.matches(line, SessionNames::default()).is_some());
         if !fits_all {
             return None;
         }
         self.prefix = wider;
         self.version += 1;
-        self.prefix.matches(line, Names::default())
+        self.prefix.matches(line, SessionNames::default())
     }
 
-    pub(crate) fn intruders(&self) -> Intruders {
-        self.group.as_ref().map_or(Intruders::default(), |group| group.intruders)
+    pub(crate) fn foreign_lines(&self) -> ForeignLines {
+        self.group.as_ref().map_or(ForeignLines::default(), |group| group.foreign_lines)
     }
 
     pub(crate) fn consumed(&mut self, len: usize) {
         self.group = None;
         self.cursor = self.cursor.saturating_sub(len);
         self.scanned = self.scanned.saturating_sub(len);
-        if let Some((_, end)) = &mut self.ahead {
+        if let Some((_, end)) = &mut self.next_line {
             *end -= len;
         }
     }
 
-    /// The record that was found; its texts are in `input` or in `scratch`.
+    /// Decodes the record that was found; its texts are in `input` or in `scratch`.
     pub(crate) fn frame(
         &mut self,
         input: &[u8],
-        clock: &mut Clock,
+        clock: &mut LogClock,
         scratch: &mut Vec<u8>,
-    ) -> Result<(Frame, Owner), Reason> {
-        let Some(group) = &self.group else { return Err(Reason::NotARecord) };
-        let with_returns = *self
-            .with_returns
+    ) -> Result<(RecordFrame, SessionFields), ProblemReason> {
+        let Some(group) = &self.group else { return Err(ProblemReason::NotARecord) };
+        let has_carriage_returns = *self
+            .has_carriage_returns
             .get_or_insert_with(|| input[group.start..group.end].ends_with(b"\r\n"));
-        decode(group, input, with_returns, clock, scratch)
+        decode(group, input, has_carriage_returns, clock, scratch)
     }
 }
 
-/// Reads the fields of a record.
+/// Decodes the fields of a record.
 fn decode(
-    group: &Group,
+    group: &LineGroup,
     input: &[u8],
-    with_returns: bool,
-    clock: &mut Clock,
+    has_carriage_returns: bool,
+    clock: &mut LogClock,
     scratch: &mut Vec<u8>,
-) -> Result<(Frame, Owner), Reason> {
-    let (mut frame, owner) = prefix_fields(&group.main, group.start, &input[..group.end], clock)?;
+) -> Result<(RecordFrame, SessionFields), ProblemReason> {
+    let (mut frame, session) = prefix_fields(&group.main, group.start, &input[..group.end], clock)?;
     frame.severity = group.severity;
     frame.lines = frame.lines.map(|(first, _)| (first, group.last_line.unwrap_or(first)));
-    let main = Span::input(group.start + group.main.text, group.end);
-    let unfold = |text: Span, scratch: &mut Vec<u8>| unfold(input, text, with_returns, scratch);
-    texts(&mut frame, main, &group.parts, input, scratch, unfold);
-    Ok((frame, owner))
+    let main = FieldSpan::input(group.start + group.main.text, group.end);
+    let unfold =
+        |text: FieldSpan, scratch: &mut Vec<u8>| unfold(input, text, has_carriage_returns, scratch);
+    unfold_fields(&mut frame, main, &group.fields, input, scratch, unfold);
+    Ok((frame, session))
 }
 
-/// What the prefix tells of the line that begins at `start` and ends where `input` does.
+/// Decodes the prefix of the line that begins at `start` and ends where `input` does.
 fn prefix_fields(
     found: &Match,
     start: usize,
     input: &[u8],
-    clock: &mut Clock,
-) -> Result<(Frame, Owner), Reason> {
+    clock: &mut LogClock,
+) -> Result<(RecordFrame, SessionFields), ProblemReason> {
     let line = &input[start..];
-    let field = |field: Field| found.field(line, field);
-    let span = |field: Field| {
+    let field = |field: PrefixField| found.field(line, field);
+    let span = |field: PrefixField| {
         let range = found.span(field);
-        Span::input(start + range.start, start + range.end)
+        FieldSpan::input(start + range.start, start + range.end)
     };
-    let name = |field: Field| known(span(field), input, &[]);
-    let id = session_id(field(Field::SessionId));
-    let began = field(Field::Start);
-    let time = time(found, line, clock).ok_or(Reason::BadTime)?;
-    let owner = Owner {
-        session_id: span(Field::SessionId),
+    let name = |field: PrefixField| known_name(span(field), input, &[]);
+    let id = parse_session_id(field(PrefixField::SessionId));
+    let began = field(PrefixField::Start);
+    let time = time(found, line, clock).ok_or(ProblemReason::BadTime)?;
+    let session = SessionFields {
+        session_id: span(PrefixField::SessionId),
         session_start: match id {
             Some((start, _)) => Some(start),
             None if began.is_empty() => None,
             None => clock.read_start(began),
         },
-        pid: process(field(Field::Pid)).or(id.map(|(_, pid)| pid)),
-        remote: match field(Field::Remote) {
-            b"" => name(Field::Host),
-            _ => name(Field::Remote),
+        pid: parse_pid(field(PrefixField::Pid)).or(id.map(|(_, pid)| pid)),
+        remote: match field(PrefixField::Remote) {
+            b"" => name(PrefixField::Host),
+            _ => name(PrefixField::Remote),
         },
-        user: name(Field::User),
-        database: name(Field::Database),
-        application: name(Field::Application),
-        backend_type: span(Field::BackendType),
-        has_leader: !found.span(Field::LeaderPid).is_empty(),
+        user: name(PrefixField::User),
+        database: name(PrefixField::Database),
+        application: name(PrefixField::Application),
+        backend_type: span(PrefixField::BackendType),
+        has_leader: !found.span(PrefixField::LeaderPid).is_empty(),
     };
-    let frame = Frame {
+    let frame = RecordFrame {
         time,
-        vxid: span(Field::Vxid),
-        query_id: signed(field(Field::QueryId)),
-        tag: span(Field::Tag),
-        lines: number(field(Field::Line)).map(|line| (line, line)),
-        sqlstate: SqlState::new(field(Field::SqlState)),
+        vxid: span(PrefixField::Vxid),
+        query_id: parse_i64(field(PrefixField::QueryId)),
+        tag: span(PrefixField::Tag),
+        lines: parse_u64(field(PrefixField::Line)).map(|line| (line, line)),
+        sqlstate: SqlState::new(field(PrefixField::SqlState)),
         assumption: clock.take_assumption(),
-        ..Frame::EMPTY
+        ..RecordFrame::EMPTY
     };
-    Ok((frame, owner))
+    Ok((frame, session))
 }
 
-/// Finds the message and what belongs to it. `unfold` gives a text without its last line end, and with one
-/// tab dropped after each newline inside.
+/// Sets the message and its further fields. `unfold` removes a text's last line end, and one tab
+/// after each newline inside.
 #[inline]
-fn texts(
-    frame: &mut Frame,
-    main: Span,
-    parts: &Parts,
+fn unfold_fields(
+    frame: &mut RecordFrame,
+    main: FieldSpan,
+    fields: &ExtraFields,
     input: &[u8],
     scratch: &mut Vec<u8>,
-    unfold: impl Fn(Span, &mut Vec<u8>) -> Span,
+    unfold: impl Fn(FieldSpan, &mut Vec<u8>) -> FieldSpan,
 ) {
     frame.message = unfold(main, scratch);
-    let mut part = |part: Part| match parts[part as usize] {
-        Span::ABSENT => Span::ABSENT,
+    let mut unfolded = |field: MessageField| match fields[field as usize] {
+        FieldSpan::ABSENT => FieldSpan::ABSENT,
         text => unfold(text, scratch),
     };
-    frame.detail = part(Part::Detail);
-    frame.context = part(Part::Context);
-    frame.statement = part(Part::Statement);
-    let location = part(Part::Location);
-    if location == Span::ABSENT {
+    frame.detail = unfolded(MessageField::Detail);
+    frame.context = unfolded(MessageField::Context);
+    frame.statement = unfolded(MessageField::Statement);
+    let location = unfolded(MessageField::Location);
+    if location == FieldSpan::ABSENT {
         return;
     }
-    frame.function = location.shortened(function(location.text(input, scratch)).len());
+    frame.function = location.truncated(function_name(location.text(input, scratch)).len());
     if let Some((code, rest)) = frame.message.text(input, scratch).split_at_checked(5)
         && let (Some(code), true) = (SqlState::new(code), rest.starts_with(b": "))
     {
         frame.sqlstate = Some(code);
-        frame.message = frame.message.without_first(7);
+        frame.message = frame.message.skip_first(7);
     }
 }
 
-/// Most bytes of foreign lines that are held while the record around them may go on.
-const INTRUDERS_BYTES_MAX: usize = 1 << 20;
+/// Maximum size of foreign lines that are held while the record around them may continue.
+const FOREIGN_BYTES_MAX: usize = 1 << 20;
 
-/// Lines kept to test a wider prefix on, and the bytes of each that matter.
+/// Maximum number of sample lines for testing a wider prefix, and the bytes stored of each.
 const SAMPLE_LINES_MAX: usize = 50;
 const SAMPLE_LINE_BYTES: usize = 1024;
 
-/// How often a wider prefix is looked for: each time costs some milliseconds.
+/// Maximum number of searches for a wider prefix: each takes some milliseconds.
 const WIDEN_ATTEMPTS_MAX: u32 = 20;
 
-/// A name, unless it is the server's word for one that is not known yet.
-pub(crate) fn known(name: Span, input: &[u8], scratch: &[u8]) -> Span {
-    if name.text(input, scratch) == b"[unknown]" { Span::ABSENT } else { name }
+/// The span of a name, or absent for the server's placeholder of an unknown name.
+pub(crate) fn known_name(name: FieldSpan, input: &[u8], scratch: &[u8]) -> FieldSpan {
+    if name.text(input, scratch) == b"[unknown]" { FieldSpan::ABSENT } else { name }
 }
 
-fn time(found: &Match, line: &[u8], clock: &mut Clock) -> Option<howdah_traffic::Timestamp> {
-    for field in [Field::Millis, Field::Epoch, Field::Seconds] {
+fn time(found: &Match, line: &[u8], clock: &mut LogClock) -> Option<howdah_traffic::Timestamp> {
+    for field in [PrefixField::Millis, PrefixField::Epoch, PrefixField::Seconds] {
         let text = found.field(line, field);
         match field {
             _ if text.is_empty() => {}
-            Field::Epoch => return read_epoch(text),
+            PrefixField::Epoch => return read_epoch(text),
             _ => return clock.read(text),
         }
     }
     None
 }
 
-/// A text without its last line end, which has a carriage return in front if it is `with_returns`.
+/// Removes the last line end from a text, and with `has_carriage_returns` the carriage return
+/// before it.
 #[inline]
-fn without_line_end(input: &[u8], text: Span, with_returns: bool) -> Span {
+fn trim_line_end(input: &[u8], text: FieldSpan, has_carriage_returns: bool) -> FieldSpan {
     let whole = text.text(input, &[]);
     let inside = whole.strip_suffix(b"\n").unwrap_or(whole);
-    text.shortened(if with_returns { strip_return(inside).len() } else { inside.len() })
+    text.truncated(if has_carriage_returns { strip_return(inside).len() } else { inside.len() })
 }
 
-/// The same, and with one tab dropped after each newline inside.
-fn unfold(input: &[u8], text: Span, with_returns: bool, scratch: &mut Vec<u8>) -> Span {
-    let bare = |line| if with_returns { strip_return(line) } else { line };
-    let text = without_line_end(input, text, with_returns);
+/// The same, and removes one tab after each newline inside.
+fn unfold(
+    input: &[u8],
+    text: FieldSpan,
+    has_carriage_returns: bool,
+    scratch: &mut Vec<u8>,
+) -> FieldSpan {
+    let bare = |line| if has_carriage_returns { strip_return(line) } else { line };
+    let text = trim_line_end(input, text, has_carriage_returns);
     let inside = text.text(input, &[]);
     if memchr::memchr(b'\n', inside).is_none() {
         return text;
@@ -513,7 +545,7 @@ fn unfold(input: &[u8], text: Span, with_returns: bool, scratch: &mut Vec<u8>) -
         rest = rest.strip_prefix(b"\t").unwrap_or(rest);
     }
     scratch.extend_from_slice(rest);
-    Span::scratch(from, scratch.len())
+    FieldSpan::scratch(from, scratch.len())
 }
 
 fn strip_return(line: &[u8]) -> &[u8] {

@@ -1,21 +1,24 @@
-//! Vectors of 32 bytes: what the passes over a piece have in common.
+//! Vectors of 32 bytes, shared by the scans of a chunk.
 //!
-//! The loads are the only `unsafe` there is in them, beside the question whether the processor has AVX2.
+//! Besides the check for AVX2, the loads are the only `unsafe` code of the scans.
 
 use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_movemask_epi8};
 
-/// The vector of these bytes.
+/// Loads a vector.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn load(bytes: &[u8; 32]) -> __m256i {
-    #[expect(unsafe_code, reason = "put together from words, a load takes as long as all the rest")]
-    // SAFETY: the array has as many bytes, and the load asks for no alignment.
+    #[expect(
+        unsafe_code,
+        reason = "a load assembled from words takes as long as the rest of the scan"
+    )]
+    // SAFETY: the array has 32 bytes, and the load needs no alignment.
     unsafe {
         _mm256_loadu_si256(bytes.as_ptr().cast())
     }
 }
 
-/// The highest bit of each byte, that of the first one lowest.
+/// The highest bit of each byte; the first byte's bit is the lowest.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn bits(bytes: __m256i) -> u64 {

@@ -1,4 +1,4 @@
-//! Where to connect, looked up once, and how to begin a connection without waiting for it.
+//! Resolves the address of a server once, and starts non-blocking connections to it.
 
 use std::{
     io,
@@ -15,28 +15,28 @@ use rustix::net::{
 use rustls::pki_types::ServerName;
 
 use crate::{
-    stream::{Secure, Stream, Transport},
+    stream::{Stream, TlsOptions, Transport},
     tcp::TcpOptions,
 };
 
-/// Begins connections to one server.
+/// Starts connections to one server.
 ///
-/// Names are looked up when it is made, not per connection: a look-up blocks, and a thread that
-/// drives thousands of sessions must not.
+/// The name is resolved on creation, not per connection: resolving blocks, which a thread that
+/// drives thousands of sessions must not do.
 #[derive(Clone, Debug)]
 pub struct Dialer {
-    address: Address,
-    tls: Option<Secure>,
+    address: DialAddress,
+    tls: Option<TlsOptions>,
     tcp: Option<TcpOptions>,
 }
 
 #[derive(Clone, Debug)]
-enum Address {
+enum DialAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// A connection could not be begun.
+/// A connection could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
@@ -45,10 +45,10 @@ pub enum DialError {
     UnknownHost {
         /// The name as given.
         host: String,
-        /// What the resolver said, if it said more than "none".
+        /// The resolver's error, if it reported one.
         source: Option<io::Error>,
     },
-    /// The kernel does not take one of the [`TcpOptions`].
+    /// The kernel rejected one of the [`TcpOptions`].
     #[error("cannot set the TCP options of a connection to {address}")]
     Options {
         /// Address and port.
@@ -56,7 +56,7 @@ pub enum DialError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The socket could not be made, or the peer refused at once.
+    /// The socket could not be created, or the peer refused immediately.
     #[error("cannot connect to {address}")]
     Refused {
         /// Address and port, or socket path.
@@ -67,7 +67,7 @@ pub enum DialError {
 }
 
 impl Dialer {
-    /// A dialer for a TCP address; looks `host` up.
+    /// A dialer for a TCP address; resolves `host`.
     ///
     /// # Errors
     ///
@@ -76,21 +76,21 @@ impl Dialer {
         let unknown = |source| DialError::UnknownHost { host: host.to_owned(), source };
         let mut found = (host, port).to_socket_addrs().map_err(|error| unknown(Some(error)))?;
         let address = found.next().ok_or_else(|| unknown(None))?;
-        Ok(Self { address: Address::Tcp(address), tls: None, tcp: None })
+        Ok(Self { address: DialAddress::Tcp(address), tls: None, tcp: None })
     }
 
-    /// A dialer for a TCP address that is known.
+    /// A dialer for a resolved TCP address.
     pub fn tcp_at(address: SocketAddr) -> Self {
-        Self { address: Address::Tcp(address), tls: None, tcp: None }
+        Self { address: DialAddress::Tcp(address), tls: None, tcp: None }
     }
 
     /// A dialer for a unix socket.
     pub fn unix(path: &Path) -> Self {
-        Self { address: Address::Unix(path.to_owned()), tls: None, tcp: None }
+        Self { address: DialAddress::Unix(path.to_owned()), tls: None, tcp: None }
     }
 
-    /// The same, with TLS. With `direct` the handshake begins at once, otherwise an SSLRequest
-    /// asks for it (PostgreSQL manual, "SSL Session Encryption").
+    /// Adds TLS. With `direct` the handshake starts immediately, otherwise after an SSLRequest
+    /// (PostgreSQL manual, "SSL Session Encryption").
     #[must_use]
     pub fn with_tls(
         mut self,
@@ -98,21 +98,21 @@ impl Dialer {
         server_name: ServerName<'static>,
         direct: bool,
     ) -> Self {
-        self.tls = Some(Secure { config, server_name, direct, optional: false });
+        self.tls = Some(TlsOptions { config, server_name, direct, optional: false });
         self
     }
 
-    /// The same, with these options for TCP connections. They are set before the connection begins:
-    /// the size of the receive buffer decides the window scale and the segment size that are
-    /// negotiated, and a buffer that shrinks below the peer's segment size afterwards stalls the
-    /// peer until its probe timer runs out, for every segment.
+    /// Sets options for TCP connections. They are applied before connecting: the size of the
+    /// receive buffer determines the window scale and the segment size that are negotiated, and a
+    /// buffer that shrinks below the peer's segment size afterwards stalls the peer until its probe
+    /// timer expires, for every segment.
     #[must_use]
     pub fn with_tcp_options(mut self, options: TcpOptions) -> Self {
         self.tcp = Some(options);
         self
     }
 
-    /// The same, going on without TLS if the server says that it has none.
+    /// Continues without TLS if the server does not offer it.
     #[must_use]
     pub fn tls_optional(mut self) -> Self {
         if let Some(tls) = &mut self.tls {
@@ -121,18 +121,18 @@ impl Dialer {
         self
     }
 
-    /// Begins a connection. It is usable once [`Stream::open`] says so.
+    /// Starts a connection. It is usable once [`Stream::open`] returns true.
     ///
     /// # Errors
     ///
-    /// [`DialError::Refused`]; a refusal that takes a round trip comes from [`Stream::open`].
-    /// [`DialError::Options`].
+    /// [`DialError::Refused`], or [`DialError::Options`]. A refusal that takes a round trip is
+    /// reported by [`Stream::open`].
     pub fn dial(&self) -> Result<Stream, DialError> {
         let refused =
             |source: io::Error| DialError::Refused { address: self.address.to_string(), source };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (transport, begun) = match &self.address {
-            Address::Tcp(address) => {
+        let (transport, started) = match &self.address {
+            DialAddress::Tcp(address) => {
                 let family =
                     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
                 let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
@@ -144,18 +144,18 @@ impl Dialer {
                         source,
                     })?;
                 }
-                let begun = connect(&socket, address);
-                (Transport::Tcp(socket.into()), begun)
+                let started = connect(&socket, address);
+                (Transport::Tcp(socket.into()), started)
             }
-            Address::Unix(path) => {
+            DialAddress::Unix(path) => {
                 let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
                     .map_err(|error| refused(error.into()))?;
                 let address = unix_address(path).map_err(|error| refused(error.into()))?;
-                let begun = connect(&socket, &address);
-                (Transport::Unix(socket.into()), begun)
+                let started = connect(&socket, &address);
+                (Transport::Unix(socket.into()), started)
             }
         };
-        match begun {
+        match started {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {
                 Ok(Stream::new(transport, self.tls.clone()))
             }
@@ -164,7 +164,7 @@ impl Dialer {
     }
 }
 
-/// A path, or with `@` in front a name in Linux's abstract namespace.
+/// A path, or with a leading `@` a name in Linux's abstract namespace.
 pub(crate) fn unix_address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     match path.as_os_str().as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddrUnix::new_abstract_name(name),
@@ -172,7 +172,7 @@ pub(crate) fn unix_address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     }
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for DialAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),

@@ -1,4 +1,4 @@
-//! Where clients come in: TCP ports and unix sockets, accepted without waiting.
+//! Listening sockets: TCP ports and unix sockets, accepted without blocking.
 
 use std::{
     ffi::OsString,
@@ -36,24 +36,24 @@ use crate::{
 
 /// A socket that clients connect to.
 ///
-/// Several listeners may share a TCP port: with `SO_REUSEPORT` the kernel deals connections out
-/// among them, so every event loop has its own and none wakes for another's. A unix socket has one
-/// listener, which is shared by [`Listener::try_clone`]; [`crate::Poller::add_listener`] sees to it
-/// that a connection wakes one loop only.
+/// Several listeners may share a TCP port: with `SO_REUSEPORT` the kernel distributes connections
+/// among them, so each event loop has its own listener and none wakes for another's. A unix socket
+/// has one listener, shared by [`Listener::try_clone`]; [`crate::Poller::add_listener`] ensures
+/// that a connection wakes only one loop.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    place: Place,
+    place: ListenerAddress,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ListenerAddress {
     Tcp(SocketAddr),
-    /// The path is ours to remove.
+    /// The path is removed by [`Listener::remove`].
     Unix(PathBuf),
 }
 
-/// A listener could not be made.
+/// A listener could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {place}")]
 pub struct ListenError {
@@ -64,32 +64,37 @@ pub struct ListenError {
 }
 
 impl Listener {
-    /// Listens on a TCP address; port 0 takes a free one. `backlog` connections wait in the kernel
-    /// until they are accepted, and those on which nothing was sent for at least `patience`, in whole
-    /// seconds and rounded up by the kernel: so to accept a client and to read what it began with is one
-    /// wake-up. Others may listen there too, if they are of the same user and come by
-    /// here as well: [`Listener::check_free`] tells beforehand whether somebody does.
+    /// Listens on a TCP address; port 0 picks a free one. Up to `backlog` connections wait in the
+    /// kernel until they are accepted. A connection is reported once the client has sent something
+    /// or after at least `defer_timeout`, which the kernel rounds up and takes in whole seconds, so
+    /// accepting a client and reading its first bytes is one wake-up. Other sockets may listen on
+    /// the same port if they belong to the same user and also use this function:
+    /// [`Listener::check_free`] detects that beforehand.
     ///
     /// # Errors
     ///
-    /// The address is not ours, taken, or needs rights we lack.
-    pub fn tcp(address: SocketAddr, backlog: u32, patience: Duration) -> Result<Self, ListenError> {
-        Self::begin_tcp(address, backlog, patience)
+    /// The address is not local, in use, or needs privileges.
+    pub fn tcp(
+        address: SocketAddr,
+        backlog: u32,
+        defer_timeout: Duration,
+    ) -> Result<Self, ListenError> {
+        Self::listen_tcp(address, backlog, defer_timeout)
             .map_err(|source| ListenError { place: address.to_string(), source })
     }
 
-    /// Whether nobody listens on a TCP address. Since listeners share a port with others of their
-    /// kind, a second process would not be refused, and would take half of the first one's clients.
+    /// Checks that no socket listens on a TCP address. Since listeners share a port, a second
+    /// process would not be refused, and would take half of the first one's clients.
     ///
     /// # Errors
     ///
-    /// Somebody does, or the address is not ours.
+    /// The address is in use or not local.
     pub fn check_free(address: SocketAddr) -> Result<(), ListenError> {
         let check = || {
             let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
             let socket =
                 socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
-            // What connections of before have left does not count; listeners do.
+            // Remnants of earlier connections do not count; listeners do.
             set_socket_reuseaddr(&socket, true)?;
             if address.is_ipv6() {
                 set_ipv6_v6only(&socket, true)?;
@@ -99,47 +104,47 @@ impl Listener {
         check().map_err(|source| ListenError { place: address.to_string(), source })
     }
 
-    fn begin_tcp(address: SocketAddr, backlog: u32, patience: Duration) -> io::Result<Self> {
+    fn listen_tcp(address: SocketAddr, backlog: u32, defer_timeout: Duration) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
         set_socket_reuseaddr(&socket, true)?;
         set_socket_reuseport(&socket, true)?;
         if address.is_ipv6() {
-            // The same port for IPv4 is a listener of its own.
+            // The same port for IPv4 is a separate listener.
             set_ipv6_v6only(&socket, true)?;
         }
-        // Those that are accepted have it from here.
+        // Accepted connections inherit it.
         set_tcp_nodelay(&socket, true)?;
-        if !patience.is_zero() {
-            set_tcp_defer_accept(&socket, patience)?;
+        if !defer_timeout.is_zero() {
+            set_tcp_defer_accept(&socket, defer_timeout)?;
         }
         bind(&socket, &address)?;
         listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         let socket = TcpListener::from(socket);
         let address = socket.local_addr()?;
-        Ok(Self { socket: socket.into(), place: Place::Tcp(address) })
+        Ok(Self { socket: socket.into(), place: ListenerAddress::Tcp(address) })
     }
 
-    /// Listens on a unix socket with these permissions, which belongs to the group of this number, or
-    /// to our own. A socket that a dead process left there is
-    /// replaced; one that somebody answers at is an error, and so is any other file. A path that
-    /// begins with `@` is a name in Linux's abstract namespace, which has no permissions.
+    /// Listens on a unix socket with these permissions and group; `None` is our own group. A socket
+    /// that a dead process left behind is replaced; a socket with a live listener, or any other
+    /// file, is an error. A path that starts with `@` is a name in Linux's abstract namespace,
+    /// which has no permissions.
     ///
     /// # Errors
     ///
-    /// The path is taken, too long, or in a directory we may not write to.
+    /// The path is in use, too long, or in a directory that is not writable.
     pub fn unix(
         path: &Path,
         mode: u32,
         group: Option<u32>,
         backlog: u32,
     ) -> Result<Self, ListenError> {
-        Self::begin_unix(path, mode, group, backlog)
+        Self::listen_unix(path, mode, group, backlog)
             .map_err(|source| ListenError { place: path.display().to_string(), source })
     }
 
-    fn begin_unix(path: &Path, mode: u32, group: Option<u32>, backlog: u32) -> io::Result<Self> {
+    fn listen_unix(path: &Path, mode: u32, group: Option<u32>, backlog: u32) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let address = unix_address(path)?;
@@ -151,22 +156,22 @@ impl Listener {
             other => other?,
         }
         if !is_abstract(path) {
-            // The group first: until then, permissions would be another's.
+            // The group first: until then, the permissions would apply to the wrong group.
             if group.is_some() {
                 chown(path, None, group)?;
             }
-            // Between these two lines the umask holds, which gives away no more than `mode` may.
+            // Between these two lines the umask applies, which grants no more than `mode` may.
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         }
         listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
-        Ok(Self { socket, place: Place::Unix(path.to_owned()) })
+        Ok(Self { socket, place: ListenerAddress::Unix(path.to_owned()) })
     }
 
-    /// A socket that listens already, from another process.
+    /// A listening socket inherited from another process.
     ///
     /// # Errors
     ///
-    /// It is no stream socket that listens at a TCP address or a unix path.
+    /// The socket is not a stream socket that listens on a TCP address or a unix path.
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
         if !socket_acceptconn(&socket)? || socket_type(&socket)? != SocketType::STREAM {
@@ -175,9 +180,9 @@ impl Listener {
         ioctl_fionbio(&socket, true)?;
         let address = getsockname(&socket)?;
         let place = if let Ok(address) = SocketAddr::try_from(address.clone()) {
-            // Those that are accepted have it from here.
+            // Accepted connections inherit it.
             set_tcp_nodelay(&socket, true)?;
-            Place::Tcp(address)
+            ListenerAddress::Tcp(address)
         } else {
             let unix = SocketAddrUnix::try_from(address)?;
             let name = match (unix.path_bytes(), unix.abstract_name()) {
@@ -185,16 +190,16 @@ impl Listener {
                 (None, Some(name)) => [b"@", name].concat(),
                 (None, None) => return Err(wrong()),
             };
-            Place::Unix(PathBuf::from(OsString::from_vec(name)))
+            ListenerAddress::Unix(PathBuf::from(OsString::from_vec(name)))
         };
         Ok(Self { socket, place })
     }
 
-    /// The path of a unix socket, with `@` in front of an abstract name.
+    /// The path of a unix socket, with a leading `@` for an abstract name.
     pub fn unix_path(&self) -> Option<&Path> {
         match &self.place {
-            Place::Tcp(_) => None,
-            Place::Unix(path) => Some(path),
+            ListenerAddress::Tcp(_) => None,
+            ListenerAddress::Unix(path) => Some(path),
         }
     }
 
@@ -205,26 +210,26 @@ impl Listener {
     /// The process is out of file descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
         let place = match &self.place {
-            Place::Tcp(address) => Place::Tcp(*address),
-            Place::Unix(path) => Place::Unix(path.clone()),
+            ListenerAddress::Tcp(address) => ListenerAddress::Tcp(*address),
+            ListenerAddress::Unix(path) => ListenerAddress::Unix(path.clone()),
         };
         Ok(Self { socket: self.socket.try_clone()?, place })
     }
 
-    /// The TCP address that is listened on, with the port that was found for port 0.
+    /// The TCP address of the listener, with the actual port if port 0 was requested.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         match &self.place {
-            Place::Tcp(address) => Some(*address),
-            Place::Unix(_) => None,
+            ListenerAddress::Tcp(address) => Some(*address),
+            ListenerAddress::Unix(_) => None,
         }
     }
 
-    /// Takes a connection that has come in, if there is one.
+    /// Accepts a pending connection, if there is one.
     ///
     /// # Errors
     ///
     /// The process or the system is out of file descriptors or memory: try again later. Connections
-    /// that were gone before they were taken are passed over.
+    /// that were closed before they were accepted are skipped.
     pub fn accept(&self) -> io::Result<Option<Stream>> {
         loop {
             match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
@@ -238,17 +243,17 @@ impl Listener {
 
     fn accepted(&self, socket: OwnedFd) -> Stream {
         Stream::accepted(match self.place {
-            Place::Tcp(_) => Transport::Tcp(socket.into()),
-            Place::Unix(_) => Transport::Unix(socket.into()),
+            ListenerAddress::Tcp(_) => Transport::Tcp(socket.into()),
+            ListenerAddress::Unix(_) => Transport::Unix(socket.into()),
         })
     }
 
-    /// Removes the unix socket from its directory, so that nobody finds it after us.
+    /// Removes the unix socket from its directory, so that later clients do not find it.
     pub fn remove(&self) {
-        if let Place::Unix(path) = &self.place
+        if let ListenerAddress::Unix(path) = &self.place
             && !is_abstract(path)
         {
-            // Gone already is as good.
+            // It may be gone already.
             let _ = unlinkat(rustix::fs::CWD, path, AtFlags::empty());
         }
     }
@@ -264,7 +269,7 @@ fn is_abstract(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().starts_with(b"@")
 }
 
-/// Whether there is a socket at which nobody listens.
+/// Whether the path is a socket without a listener.
 fn is_abandoned(path: &Path) -> bool {
     use std::os::unix::{fs::FileTypeExt as _, net::UnixStream};
     let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
@@ -283,7 +288,7 @@ mod tests {
     };
 
     #[test]
-    fn two_listeners_share_a_port() {
+    fn two_listeners_share_port() {
         let first = Listener::tcp(([127, 0, 0, 1], 0).into(), 128, Duration::ZERO).unwrap();
         let address = first.tcp_address().unwrap();
         let second = Listener::tcp(address, 128, Duration::ZERO).unwrap();
@@ -293,26 +298,26 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_told_of_when_it_says_something_and_sends_without_delay() {
+    fn client_is_accepted_once_it_sends_and_has_nodelay() {
         use rustix::net::sockopt::tcp_nodelay;
-        let patience = Duration::from_secs(60);
-        let listener = Listener::tcp(([127, 0, 0, 1], 0).into(), 8, patience).unwrap();
+        let defer_timeout = Duration::from_secs(60);
+        let listener = Listener::tcp(([127, 0, 0, 1], 0).into(), 8, defer_timeout).unwrap();
         let silent = TcpStream::connect(listener.tcp_address().unwrap()).unwrap();
         let mut client = TcpStream::connect(listener.tcp_address().unwrap()).unwrap();
         client.write_all(b"hello").unwrap();
         let accepted = listener.accept().unwrap().unwrap();
         assert_eq!(accepted.peer_address(), client.local_addr().ok());
         assert!(tcp_nodelay(&accepted).unwrap());
-        assert!(listener.accept().unwrap().is_none(), "the other has said nothing");
+        assert!(listener.accept().unwrap().is_none(), "the other client has sent nothing");
         drop(silent);
     }
 
     #[test]
-    fn a_port_is_free_until_somebody_listens() {
+    fn port_is_free_until_a_socket_listens() {
         let listener = Listener::tcp(([127, 0, 0, 1], 0).into(), 8, Duration::ZERO).unwrap();
         let address = listener.tcp_address().unwrap();
-        let taken = Listener::check_free(address).unwrap_err();
-        assert_eq!(taken.source.kind(), io::ErrorKind::AddrInUse, "{taken}");
+        let error = Listener::check_free(address).unwrap_err();
+        assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse, "{error}");
         let (client, accepted) = (TcpStream::connect(address).unwrap(), listener.accept().unwrap());
         drop(listener);
         assert!(accepted.is_some());
@@ -321,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+    fn dead_socket_is_replaced_and_live_one_is_not() {
         let directory = std::env::temp_dir().join(format!("howdah-net-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join(".s.PGSQL.1");
@@ -331,7 +336,7 @@ mod tests {
         let refused = Listener::unix(&path, 0o700, None, 8).unwrap_err();
         assert_eq!(refused.source.kind(), io::ErrorKind::AddrInUse, "{refused}");
 
-        // The one who was refused had knocked to see whether anybody is in.
+        // The check itself had connected once.
         drop(listener.accept().unwrap());
         let mut client = UnixStream::connect(&path).unwrap();
         let mut accepted = listener.accept().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Waiting: for sockets, for another thread, for a point in time.
+//! Waiting for sockets, wake-ups from other threads, and deadlines.
 
 use std::{
     io,
@@ -17,32 +17,31 @@ use rustix::{
     },
 };
 
-/// Names a registered socket in what [`Poller::wait`] reports.
+/// Identifies a registered socket in the events of [`Poller::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
-/// What one socket became ready for.
+/// The events of one socket.
 #[derive(Clone, Copy, Debug)]
-pub struct Readiness {
+pub struct SocketReadiness {
     /// The socket.
     pub token: Token,
     /// There may be bytes to read, or the end of the stream.
     pub readable: bool,
     /// There may be room to write, or a connect has finished.
     pub writable: bool,
-    /// The peer has closed its side, or the connection is broken. What it sent before may still be
-    /// there, and no further report will come: read until the end of the stream, a short read is
-    /// not the last.
+    /// The peer has closed its side, or the connection is broken. Earlier data may still be unread,
+    /// and no further event will come: read until the end of the stream, even after a short read.
     pub hung_up: bool,
 }
 
-/// What a socket is watched for. The end of the stream is always told.
+/// The events to watch a socket for. The end of the stream is always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Bytes. A unix socket that is also watched for room reports some whenever its peer reads,
-    /// so this is what to watch one for as long as nothing waits to be sent.
+    /// Readable. A unix socket that is also watched for writability reports an event whenever its
+    /// peer reads, so use this as long as no output is pending.
     Read,
-    /// Bytes, and room to send.
+    /// Readable and writable.
     Both,
 }
 
@@ -58,14 +57,14 @@ impl Interest {
 
 /// One epoll set with a timer that is exact to well under a millisecond.
 ///
-/// `epoll_wait` itself rounds its timeout up to a millisecond, too coarse for a replay that keeps
-/// the captured pace. A timerfd in the set has nanoseconds on every kernel that is still in use
-/// (`epoll_pwait2` would need 5.11).
+/// `epoll_wait` itself rounds its timeout up to a millisecond, which is too coarse for a replay
+/// that reproduces the captured timing. A timerfd in the set has nanosecond resolution on every
+/// kernel still in use (`epoll_pwait2` would need 5.11).
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// What the timer is set to, so that it is set again only when that changes.
+    /// The armed deadline, to avoid setting the timer again if it has not changed.
     armed: Option<Instant>,
 }
 
@@ -92,40 +91,49 @@ impl Poller {
         Ok(Self { epoll, timer, armed: None })
     }
 
-    /// Watches `socket` for both directions until it is closed.
+    /// Watches `socket` in both directions until it is closed.
     ///
     /// Readiness is edge-triggered: after a report, read until a read is short or would block (or,
-    /// if [`Readiness::hung_up`], until the end), and write until done or it would block.
+    /// if [`SocketReadiness::hung_up`], until the end), and write until done or it would block.
     ///
     /// # Errors
     ///
-    /// The kernel refused, for want of memory or of watches.
+    /// The kernel refused, for lack of memory or watches.
     pub fn add(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
-        self.add_for(socket, token, Interest::Both)
+        self.add_with_interest(socket, token, Interest::Both)
     }
 
     /// Like [`Poller::add`], for one direction or both.
     ///
     /// # Errors
     ///
-    /// The kernel refused, for want of memory or of watches.
-    pub fn add_for(&self, socket: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+    /// The kernel refused, for lack of memory or watches.
+    pub fn add_with_interest(
+        &self,
+        socket: impl AsFd,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token.0);
         Ok(epoll::add(&self.epoll, socket, data, interest.flags())?)
     }
 
-    /// Watches a socket for something else from now on, or under another token. What it is ready
-    /// for already is reported again.
+    /// Changes the events or the token of a socket. Pending readiness is reported again.
     ///
     /// # Errors
     ///
-    /// The kernel refused, for want of memory.
-    pub fn watch_for(&self, socket: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+    /// The kernel refused, for lack of memory.
+    pub fn set_interest(
+        &self,
+        socket: impl AsFd,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token.0);
         Ok(epoll::modify(&self.epoll, socket, data, interest.flags())?)
     }
 
-    /// Stops watching a socket that stays open, to be watched by another poller.
+    /// Stops watching a socket that stays open, so that another poller can watch it.
     ///
     /// # Errors
     ///
@@ -134,18 +142,18 @@ impl Poller {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
 
-    /// Watches a listener. It is reported as long as connections wait there, so one need not take
-    /// all at once; of several pollers that watch one socket, not all wake for one connection.
+    /// Watches a listener. It is reported as long as connections are pending, so they need not be
+    /// accepted all at once; if several pollers watch one socket, not all wake for one connection.
     ///
     /// # Errors
     ///
-    /// The kernel refused, for want of memory or of watches.
+    /// The kernel refused, for lack of memory or watches.
     pub fn add_listener(&self, listener: &Listener, token: Token) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
         Ok(epoll::add(&self.epoll, listener, epoll::EventData::new_u64(token.0), flags)?)
     }
 
-    /// A handle with which other threads can end a wait.
+    /// A handle with which other threads can interrupt a wait.
     ///
     /// # Errors
     ///
@@ -158,13 +166,17 @@ impl Poller {
         Ok(Waker(Arc::new(fd)))
     }
 
-    /// Waits until a socket is ready, a [`Waker`] is used or `deadline` has come, whichever is
-    /// first, and appends what is ready to `out`. With `None` only the first two end it.
+    /// Waits until a socket is ready, a [`Waker`] is used or `deadline` has passed, whichever is
+    /// first, and appends the events to `out`. With `None` there is no deadline.
     ///
     /// # Errors
     ///
-    /// Only the kernel's own refusals; an interrupted wait returns early without an error.
-    pub fn wait(&mut self, deadline: Option<Instant>, out: &mut Vec<Readiness>) -> io::Result<()> {
+    /// Only kernel errors; an interrupted wait returns early without an error.
+    pub fn wait(
+        &mut self,
+        deadline: Option<Instant>,
+        out: &mut Vec<SocketReadiness>,
+    ) -> io::Result<()> {
         self.arm(deadline)?;
         let mut ready = [MaybeUninit::uninit(); BATCH];
         let ready = match epoll::wait(&self.epoll, &mut ready[..], None) {
@@ -181,7 +193,7 @@ impl Poller {
                 token => {
                     let broken = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
                     let hung_up = flags.intersects(broken | epoll::EventFlags::RDHUP);
-                    out.push(Readiness {
+                    out.push(SocketReadiness {
                         token: Token(token),
                         readable: hung_up || flags.contains(epoll::EventFlags::IN),
                         writable: flags.intersects(broken | epoll::EventFlags::OUT),
@@ -192,22 +204,22 @@ impl Poller {
         }
         if rang {
             self.armed = None;
-            // Read it, or it would stay readable.
+            // Read the timer, or it would stay readable.
             let mut ticks = [0_u8; 8];
             let _ = rustix::io::read(&self.timer, &mut ticks);
         }
         Ok(())
     }
 
-    /// Sets the timer. An earlier setting is left in place when nothing is due: it costs at most
-    /// one wait that ends for nothing.
+    /// Arms the timer. Without a deadline an earlier setting is left in place: it costs at most one
+    /// spurious wake-up.
     fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         let Some(deadline) = deadline else { return Ok(()) };
         if self.armed == Some(deadline) {
             return Ok(());
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        // Zero would disarm it; a nanosecond is "now".
+        // Zero would disarm the timer; one nanosecond means "now".
         let value = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()).max(i64::from(left.as_secs() == 0)),
@@ -220,14 +232,14 @@ impl Poller {
     }
 }
 
-/// Ends a [`Poller::wait`] of another thread, at once or the next one.
+/// Interrupts the current or next [`Poller::wait`] of another thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// Ends the wait. Cheap enough to call after every batch handed over.
+    /// Interrupts the wait. Cheap enough to call after every batch handed over.
     pub fn wake(&self) {
-        // It can only fail when the counter is full, and then the poller is awake already.
+        // It only fails when the counter is full, and then the poller is awake already.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }
@@ -238,7 +250,7 @@ mod tests {
     use std::{io::Write, os::unix::net::UnixStream, time::Duration};
 
     #[test]
-    fn a_deadline_ends_the_wait_and_never_early() {
+    fn wait_returns_at_deadline_and_never_early() {
         let mut poller = Poller::new().unwrap();
         let mut out = Vec::new();
         for micros in [0, 1, 150, 2_500] {
@@ -250,9 +262,10 @@ mod tests {
         assert!(out.is_empty());
     }
 
-    /// Both are one edge: without a word about it, a short read would be the last for ever.
+    /// Data and hang-up arrive as one edge: if it were not reported, a short read would be the last
+    /// for ever.
     #[test]
-    fn an_end_that_came_with_the_last_bytes_is_told() {
+    fn hangup_with_last_bytes_is_reported() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut poller = Poller::new().unwrap();
         poller.add(&ours, Token(7)).unwrap();
@@ -267,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_deadline_replaces_a_later_one() {
+    fn earlier_deadline_replaces_later_one() {
         let mut poller = Poller::new().unwrap();
         let waker = poller.waker().unwrap();
         let mut out = Vec::new();
@@ -279,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_the_end_of_a_stream_are_reported() {
+    fn data_and_hangup_are_reported() {
         let mut poller = Poller::new().unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         poller.add(&ours, Token(7)).unwrap();
@@ -297,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waker_ends_the_wait_from_another_thread() {
+    fn waker_interrupts_wait_from_another_thread() {
         let mut poller = Poller::new().unwrap();
         let waker = poller.waker().unwrap();
         std::thread::scope(|scope| {

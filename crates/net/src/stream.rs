@@ -1,4 +1,4 @@
-//! One connection: a socket that never blocks, with TLS where it is wanted.
+//! One connection: a non-blocking socket, with TLS if requested.
 
 use std::{
     io::{self, IoSlice, Read, Write},
@@ -17,7 +17,7 @@ use rustix::{
 };
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_types::ServerName};
 
-/// A connection that carries PostgreSQL's messages once it is open.
+/// A connection that carries PostgreSQL messages once it is open.
 ///
 /// ```text
 /// connecting ──► asking for TLS ──► handshaking ──► open
@@ -26,17 +26,17 @@ use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_t
 ///      └────────────────── no TLS ─────────────────────┘
 /// ```
 ///
-/// [`Stream::open`] walks that line as far as the socket allows. After it returned true, use
-/// [`Stream::send`] and [`Stream::receive`] until they have nothing more, then wait again.
+/// [`Stream::open`] advances through these phases as far as the socket allows. Once it has returned
+/// true, use [`Stream::send`] and [`Stream::receive`] until they would block, then wait again.
 ///
-/// One that a [`crate::Listener`] accepted is open from the start, and plain. What the client sends
-/// first says whether it wants TLS: then [`Stream::begin_tls`] sets it back to handshaking.
+/// A connection from a [`crate::Listener`] is open from the start, without TLS. If the client's
+/// first message asks for TLS, [`Stream::start_tls`] sets it back to handshaking.
 #[derive(Debug)]
 pub struct Stream {
     transport: Transport,
     phase: Phase,
-    /// Whom the connection is for, where another brought it.
-    on_behalf_of: Option<Box<SocketAddr>>,
+    /// The client's address if a proxy made the connection.
+    proxied_address: Option<Box<SocketAddr>>,
 }
 
 #[derive(Debug)]
@@ -45,90 +45,91 @@ pub(crate) enum Transport {
     Unix(UnixStream),
 }
 
-/// What a TLS connection needs to begin.
+/// What a TLS handshake needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Secure {
+pub(crate) struct TlsOptions {
     pub(crate) config: Arc<rustls::ClientConfig>,
     pub(crate) server_name: ServerName<'static>,
     pub(crate) direct: bool,
-    /// Go on without it if the server says that it has none.
+    /// Continue without TLS if the server does not offer it.
     pub(crate) optional: bool,
 }
 
 #[derive(Debug)]
 enum Phase {
-    Connecting { tls: Option<Secure> },
-    AskingForTls { tls: Secure, asked: bool },
+    Connecting { tls: Option<TlsOptions> },
+    AskingForTls { tls: TlsOptions, has_asked: bool },
     Handshaking { connection: Box<Connection>, direct: bool },
     Tls(Box<Connection>),
     Plain,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// That many bytes, and there may be more.
+    /// This many bytes, and there may be more.
     Bytes(usize),
-    /// That many bytes (perhaps none), and then the socket was empty: wait for readiness, unless
-    /// that has said already that the peer hung up. Then the end is still to be read.
+    /// This many bytes (perhaps none), and the socket is now empty: wait for readiness, unless an
+    /// event already reported the hang-up. Then the end of the stream is still to be read.
     Drained(usize),
-    /// The server has closed its side.
+    /// The peer has closed its side.
     Closed,
 }
 
-/// The protocol that TLS without an SSLRequest has to agree on, lest the bytes reach a server of
-/// another kind (ALPACA). Source: PostgreSQL manual, "SSL Session Encryption".
+/// The protocol that TLS without an SSLRequest must negotiate, so that the bytes cannot reach a
+/// server of another kind (ALPACA). Source: PostgreSQL manual, "SSL Session Encryption".
 const ALPN: &[u8] = b"postgresql";
 
 impl Stream {
-    pub(crate) fn new(transport: Transport, tls: Option<Secure>) -> Self {
-        Self { transport, phase: Phase::Connecting { tls }, on_behalf_of: None }
+    pub(crate) fn new(transport: Transport, tls: Option<TlsOptions>) -> Self {
+        Self { transport, phase: Phase::Connecting { tls }, proxied_address: None }
     }
 
     pub(crate) fn accepted(transport: Transport) -> Self {
-        Self { transport, phase: Phase::Plain, on_behalf_of: None }
+        Self { transport, phase: Phase::Plain, proxied_address: None }
     }
 
-    /// One end of a connection within the machine that is open already, and plain.
+    /// One end of a connected unix socket pair, open and without TLS.
     ///
     /// # Errors
     ///
-    /// It cannot be kept from blocking.
+    /// The socket cannot be made non-blocking.
     pub fn from_unix(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self::accepted(Transport::Unix(socket)))
     }
 
-    /// A connection that is open and plain, from another process.
+    /// A connection inherited from another process, open and without TLS.
     ///
     /// # Errors
     ///
-    /// It is no socket, or cannot be kept from blocking.
+    /// The descriptor is not a socket, or cannot be made non-blocking.
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         ioctl_fionbio(&socket, true)?;
         let is_tcp = SocketAddr::try_from(getsockname(&socket)?).is_ok();
-        Ok(Self::accepted(match is_tcp {
-            true => Transport::Tcp(socket.into()),
-            false => Transport::Unix(socket.into()),
+        Ok(Self::accepted(if is_tcp {
+            Transport::Tcp(socket.into())
+        } else {
+            Transport::Unix(socket.into())
         }))
     }
 
-    /// Whom this connection is on behalf of, if that is another than who made it.
+    /// The client's address that a proxy reported, if it did.
     pub fn proxied_address(&self) -> Option<SocketAddr> {
-        self.on_behalf_of.as_ref().map(|address| **address)
+        self.proxied_address.as_ref().map(|address| **address)
     }
 
-    /// Begins TLS as its server, on an accepted connection; go on with [`Stream::open`].
+    /// Starts TLS as the server, on an accepted connection; continue with [`Stream::open`].
     ///
-    /// `received` is what of the handshake has been read already. It has to be empty after an
-    /// SSLRequest: what was sent before our answer was sent in the clear, by nobody known, and the
-    /// connection is to be refused (CVE-2021-23214). Without an SSLRequest, the client has to agree on
-    /// PostgreSQL's protocol: see [`Stream::alpn_protocol`].
+    /// `received` is the part of the handshake that has already been read. It must be empty after
+    /// an SSLRequest: bytes sent before the reply were unencrypted and unauthenticated, and the
+    /// connection must be refused (CVE-2021-23214). Without an SSLRequest, the client must
+    /// negotiate PostgreSQL's protocol: see [`Stream::alpn_protocol`].
     ///
     /// # Errors
     ///
     /// `received` is not TLS, or the configuration cannot be used.
-    pub fn begin_tls(&mut self, config: Arc<ServerConfig>, mut received: &[u8]) -> io::Result<()> {
+    pub fn start_tls(&mut self, config: Arc<ServerConfig>, mut received: &[u8]) -> io::Result<()> {
         let mut connection =
             Connection::from(ServerConnection::new(config).map_err(io::Error::other)?);
         while !received.is_empty() {
@@ -136,7 +137,7 @@ impl Stream {
                 break;
             }
             if let Err(error) = connection.process_new_packets() {
-                // The alert tells the client what is wrong; it goes out if it can.
+                // The alert tells the client what is wrong; sending it is best effort.
                 let _ = flush_tls(&mut connection, &mut self.transport);
                 return Err(io::Error::other(error));
             }
@@ -150,7 +151,7 @@ impl Stream {
         matches!(self.phase, Phase::Tls(_))
     }
 
-    /// The protocol that the TLS handshake agreed on by ALPN, if it did.
+    /// The protocol negotiated by ALPN in the TLS handshake, if any.
     pub fn alpn_protocol(&self) -> Option<&[u8]> {
         match &self.phase {
             Phase::Tls(connection) => connection.alpn_protocol(),
@@ -163,8 +164,7 @@ impl Stream {
         matches!(self.transport, Transport::Unix(_))
     }
 
-    /// The number of the system's user at the other end of a unix socket, as the kernel tells; `None`
-    /// for TCP.
+    /// The user id of the peer of a unix socket, as reported by the kernel; `None` for TCP.
     pub fn peer_uid(&self) -> Option<u32> {
         match &self.transport {
             Transport::Tcp(_) => None,
@@ -174,14 +174,14 @@ impl Stream {
         }
     }
 
-    /// Has the connection count as one from this address, since who brought it says so and is believed.
+    /// Sets the client's address as reported by a trusted proxy.
     pub fn set_peer_address(&mut self, address: SocketAddr) {
-        self.on_behalf_of = Some(Box::new(address));
+        self.proxied_address = Some(Box::new(address));
     }
 
-    /// The client's TCP address; `None` for a unix socket, or when it is gone.
+    /// The client's TCP address; `None` for a unix socket, or when the connection is gone.
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        if let Some(address) = &self.on_behalf_of {
+        if let Some(address) = &self.proxied_address {
             return Some(**address);
         }
         match &self.transport {
@@ -191,26 +191,26 @@ impl Stream {
     }
 
     /// Our own TCP address; `None` for a unix socket, or when the connection is gone.
-    pub fn own_address(&self) -> Option<SocketAddr> {
+    pub fn local_address(&self) -> Option<SocketAddr> {
         match &self.transport {
             Transport::Tcp(socket) => socket.local_addr().ok(),
             Transport::Unix(_) => None,
         }
     }
 
-    /// Version and cipher of TLS, such as `TLSv1_3/TLS13_AES_256_GCM_SHA384`; `None` without it.
+    /// TLS version and cipher, such as `TLSv1_3/TLS13_AES_256_GCM_SHA384`; `None` without TLS.
     pub fn protection(&self) -> Option<String> {
         let Phase::Tls(connection) = &self.phase else { return None };
         let suite = connection.negotiated_cipher_suite()?.suite();
         Some(format!("{:?}/{suite:?}", connection.protocol_version()?))
     }
 
-    /// Goes on with connecting, asking for TLS and its handshake; true once the connection is open.
-    /// Call it at first and at each readiness until then.
+    /// Continues connecting, requesting TLS and its handshake; returns true once the connection is
+    /// open. Call it first after creation and then at each readiness event.
     ///
     /// # Errors
     ///
-    /// The connection was refused or lost, the server has no TLS, or the handshake failed.
+    /// The connection was refused or lost, the server does not offer TLS, or the handshake failed.
     pub fn open(&mut self) -> io::Result<bool> {
         loop {
             let next = match &mut self.phase {
@@ -227,16 +227,16 @@ impl Stream {
                         Some(tls) if tls.direct => {
                             Phase::Handshaking { connection: handshake(tls)?, direct: true }
                         }
-                        Some(tls) => Phase::AskingForTls { tls, asked: false },
+                        Some(tls) => Phase::AskingForTls { tls, has_asked: false },
                     }
                 }
-                Phase::AskingForTls { tls, asked } => {
-                    if !*asked {
+                Phase::AskingForTls { tls, has_asked } => {
+                    if !*has_asked {
                         // Eight bytes into the empty buffer of a new socket: never a short write.
                         self.transport.write_all(&SSL_REQUEST_PACKET)?;
-                        *asked = true;
+                        *has_asked = true;
                     }
-                    match read_tls_answer(&mut self.transport)? {
+                    match read_tls_reply(&mut self.transport)? {
                         None => return Ok(false),
                         Some(b'S') => Phase::Handshaking {
                             connection: handshake(tls.clone())?,
@@ -249,7 +249,7 @@ impl Stream {
                     }
                 }
                 Phase::Handshaking { connection, direct } => {
-                    if !shake_hands(connection, &mut self.transport)? {
+                    if !drive_handshake(connection, &mut self.transport)? {
                         return Ok(false);
                     }
                     if *direct && connection.alpn_protocol() != Some(ALPN) {
@@ -269,29 +269,29 @@ impl Stream {
         }
     }
 
-    /// Sends from the front of `bytes` as much as fits now and says how much that was.
+    /// Sends as much from the front of `bytes` as fits now, and returns the number of bytes.
     ///
-    /// With TLS, bytes that were taken may still be on their way: call again, if only with nothing,
-    /// when the socket is writable.
+    /// With TLS, accepted bytes may still be buffered: call again, possibly with no bytes, when the
+    /// socket is writable.
     ///
     /// # Errors
     ///
     /// The connection is lost.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.phase {
-            Phase::Plain => send_plain(&mut self.transport, bytes),
+            Phase::Plain => send_unencrypted(&mut self.transport, bytes),
             Phase::Tls(connection) => {
-                let mut taken = 0;
+                let mut sent = 0;
                 loop {
                     flush_tls(connection, &mut self.transport)?;
                     let more = if connection.wants_write() {
                         0
                     } else {
-                        connection.writer().write(&bytes[taken..])?
+                        connection.writer().write(&bytes[sent..])?
                     };
-                    taken += more;
+                    sent += more;
                     if more == 0 {
-                        return Ok(taken);
+                        return Ok(sent);
                     }
                 }
             }
@@ -301,30 +301,30 @@ impl Stream {
         }
     }
 
-    /// Sends `slices` one after another, as much as fits now, and says how many bytes that was.
-    /// Without TLS that is one system call. What [`Stream::send`] says about TLS holds here too.
+    /// Sends `slices` one after another, as much as fits now, and returns the number of bytes.
+    /// Without TLS that is one system call. For TLS see [`Stream::send`].
     ///
     /// # Errors
     ///
     /// The connection is lost.
     pub fn send_slices(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if let Phase::Plain = self.phase {
-            return send_slices_plain(&mut self.transport, slices);
+            return send_slices_unencrypted(&mut self.transport, slices);
         }
-        let mut taken = 0;
+        let mut sent = 0;
         for slice in slices {
             let some = self.send(slice)?;
-            taken += some;
+            sent += some;
             if some < slice.len() {
                 break;
             }
         }
-        Ok(taken)
+        Ok(sent)
     }
 
-    /// Whether bytes that were taken by a send are still on their way out of the TLS connection:
-    /// send again, if only nothing, when the socket is writable.
-    pub fn holds_bytes(&self) -> bool {
+    /// Whether accepted bytes are still buffered in the TLS connection: send again, possibly no
+    /// bytes, when the socket is writable.
+    pub fn has_buffered_bytes(&self) -> bool {
         match &self.phase {
             Phase::Tls(connection) => connection.wants_write(),
             _ => false,
@@ -335,10 +335,10 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The connection is lost, or what came is not TLS.
+    /// The connection is lost, or the bytes are not valid TLS.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Received> {
         match &mut self.phase {
-            Phase::Plain => receive_plain(&mut self.transport, buffer),
+            Phase::Plain => receive_unencrypted(&mut self.transport, buffer),
             Phase::Tls(connection) => receive_tls(connection, &mut self.transport, buffer),
             Phase::Connecting { .. } | Phase::AskingForTls { .. } | Phase::Handshaking { .. } => {
                 Ok(Received::Drained(0))
@@ -346,13 +346,13 @@ impl Stream {
         }
     }
 
-    /// The DER of the peer's own certificate; `None` without TLS, or if it showed none.
+    /// The peer's own certificate in DER; `None` without TLS or without a certificate.
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         let Phase::Tls(connection) = &self.phase else { return None };
         connection.peer_certificates()?.first().map(AsRef::as_ref)
     }
 
-    /// Tells the peer that we are done, as far as that goes without waiting.
+    /// Sends a TLS close_notify, as far as possible without blocking.
     pub fn close(mut self) {
         if let Phase::Tls(connection) = &mut self.phase {
             connection.send_close_notify();
@@ -376,17 +376,17 @@ impl AsFd for Transport {
     }
 }
 
-fn handshake(tls: Secure) -> io::Result<Box<Connection>> {
+fn handshake(tls: TlsOptions) -> io::Result<Box<Connection>> {
     let connection =
         ClientConnection::new(tls.config, tls.server_name).map_err(io::Error::other)?;
     Ok(Box::new(connection.into()))
 }
 
-/// The one byte that answers an SSLRequest, or `None` while it is not there.
+/// Reads the one-byte reply to an SSLRequest; `None` while it has not arrived.
 ///
-/// Exactly one byte is read: what follows belongs to the TLS handshake, and a man in the middle who
-/// puts plain text there gets a handshake failure (CVE-2021-23222).
-fn read_tls_answer(transport: &mut Transport) -> io::Result<Option<u8>> {
+/// Exactly one byte is read: the rest belongs to the TLS handshake, and a man in the middle that
+/// injects plain text there causes a handshake failure (CVE-2021-23222).
+fn read_tls_reply(transport: &mut Transport) -> io::Result<Option<u8>> {
     let mut answer = [0];
     match transport.read(&mut answer) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -396,8 +396,8 @@ fn read_tls_answer(transport: &mut Transport) -> io::Result<Option<u8>> {
     }
 }
 
-/// True when the handshake is complete and our last flight has left.
-fn shake_hands(connection: &mut Connection, transport: &mut Transport) -> io::Result<bool> {
+/// Returns true when the handshake is complete and its last bytes are sent.
+fn drive_handshake(connection: &mut Connection, transport: &mut Transport) -> io::Result<bool> {
     loop {
         flush_tls(connection, transport)?;
         if !connection.is_handshaking() {
@@ -407,7 +407,7 @@ fn shake_hands(connection: &mut Connection, transport: &mut Transport) -> io::Re
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => {
                 if let Err(error) = connection.process_new_packets() {
-                    // The alert tells the peer what is wrong; it goes out if it can.
+                    // The alert tells the peer what is wrong; sending it is best effort.
                     let _ = flush_tls(connection, transport);
                     return Err(io::Error::other(error));
                 }
@@ -429,7 +429,7 @@ fn flush_tls(connection: &mut Connection, transport: &mut Transport) -> io::Resu
     Ok(())
 }
 
-fn send_plain(transport: &mut Transport, bytes: &[u8]) -> io::Result<usize> {
+fn send_unencrypted(transport: &mut Transport, bytes: &[u8]) -> io::Result<usize> {
     let mut sent = 0;
     while sent < bytes.len() {
         match transport.write(&bytes[sent..]) {
@@ -443,14 +443,14 @@ fn send_plain(transport: &mut Transport, bytes: &[u8]) -> io::Result<usize> {
     Ok(sent)
 }
 
-fn send_slices_plain(transport: &mut Transport, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+fn send_slices_unencrypted(transport: &mut Transport, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     loop {
         let sent = match slices {
             [one] => transport.write(one),
             more => transport.write_vectored(more),
         };
         match sent {
-            // Less than all is a full socket: a second call would only be told so.
+            // A partial write means the socket is full: a second call would only fail.
             Ok(sent) => return Ok(sent),
             Err(error) if would_block(&error) => return Ok(0),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -459,10 +459,10 @@ fn send_slices_plain(transport: &mut Transport, slices: &[IoSlice<'_>]) -> io::R
     }
 }
 
-fn receive_plain(transport: &mut Transport, buffer: &mut [u8]) -> io::Result<Received> {
+fn receive_unencrypted(transport: &mut Transport, buffer: &mut [u8]) -> io::Result<Received> {
     match transport.read(buffer) {
         Ok(0) => Ok(Received::Closed),
-        // A short read has emptied the socket; what comes later is a new edge.
+        // A short read has emptied the socket; later bytes are a new edge.
         Ok(some) if some < buffer.len() => Ok(Received::Drained(some)),
         Ok(some) => Ok(Received::Bytes(some)),
         Err(error) if would_block(&error) => Ok(Received::Drained(0)),
@@ -481,14 +481,14 @@ fn receive_tls(
             Ok(0) => return Ok(Received::Closed),
             Ok(some) => return Ok(Received::Bytes(some)),
             Err(error) if would_block(&error) => {}
-            // The peer hung up without a close_notify; PostgreSQL's own backends do.
+            // The peer closed without a close_notify, as PostgreSQL's own backends do.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Ok(Received::Closed);
             }
             Err(error) => return Err(error),
         }
         match connection.read_tls(transport) {
-            // The end of the stream: the reader above says what it means.
+            // End of the stream: the reader above handles it.
             Ok(0) => {}
             Ok(_) => {}
             Err(error) if would_block(&error) => return Ok(Received::Drained(0)),
@@ -524,8 +524,8 @@ impl Transport {
     }
 }
 
-/// By rustix and not by the standard library: libc's calls are cancellation points, which cost more
-/// instructions than all else here.
+/// Uses rustix rather than the standard library: libc's calls are cancellation points, which cost
+/// more instructions than everything else here.
 impl Read for Transport {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::net::recv(self.as_fd(), buffer, RecvFlags::empty())?.0)

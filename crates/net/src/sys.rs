@@ -10,15 +10,15 @@ use std::{
     time::Duration,
 };
 
-/// Has a listener tell of a connection only when something was sent on it, or when nothing was for so
+/// Makes a listener report a connection only when data has arrived on it, or when none has for this
 /// long (tcp(7), `TCP_DEFER_ACCEPT`).
 ///
 /// # Errors
 ///
-/// The socket is none of TCP.
-pub(crate) fn set_tcp_defer_accept(socket: impl AsFd, patience: Duration) -> io::Result<()> {
-    let whole = patience.as_secs() + u64::from(patience.subsec_nanos() > 0);
-    let seconds = libc::c_int::try_from(whole).unwrap_or(libc::c_int::MAX);
+/// The socket is not a TCP socket.
+pub(crate) fn set_tcp_defer_accept(socket: impl AsFd, defer_timeout: Duration) -> io::Result<()> {
+    let rounded = defer_timeout.as_secs() + u64::from(defer_timeout.subsec_nanos() > 0);
+    let seconds = libc::c_int::try_from(rounded).unwrap_or(libc::c_int::MAX);
     let bytes = libc::socklen_t::try_from(size_of_val(&seconds)).expect("it is four");
     // SAFETY: the option's value is an int, which is read during the call from this stack.
     let result = unsafe {
@@ -33,17 +33,17 @@ pub(crate) fn set_tcp_defer_accept(socket: impl AsFd, patience: Duration) -> io:
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes a descriptor ours that was open when the process began and that nothing else of it knows of; a
-/// process that we start does not get it.
+/// Takes ownership of a descriptor that was open when the process started and that no other code of
+/// the process uses; sets close-on-exec.
 ///
 /// # Errors
 ///
-/// Nothing is open under the number.
-pub(crate) fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: the call has numbers only; one that is not open is an error.
+/// The descriptor is not open.
+pub(crate) fn adopt_descriptor(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes only numbers; a descriptor that is not open is an error.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, and by the caller's word nobody else's.
+    // SAFETY: it is open, and the caller guarantees that nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -1,4 +1,4 @@
-//! [`TcpOptions`]: what the kernel is told about TCP connections.
+//! [`TcpOptions`]: kernel options of TCP connections.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -7,32 +7,32 @@ use rustix::net::sockopt::{
     set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
 };
 
-/// What the kernel is told about TCP connections; what is `None` stays as the system has it.
+/// Kernel options of TCP connections; `None` leaves an option at the system's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Whether peers that are silent are asked whether they are there.
+    /// Whether keepalive probes are sent to silent peers.
     pub keepalive: bool,
-    /// After so long, in whole seconds.
+    /// Idle time before the first probe, in whole seconds.
     pub keepalive_idle: Option<Duration>,
-    /// Between two questions, in whole seconds.
+    /// Time between probes, in whole seconds.
     pub keepalive_interval: Option<Duration>,
-    /// After how many without an answer the connection is lost.
+    /// Number of unanswered probes after which the connection is lost.
     pub keepalive_count: Option<u32>,
-    /// After how long without an acknowledgement of what was sent the connection is lost, in whole
-    /// milliseconds. Linux: `TCP_USER_TIMEOUT`.
+    /// Time after which unacknowledged data closes the connection, in whole milliseconds. Linux:
+    /// `TCP_USER_TIMEOUT`.
     pub user_timeout: Option<Duration>,
-    /// Bytes of the kernel's buffers, of either direction.
+    /// Size of the kernel's buffers in bytes, per direction.
     pub buffer_bytes: Option<usize>,
 }
 
 impl TcpOptions {
-    /// Sets them for a socket that is not connected: a receive buffer that shrinks once segment size
-    /// and window scale are negotiated stalls the peer. Connections that a listener accepts have those
-    /// of the listener.
+    /// Applies them to a socket that is not connected yet: a receive buffer that shrinks after
+    /// segment size and window scale are negotiated stalls the peer. Accepted connections inherit
+    /// the listener's options.
     ///
     /// # Errors
     ///
-    /// The kernel does not take a value.
+    /// The kernel rejected a value.
     pub fn apply(&self, socket: impl AsFd) -> io::Result<()> {
         let socket = socket.as_fd();
         if let Some(bytes) = self.buffer_bytes {
@@ -61,7 +61,7 @@ impl TcpOptions {
 }
 
 #[test]
-fn accepted_connections_have_what_the_listener_has() {
+fn accepted_connections_inherit_listener_options() {
     use rustix::net::sockopt::{
         socket_keepalive, tcp_keepcnt, tcp_keepidle, tcp_keepintvl, tcp_user_timeout,
     };

@@ -1,27 +1,28 @@
-//! Several servers behind one database: who may serve whom.
+//! Several servers behind one database: which of them serves which client.
 //!
 //! ```text
-//! database, user ─► home pool (its clients, no servers)
+//! database, user ─► owner pool (its clients, no servers)
 //!                     ├─► member pool of db1 ── servers, limits, failures
 //!                     ├─► member pool of db2
 //!                     └─► member pool of db3
 //! ```
 //!
-//! A client has a home, and whenever it needs a server, a member of it that a worker's [`Balance`](balance::Balance)
-//! chooses. What is known of a member is one for all workers and pools ([`Member`]): whoever learns
-//! something writes it there, and what a worker has to know for a choice is a few bits, copied when
-//! their version has changed. [`judge`] says which of several servers is the primary.
+//! A client belongs to an owner pool. Whenever it needs a server, the worker's
+//! [`MemberBalancer`](member_balancer::MemberBalancer) chooses a member. The state of a member
+//! ([`MemberHealth`]) is shared by all workers and pools: it is updated by the thread or worker
+//! that observes a change. A worker needs only a few bits of it to choose, which it copies when
+//! their version has changed. [`primary_detector`] determines which server is the primary.
 //!
-//! A database of several shards has a cluster for each: nothing is known of one by another.
+//! A database of several shards has one cluster per shard; they share no state.
 
-mod balance;
-mod balances;
-mod court;
-mod judge;
 mod lag;
 mod member;
-mod thin;
-mod tide;
+mod member_balancer;
+mod primary_detector;
+mod shard_balancers;
+mod thinning;
+mod topology;
+mod write_tracker;
 
 use std::{
     sync::{
@@ -33,36 +34,38 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use self::member::{Ban, Member, MemberReport, MemberState};
+pub use self::member::{CheckFindings, MemberBan, MemberHealth, MemberReport};
 pub(crate) use self::{
-    balances::{Balances, Choice, Request, Seat},
-    court::ClusterTopology,
-    judge::{Dispute, Judge, Seen, Standing, WentBack},
-    lag::Track,
-    tide::{CausalToken, Marks, Question, WriteTracker, end_of_wal},
+    lag::LagHistory,
+    primary_detector::{
+        HealthReport, PrimaryConflict, PrimaryDetector, ServerStatus, TimelineRegression,
+    },
+    shard_balancers::{MemberChoice, MemberIndex, MemberRequest, ShardBalancers},
+    topology::ClusterTopology,
+    write_tracker::{CausalToken, CheckSeq, LsnHistory, WriteTracker, end_of_wal},
 };
-use crate::{config::ConfiguredRole, ids::PoolId};
+use crate::{config::ConfiguredRole, core::state::ids::PoolId};
 
-/// Which servers of a cluster would do for a client.
+/// Which servers of a cluster are suitable for a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ServerRole {
-    /// Any that answers: the primary takes reads, too.
+pub enum TargetRole {
+    /// Any server that is up; the primary takes reads, too.
     #[default]
     Any,
-    /// The one that takes writes.
+    /// The server that takes writes.
     Primary,
     /// A standby.
     Replica,
-    /// A standby, or any if there is none that would do.
+    /// A standby, or any server if no standby is suitable.
     PreferReplica,
 }
 
-impl ServerRole {
+impl TargetRole {
     /// Every role.
     pub const ALL: [Self; 4] = [Self::Any, Self::Primary, Self::Replica, Self::PreferReplica];
 
-    /// The word that stands for it.
+    /// The keyword in the configuration and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -72,10 +75,10 @@ impl ServerRole {
         }
     }
 
-    /// What a word of libpq's `target_session_attrs` asks for. A session that may only read is one at
-    /// a standby: that a primary makes its sessions read-only by default is not looked for.
-    pub fn of_session_attributes(word: &str) -> Option<Self> {
-        Some(match word {
+    /// The role for a value of libpq's `target_session_attrs`. `read-only` means a standby; a
+    /// primary whose sessions are read-only by default is not considered.
+    pub fn from_session_attributes(value: &str) -> Option<Self> {
+        Some(match value {
             "any" => Self::Any,
             "read-write" | "primary" => Self::Primary,
             "read-only" | "standby" => Self::Replica,
@@ -85,26 +88,26 @@ impl ServerRole {
     }
 }
 
-/// Which of the servers that would do is taken.
+/// How one of the suitable servers is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// Each in its turn.
+    /// In turn.
     #[default]
     RoundRobin,
-    /// Any, each as often as the others.
+    /// At random, with equal probability.
     Random,
-    /// The one that works on least.
+    /// The one with the fewest requests in progress.
     LeastOutstanding,
-    /// Each in its turn, as often as its weight says.
+    /// In turn, in proportion to its weight.
     Weighted,
-    /// Of two that are picked at random, the one that answers sooner for what it has to do; who is much slower
-    /// than others is asked only to see whether it still is.
+    /// Of two picked at random, the one expected to answer sooner under its load; a much slower one
+    /// is only asked to see whether it still is.
     Latency,
 }
 
 impl Strategy {
-    /// The word that stands for it.
+    /// The keyword in the configuration and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::RoundRobin => "round-robin",
@@ -116,73 +119,74 @@ impl Strategy {
     }
 }
 
-/// A cluster, as the pools of one user in one database have it: part of the home pool's settings.
+/// A cluster as seen by the pools of one user in one database; part of the owner pool's spec.
 #[derive(Clone, Debug)]
-pub struct Cluster {
-    /// At least one and at most 64.
+pub struct ClusterSpec {
+    /// 1 to 64 members.
     pub members: Box<[ClusterMember]>,
-    /// Which of them is taken.
+    /// How a member is chosen.
     pub strategy: Strategy,
-    /// How long a client waits while none would do.
+    /// How long a client waits while no member is suitable.
     pub failover_timeout: Option<Duration>,
-    /// How long a member that is back gets less than its part.
+    /// How long a returned member gets less than its share.
     pub slow_start: Duration,
     /// Shared by all pools of the same servers.
     pub state: Arc<ClusterState>,
 }
 
-/// A server of a cluster, as the pools of one user in one database have it.
+/// A server of a cluster, as seen by the pools of one user in one database.
 #[derive(Clone, Debug)]
 pub struct ClusterMember {
-    /// The pool of its servers.
+    /// The pool of its server connections.
     pub pool: PoolId,
-    /// What is known of it.
-    pub state: Arc<Member>,
-    /// Its part, for [`Strategy::Weighted`].
+    /// Its shared state.
+    pub state: Arc<MemberHealth>,
+    /// Its share, for [`Strategy::Weighted`].
     pub weight: u32,
 }
 
-/// Of which cluster a pool is a member: part of the member pool's settings.
+/// The cluster that a pool is a member of; part of the member pool's spec.
 #[derive(Clone, Debug)]
-pub struct MemberPlace {
-    /// The pool that its clients are at home in.
-    pub home: PoolId,
-    /// Of which shard it is a server; 0 where there is one.
+pub struct ClusterMembership {
+    /// The pool that its clients belong to.
+    pub owner: PoolId,
+    /// The shard of the server; 0 without sharding.
     pub shard: u32,
-    /// What is known of the server.
-    pub state: Arc<Member>,
+    /// The shared state of the server.
+    pub state: Arc<MemberHealth>,
     /// How long a client waits while logins fail.
     pub failover_timeout: Option<Duration>,
 }
 
-/// What is known of the servers of a cluster; shared by workers, and by pools of several users.
+/// State of a cluster's servers, shared by workers and by the pools of all users.
 #[derive(Debug)]
 pub struct ClusterState {
-    /// In the order of the settings.
-    pub(crate) members: Box<[Arc<Member>]>,
-    pub(crate) tide: Arc<WriteTracker>,
+    /// In configuration order.
+    pub(crate) members: Box<[Arc<MemberHealth>]>,
+    pub(crate) write_tracker: Arc<WriteTracker>,
     version: Arc<AtomicU32>,
 }
 
 impl ClusterState {
-    /// Servers of whom nothing is known but what they are said to be. A replica that fails is banned
-    /// for `ban`.
+    /// Servers of which only the configured role is known. A replica that fails is banned for
+    /// `ban`.
     pub fn new(roles: impl IntoIterator<Item = ConfiguredRole>, ban: Duration) -> Arc<Self> {
         let version = Arc::new(AtomicU32::new(1));
-        let tide = Arc::new(WriteTracker::default());
-        let member =
-            |role| Arc::new(Member::new(role, ban, Arc::clone(&tide), Arc::clone(&version)));
+        let write_tracker = Arc::new(WriteTracker::default());
+        let member = |role| {
+            Arc::new(MemberHealth::new(role, ban, Arc::clone(&write_tracker), Arc::clone(&version)))
+        };
         let members = roles.into_iter().map(member).collect();
-        Arc::new(Self { members, tide, version })
+        Arc::new(Self { members, write_tracker, version })
     }
 
-    /// Changes with everything that a choice depends on.
+    /// Changes whenever anything changes that a choice depends on.
     #[inline]
     pub(crate) fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Ends all bans.
+    /// Lifts all bans.
     pub(crate) fn unban_all(&self) {
         for member in &self.members {
             member.unban();
@@ -191,16 +195,16 @@ impl ClusterState {
 }
 
 #[test]
-fn libpqs_words_are_roles() {
-    for (word, role) in [
-        ("any", Some(ServerRole::Any)),
-        ("read-write", Some(ServerRole::Primary)),
-        ("primary", Some(ServerRole::Primary)),
-        ("read-only", Some(ServerRole::Replica)),
-        ("standby", Some(ServerRole::Replica)),
-        ("prefer-standby", Some(ServerRole::PreferReplica)),
+fn target_session_attrs_map_to_roles() {
+    for (value, role) in [
+        ("any", Some(TargetRole::Any)),
+        ("read-write", Some(TargetRole::Primary)),
+        ("primary", Some(TargetRole::Primary)),
+        ("read-only", Some(TargetRole::Replica)),
+        ("standby", Some(TargetRole::Replica)),
+        ("prefer-standby", Some(TargetRole::PreferReplica)),
         ("replica", None),
     ] {
-        assert_eq!(ServerRole::of_session_attributes(word), role, "{word}");
+        assert_eq!(TargetRole::from_session_attributes(value), role, "{value}");
     }
 }

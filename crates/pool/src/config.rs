@@ -1,40 +1,41 @@
-//! What a person can set: where clients come in, where servers are, who may share what for how long.
+//! The pooler's configuration: listening sockets, databases and their servers, users, limits,
+//! timeouts.
 //!
-//! The shape is the `[pool]` section of `howdah.toml`, kebab-case; a `pgbouncer.ini` with its
-//! `userlist.txt` is read into the same shape ([`pgbouncer`]). Units, defaults and the meaning of
-//! zero are PgBouncer's. [`Config::pool`] answers what holds for one user in one database, after
-//! the user's and the database's own settings. Nothing here acts on any of it.
+//! The structs mirror the `[pool]` section of `howdah.toml`, in kebab-case. A `pgbouncer.ini` with
+//! its `userlist.txt` is read into the same structs ([`pgbouncer`]). Units, defaults and the
+//! meaning of zero are PgBouncer's. [`Config::pool`] resolves the settings of one user in one
+//! database. Nothing here acts on the settings.
 
 mod application_name;
+mod auth_query;
 mod capture;
-mod changes;
 mod cluster;
 mod database;
+mod diff;
 mod durations;
 mod file;
 mod hba_files;
+mod ignored_settings;
 mod ini;
 mod log;
-mod lookup;
 mod mirror;
 mod notifications;
-#[cfg(test)]
-mod page;
 mod pairs;
 pub mod pgbouncer;
 mod pgcat;
 mod pool;
+#[cfg(test)]
+mod reference_page;
 mod routing;
 mod secret;
-mod set;
+mod set_key;
 mod tcp;
 mod timeouts;
 mod tls;
+mod to_toml;
 mod toml;
-mod unused;
 mod user;
 mod userlist;
-mod write;
 
 use std::{
     collections::BTreeMap,
@@ -50,113 +51,113 @@ use crate::hba::Hba;
 
 pub use self::{
     application_name::ApplicationName,
-    capture::{Capture, CopyCapture},
-    changes::Change,
+    auth_query::{AuthQuery, DEFAULT_AUTH_QUERY},
+    capture::{CaptureConfig, CopyCapture},
     cluster::{
-        ClusterPool, ClusterServer, ClusterSettings, ConfiguredRole, SERVERS_MAX, ServerEntry,
+        ClusterConfig, ClusterPool, ClusterServer, ConfiguredRole, SERVERS_MAX, ServerEntry,
     },
-    database::{Database, LoadBalanceHosts},
-    file::{Form, Read, ReadError, Remark, Wrong},
-    log::Log,
-    lookup::{DEFAULT_QUERY, Lookup},
+    database::{DatabaseConfig, LoadBalanceHosts},
+    diff::ConfigChange,
+    file::{ConfigErrors, ConfigReadError, Diagnostic, FileFormat, ParsedConfig},
+    log::LogConfig,
     mirror::{MIRRORS_MAX, MirrorEntry, MirrorPool},
-    notifications::Notifications,
+    notifications::NotificationConfig,
     pool::{PoolSettings, ServerIdentity},
     routing::{
-        Hints, KeyedTables, Place, Routing, ShardEntry, ShardHash, Sharding, TextOrder, Value,
+        DefaultShardSetting, HintConfig, KeyedTables, RoutingConfig, ShardCollation, ShardEntry,
+        ShardHash, ShardKeyValue, ShardingConfig,
     },
     secret::{SECRET_BYTES_MAX, StoredSecret},
-    tcp::Tcp,
-    timeouts::Timeouts,
-    tls::{Tls, TlsLeg},
-    user::User,
+    tcp::TcpConfig,
+    timeouts::TimeoutConfig,
+    tls::{TlsConfig, TlsSideConfig},
+    user::UserConfig,
     userlist::{UserlistError, UserlistErrorKind, read as read_userlist},
 };
 
-pub(crate) use self::{changes::needs_restart, database::host_and_port, set::SetError};
-pub use crate::proxy::ProxySource;
+pub(crate) use self::{database::host_and_port, diff::needs_restart, set_key::SetError};
+pub use crate::auth::proxy_protocol::ProxySource;
 
-/// All of it.
+/// The whole `[pool]` section.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Where clients come in.
-    pub listen: Listen,
-    /// Event loops, one per thread; as many as the machine has cores if none is given.
+    /// Listening sockets.
+    pub listen: ListenConfig,
+    /// Number of event loops, one per thread; the number of cores if `None`.
     pub workers: Option<NonZeroUsize>,
     /// When a server connection may go to another client.
     pub mode: PoolMode,
-    /// How many server connections a pool has.
-    pub sizes: Sizes,
-    /// How many connections there may be at all.
-    pub limits: Limits,
-    /// How long things may take.
-    pub timeouts: Timeouts,
-    /// What clients must prove.
-    pub auth: Auth,
-    /// Encryption of both legs.
-    pub tls: Tls,
-    /// Parameters that follow a client to whichever server it gets, beside those that always do:
-    /// `client_encoding`, `DateStyle`, `TimeZone`, `standard_conforming_strings`,
-    /// `application_name`. Only those that servers report can.
+    /// Number of server connections per pool.
+    pub sizes: SizeConfig,
+    /// Limits on the number of connections.
+    pub limits: LimitConfig,
+    /// Timeouts.
+    pub timeouts: TimeoutConfig,
+    /// How clients authenticate.
+    pub auth: AuthConfig,
+    /// Encryption towards clients and servers.
+    pub tls: TlsConfig,
+    /// Parameters restored on each server connection that a client gets, in addition to
+    /// `client_encoding`, `DateStyle`, `TimeZone`, `standard_conforming_strings` and
+    /// `application_name`. Only parameters that servers report can be tracked.
     pub tracked_parameters: Vec<String>,
-    /// Parameters of startup packets that are passed over instead of refused. `options` among them
-    /// stands for every parameter inside of `options`.
+    /// Startup parameters that are ignored instead of refused. The name `options` stands for every
+    /// parameter inside `options`.
     pub ignored_startup_parameters: Vec<String>,
-    /// What is run when a client leaves its server in session mode; nothing if empty.
+    /// Query run when a client releases its server in session mode; none if empty.
     pub reset_query: String,
     /// Whether `reset-query` is run in every mode, after each transaction.
     pub reset_query_always: bool,
-    /// Prepared statements kept at each server connection outside of session mode; none are
-    /// followed if 0.
+    /// Maximum number of prepared statements per server connection outside session mode; 0 turns
+    /// tracking off.
     pub max_prepared_statements: u32,
-    /// What is run to see whether a server that was idle for `timeouts.server-check-delay` lives: an
-    /// empty query unless told otherwise. `None` asks nothing.
+    /// Health check of a server connection that was idle for `timeouts.server-check-delay`: an
+    /// empty query by default. `None` turns the check off.
     #[serde(with = "toml::check_query")]
     pub check_query: Option<String>,
-    /// Whether the least recently used server connection is taken, instead of the most recently
+    /// Whether the least recently used server connection is chosen instead of the most recently
     /// used one.
     pub round_robin: bool,
-    /// What servers are told as `application_name`, of what clients begin with; as they say it if there
-    /// is none.
+    /// Template for the `application_name` sent to servers; the client's own value if `None`.
     pub application_name: Option<ApplicationName>,
-    /// Whether clients may use the simple query protocol, where one message may hold several
+    /// Whether clients may use the simple query protocol, in which one message can contain several
     /// statements.
     pub simple_queries: bool,
     /// What SIGTERM does.
     pub shutdown_mode: ShutdownMode,
-    /// Whether servers that ask for a password in the clear get it over connections that are neither
-    /// encrypted nor local, for databases that do not say it themselves.
+    /// Whether cleartext passwords may be sent to servers over connections that are neither
+    /// encrypted nor local; databases can override this.
     pub allow_cleartext_password: bool,
-    /// What is told in the log.
-    pub log: Log,
-    /// LISTEN where clients share servers.
-    pub notifications: Notifications,
-    /// What is recorded of clients' traffic.
-    pub capture: Capture,
-    /// What the kernel is told about connections.
-    pub tcp: Tcp,
-    /// Databases that clients may ask for, by the name they ask for. `*` is for all other names.
-    pub databases: BTreeMap<String, Database>,
-    /// What is known of users, by name. Those of the user list are among them once it is read.
-    pub users: BTreeMap<String, User>,
-    /// Who may do everything at the console.
+    /// Which events are logged.
+    pub log: LogConfig,
+    /// LISTEN in transaction and statement mode.
+    pub notifications: NotificationConfig,
+    /// Capturing of clients' traffic.
+    pub capture: CaptureConfig,
+    /// TCP socket options.
+    pub tcp: TcpConfig,
+    /// Databases by the name that clients use. `*` matches all other names.
+    pub databases: BTreeMap<String, DatabaseConfig>,
+    /// Users by name, including those of the user list once it is loaded.
+    pub users: BTreeMap<String, UserConfig>,
+    /// Users that may run every console command.
     pub admin_users: Vec<String>,
-    /// Who may look at the console.
+    /// Users that may run the read-only console commands.
     pub stats_users: Vec<String>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: Listen::default(),
+            listen: ListenConfig::default(),
             workers: None,
             mode: PoolMode::Session,
-            sizes: Sizes::default(),
-            limits: Limits::default(),
-            timeouts: Timeouts::default(),
-            auth: Auth::default(),
-            tls: Tls::default(),
+            sizes: SizeConfig::default(),
+            limits: LimitConfig::default(),
+            timeouts: TimeoutConfig::default(),
+            auth: AuthConfig::default(),
+            tls: TlsConfig::default(),
             tracked_parameters: vec!["IntervalStyle".to_owned()],
             ignored_startup_parameters: Vec::new(),
             reset_query: "DISCARD ALL".to_owned(),
@@ -168,10 +169,10 @@ impl Default for Config {
             simple_queries: true,
             shutdown_mode: ShutdownMode::default(),
             allow_cleartext_password: false,
-            log: Log::default(),
-            notifications: Notifications::default(),
-            capture: Capture::default(),
-            tcp: Tcp::default(),
+            log: LogConfig::default(),
+            notifications: NotificationConfig::default(),
+            capture: CaptureConfig::default(),
+            tcp: TcpConfig::default(),
             databases: BTreeMap::new(),
             users: BTreeMap::new(),
             admin_users: Vec::new(),
@@ -180,51 +181,52 @@ impl Default for Config {
     }
 }
 
-/// A `howdah.toml` with every key, its default and what it means, and one database.
+/// A `howdah.toml` with every key, its default and its meaning, and one database.
 pub const EXAMPLE: &str = include_str!("config/example.toml");
 
-/// Name of the database that takes all names which have no entry of their own.
+/// Name of the database entry that matches all names without an entry of their own.
 pub const ANY_DATABASE: &str = "*";
 
-/// Names that are the console's, which no database may have.
+/// Names of the admin console, which no database entry may have.
 pub const CONSOLE_DATABASES: [&str; 3] = ["howdah", "pgbouncer", "pgcat"];
 
 impl Config {
-    /// The database that a client means by this name, if there is one.
-    pub fn database(&self, name: &str) -> Option<&Database> {
+    /// The entry for the database name that a client asks for, if there is one.
+    pub fn database(&self, name: &str) -> Option<&DatabaseConfig> {
         self.databases.get(name).or_else(|| self.databases.get(ANY_DATABASE))
     }
 }
 
-/// Where clients come in: `[pool.listen]`.
+/// Listening sockets: `[pool.listen]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Listen {
-    /// Host names or addresses, `*` for all of the machine's; `host:port` where the port differs
-    /// from `port`. Default: 127.0.0.1.
+pub struct ListenConfig {
+    /// Host names or addresses, `*` for all addresses of the machine; `host:port` if the port is
+    /// not `port`. Default: 127.0.0.1.
     pub addresses: Vec<String>,
-    /// The port, also in the names of unix sockets. 0 takes a free one.
+    /// The port, also used in the names of unix sockets. 0 picks a free one.
     pub port: u16,
-    /// Directories of unix sockets; a name that begins with `@` is in Linux's abstract namespace.
+    /// Directories of unix sockets; a name that starts with `@` is in Linux's abstract namespace.
     pub unix_directories: Vec<PathBuf>,
     /// Permissions of unix sockets, such as 0o770.
     pub unix_mode: u32,
-    /// Group of unix sockets; the process's own if none is given.
+    /// Group of unix sockets; the group of the process if `None`.
     pub unix_group: Option<String>,
-    /// Connections that the kernel keeps for us until we accept them.
+    /// Length of the kernel's queue of connections not yet accepted.
     pub backlog: u32,
-    /// The unix socket by which a new process takes over from this one; beside the first unix socket if
-    /// none is given.
+    /// The unix socket through which a new process takes over from this one; in the directory of
+    /// the first unix socket if `None`.
     pub takeover: Option<PathBuf>,
-    /// Who brings connections of others and says so by a header of the PROXY protocol, version 1 or 2:
-    /// networks, and `unix` for unix sockets. They have to begin with one, and nobody else may.
+    /// Trusted proxies: networks, and `unix` for unix sockets. Their connections must start with a
+    /// header of the PROXY protocol, version 1 or 2; all other connections must not.
     pub proxy_from: Vec<ProxySource>,
-    /// How long the kernel keeps a TCP connection for us on which nothing was sent; 0 gives it at once.
-    #[serde(with = "durations::whole")]
+    /// How long the kernel holds back a TCP connection until the client has sent data
+    /// (TCP_DEFER_ACCEPT); 0 turns this off.
+    #[serde(with = "durations::duration")]
     pub defer_accept: Duration,
 }
 
-impl Default for Listen {
+impl Default for ListenConfig {
     fn default() -> Self {
         Self {
             addresses: vec!["127.0.0.1".to_owned()],
@@ -246,17 +248,17 @@ impl Default for Listen {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum PoolMode {
-    /// When its client leaves.
+    /// When its client disconnects.
     #[default]
     Session,
-    /// When its transaction is over.
+    /// When the transaction has ended.
     Transaction,
-    /// When its statement is over; transactions of several statements are refused.
+    /// When the statement has ended; transactions of several statements are refused.
     Statement,
 }
 
 impl PoolMode {
-    /// The word that stands for it.
+    /// The keyword of this value.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Session => "session",
@@ -266,19 +268,19 @@ impl PoolMode {
     }
 }
 
-/// What SIGTERM waits for. SIGINT waits for servers, and SIGQUIT for nothing, in either case.
+/// What SIGTERM waits for. SIGINT always waits for servers, SIGQUIT for nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShutdownMode {
-    /// Transactions: each client is disconnected when it is in none.
+    /// The end of transactions: each client is disconnected when it is not in a transaction.
     #[default]
     WaitForServers,
-    /// Clients: each is served until it disconnects.
+    /// The disconnection of clients: each is served until then.
     WaitForClients,
 }
 
 impl ShutdownMode {
-    /// The word that stands for it.
+    /// The keyword of this value.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::WaitForServers => "wait-for-servers",
@@ -287,33 +289,34 @@ impl ShutdownMode {
     }
 }
 
-/// Server connections of one user in one database: `[pool.sizes]`.
+/// Number of server connections of one pool, that is, of one user in one database:
+/// `[pool.sizes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Sizes {
-    /// Most of them; `None`, written 0, is without limit.
+pub struct SizeConfig {
+    /// Maximum; `None`, written 0, means no limit.
     #[serde(with = "toml::limit")]
     pub pool: Option<NonZeroU32>,
-    /// How many are kept open as long as a client is there, or the database's user is forced.
+    /// Number kept open while the pool has clients, or always if the database forces its user.
     pub min: u32,
-    /// How many more are allowed when a client has waited for `timeouts.reserve-wait`.
+    /// Number allowed in addition once a client has waited for `timeouts.reserve-wait`.
     pub reserve: u32,
 }
 
-impl Default for Sizes {
+impl Default for SizeConfig {
     fn default() -> Self {
         Self { pool: NonZeroU32::new(20), min: 0, reserve: 0 }
     }
 }
 
-/// How many connections there may be: `[pool.limits]`. `None`, written 0, is without limit.
+/// Limits on the number of connections: `[pool.limits]`. `None`, written 0, means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Limits {
+pub struct LimitConfig {
     /// Clients of all databases, at least 1.
     pub clients: u32,
-    /// TCP connections that have not logged in, and as many unix sockets; 0: as many as `clients`, and 128 at
-    /// least.
+    /// TCP connections that have not logged in yet, and separately as many unix socket connections;
+    /// 0 means the value of `clients`, but at least 128.
     pub logins: u32,
     /// Clients of one database.
     #[serde(with = "toml::limit")]
@@ -327,15 +330,15 @@ pub struct Limits {
     /// Server connections of one user.
     #[serde(with = "toml::limit")]
     pub servers_per_user: Option<NonZeroU32>,
-    /// Server connections at one host and port, of all databases and users. Where a database has
-    /// several hosts, as many for each are counted for all of them together.
+    /// Server connections to one host and port, of all databases and users. For a database with
+    /// several hosts the limit is this number times the number of hosts, for all hosts together.
     #[serde(with = "toml::limit")]
     pub servers_per_host: Option<NonZeroU32>,
-    /// Longest message that is let through.
+    /// Maximum length of a protocol message.
     pub message_bytes: u32,
 }
 
-impl Default for Limits {
+impl Default for LimitConfig {
     fn default() -> Self {
         Self {
             clients: 100,
@@ -350,34 +353,35 @@ impl Default for Limits {
     }
 }
 
-/// What clients must prove: `[pool.auth]`.
+/// Client authentication: `[pool.auth]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Auth {
-    /// How.
+pub struct AuthConfig {
+    /// The method, TOML key `type`.
     #[serde(rename = "type")]
     pub method: AuthMethod,
-    /// A list of users and secrets in the form of PgBouncer's `userlist.txt`.
+    /// A list of users and secrets in the format of PgBouncer's `userlist.txt`.
     pub file: Option<PathBuf>,
-    /// Rules in the form of `pg_hba.conf`, for [`AuthMethod::Hba`].
+    /// Rules in the format of `pg_hba.conf`, for [`AuthMethod::Hba`].
     pub hba_file: Option<PathBuf>,
-    /// Maps in the form of `pg_ident.conf`, which those rules may name.
+    /// User name maps in the format of `pg_ident.conf`, for the rules in `hba_file`.
     pub ident_file: Option<PathBuf>,
-    /// What stands in both.
+    /// The parsed contents of `hba_file` and `ident_file`.
     #[serde(skip)]
     pub hba: Option<Arc<Hba>>,
-    /// Who looks up at servers the secrets of users that are not listed; nobody if none is given.
+    /// The role that queries servers for the secrets of users that are not listed; `None` turns
+    /// this off.
     pub user: Option<String>,
-    /// The database, by the name that clients use, in which secrets are looked up; the one that the
-    /// client asks for if none is given.
+    /// The database, by the name that clients use, in which secrets are queried; the database that
+    /// the client asks for if `None`.
     pub dbname: Option<String>,
-    /// What is asked there: `$1` is the user, and the answer's two columns are user and secret.
+    /// The query for a secret: `$1` is the user, and the result has the columns user and secret.
     pub query: String,
-    /// Iterations of the keys that are made of plain passwords.
+    /// SCRAM iterations for keys derived from plain passwords.
     pub scram_iterations: NonZeroU32,
 }
 
-impl Default for Auth {
+impl Default for AuthConfig {
     fn default() -> Self {
         Self {
             method: AuthMethod::ScramSha256,
@@ -387,30 +391,30 @@ impl Default for Auth {
             hba: None,
             user: None,
             dbname: None,
-            query: DEFAULT_QUERY.to_owned(),
-            scram_iterations: NonZeroU32::new(4096).expect("it is not zero"),
+            query: DEFAULT_AUTH_QUERY.to_owned(),
+            scram_iterations: NonZeroU32::new(4096).expect("4096 is not zero"),
         }
     }
 }
 
-/// How clients prove who they are.
+/// Method of client authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuthMethod {
-    /// Not at all, and whatever name they give: for databases whose user is forced.
+    /// No authentication, any user name: for databases that force their user.
     Any,
-    /// Not at all, but the name must be known.
+    /// No authentication, but the user must be known.
     Trust,
-    /// The password as it is.
+    /// The password in cleartext.
     Plain,
-    /// By an md5 of it; by SCRAM those whose secret is one of SCRAM.
+    /// An md5 hash; SCRAM for users whose stored secret is a SCRAM secret.
     Md5,
-    /// By SCRAM-SHA-256, bound to the TLS connection where there is one.
+    /// SCRAM-SHA-256, with channel binding over TLS.
     #[serde(rename = "scram-sha-256")]
     ScramSha256,
-    /// By a TLS certificate whose common name is the user.
+    /// A TLS certificate whose common name is the user.
     Cert,
-    /// As `hba_file` says for each connection.
+    /// The method that `hba_file` selects for each connection.
     Hba,
 }
 
@@ -419,7 +423,7 @@ impl AuthMethod {
     pub const ALL: [Self; 7] =
         [Self::Any, Self::Trust, Self::Plain, Self::Md5, Self::ScramSha256, Self::Cert, Self::Hba];
 
-    /// The word that stands for it.
+    /// The keyword of this value.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",

@@ -1,23 +1,24 @@
-//! The console: what operators ask and order, in PgBouncer's words, over PostgreSQL's protocol.
+//! The admin console: PgBouncer's commands and tables over PostgreSQL's protocol.
 //!
-//! Nothing here knows of sockets or workers: [`Session`] takes bytes, [`View`] is the pooler at one
-//! moment, and what is ordered is an [`Operator`]'s to do.
+//! Nothing here depends on sockets or threads: [`ConsoleSession`] processes bytes,
+//! [`PoolerSnapshot`] is the state of the pooler at one moment, and a [`ConsoleBackend`] executes
+//! commands.
 
 mod command;
 mod session;
+mod snapshot;
 mod table;
-mod view;
 
-pub(crate) use command::{Command, Databases, Shutdown};
-pub(crate) use session::{Disconnect, Failure, Operator, Session};
-pub(crate) use table::{Show, Value};
-pub use view::{
-    ClientView, DatabaseView, MemberView, MirrorView, Place, PoolView, ServerView, View,
+pub(crate) use command::{ConsoleCommand, DatabaseSelector, ShutdownRequest};
+pub(crate) use session::{ConsoleBackend, ConsoleError, ConsoleSession, Disconnect};
+pub use snapshot::{
+    ClientView, DatabaseView, MemberView, MirrorView, PoolView, PoolerSnapshot, ServerView,
+    SocketAddresses,
 };
+pub(crate) use table::{CellValue, Show};
 
-/// The word that tells that a command is done; `None` if there is no such command. For tests of damaged
-/// input.
+/// The command tag of a console command; `None` if the command is invalid. For fuzzing.
 #[doc(hidden)]
 pub fn console_tag(text: &str) -> Option<&'static str> {
-    Command::parse(text).ok().map(|command| command.tag())
+    ConsoleCommand::parse(text).ok().map(|command| command.tag())
 }

@@ -1,162 +1,170 @@
 //! [`Core`]: one worker's clients, servers and pools.
 
-mod ahead;
-mod aim;
+mod admin;
 mod cancel;
-mod check;
-mod clock;
-mod downstream;
-mod drain;
-mod elsewhere;
-mod fan;
-mod forget;
-mod leave;
+mod capture;
+mod client_handover;
+mod disconnect;
+pub(crate) mod fan_out;
+mod fan_out_plan;
+mod injected_fault;
+pub(crate) mod io;
 mod link;
-mod listen;
-mod mend;
-mod migrate;
-mod mirror;
-mod mutant;
-mod notify;
-mod open;
-mod operate;
-mod own;
-mod reply;
+pub(crate) mod listen;
+pub(crate) mod login;
+mod member_selection;
+pub(crate) mod messages;
+pub(crate) mod mirror;
+mod notifications;
+mod pool_removal;
+pub(crate) mod prepared;
+pub(crate) mod refusal;
 mod report;
-mod request;
-mod rewrite;
+mod rerouting;
 mod route;
-mod settle;
-mod spread;
-mod suspend;
-mod tap;
-mod upstream;
+pub(crate) mod routing;
+mod server_check;
+mod server_opening;
+mod server_setup;
+pub(crate) mod session;
+mod shutdown;
+pub(crate) mod spec;
+pub(crate) mod state;
+mod suspension;
+pub(crate) mod time;
+mod timeouts;
 
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
 };
 
-use howdah_record::CaptureBuffer;
+use howdah_capture::live::CaptureBuffer;
 use howdah_wire::{Header, startup::CancelKey};
 
 use crate::{
-    Io,
-    client::{Client, ClientState},
-    gather::Gather,
-    ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
-    login::{ClientLogin, ServerFailure, ServerLogin},
-    mirror::{MirrorTarget, Stream, StreamId},
-    pool::Pool,
-    routing::Routers,
-    server::Server,
-    settings::ParameterSets,
-    slab::Slab,
-    spec::PoolSpec,
-    statements::Statements,
-    time::Time,
+    CoreIo,
+    core::{
+        login::{ClientLogin, ServerFailure, ServerLogin},
+        messages::gather_buffer::GatherBuffer,
+        mirror::target::{MirrorQueue, MirrorQueueId, MirrorTarget},
+        prepared::statements::StatementRegistry,
+        routing::Routers,
+        session::parameters::ParameterSets,
+        spec::PoolSpec,
+        state::{
+            client::{ClientConnection, ClientState},
+            ids::{ClientId, PeerId, PoolId, ServerId, WorkerId},
+            pool::PoolState,
+            server::ServerConnection,
+            slab::Slab,
+        },
+        time::Time,
+    },
 };
 
-use mirror::same_mirrors;
+use mirror::have_equal_mirrors;
 
+pub use client_handover::{ClientHandover, HandoverStatement};
+pub(crate) use injected_fault::InjectedFault;
 pub use link::Transfer;
-pub use migrate::{ClientHandover, MigrantStatement};
-pub(crate) use mutant::InjectedFault;
 pub use report::{
-    ClientPhase, ClientReport, Counts, PoolReport, Report, ServerPhase, ServerReport,
+    ClientPhase, ClientReport, CoreReport, PoolCounts, PoolReport, ServerPhase, ServerReport,
 };
 
 /// One worker's data path, without I/O.
 ///
-/// The worker reports what happens to its sockets by the methods below, in any order, giving the time
-/// and itself as [`Io`]; the core orders through [`Io`] what is to be done. It never blocks, asks no
-/// clock and draws no randomness, so the same calls lead to the same orders.
+/// The worker reports socket events through the methods below, in any order, and passes the current
+/// time and its [`CoreIo`]; the core issues its commands through [`CoreIo`]. It never blocks, reads
+/// no clock and draws no random numbers, so the same calls always produce the same commands.
 ///
 /// # The worker's duties
 ///
-/// - A client: [`Core::add_client`] when its login is done, then [`Core::greet_client`]; then
-///   [`Core::client_bytes`] for what it sends, until [`Core::client_closed`] is reported or
-///   [`Io::close`] is ordered.
-/// - A server: begins by [`Io::open_server`]; then one of [`Core::server_ready`] and
-///   [`Core::server_failed`]; then [`Core::server_bytes`], until [`Core::server_closed`] is reported
-///   or [`Io::close`] or [`Io::hand_over`] is ordered.
-/// - [`Core::drained`] for every peer for which a send gave [`crate::Backlog::Waiting`], once it is
-///   empty.
+/// - A client: [`Core::add_client`] once it is authenticated, then [`Core::finish_client_login`];
+///   then [`Core::client_bytes`] for what it sends, until the worker reports
+///   [`Core::client_closed`] or the core calls [`CoreIo::close`].
+/// - A server: starts with [`CoreIo::open_server`]; then either [`Core::server_ready`] or
+///   [`Core::server_failed`]; then [`Core::server_bytes`], until the worker reports
+///   [`Core::server_closed`] or the core calls [`CoreIo::close`] or [`CoreIo::hand_over`].
+/// - [`Core::drained`] for every peer for which a send returned [`crate::Backlog::Waiting`], once
+///   its buffer is empty.
 /// - [`Core::tick`] at or soon after [`Core::deadline`], which may change with every call.
-/// - Ids of connections that are gone are ignored, so a late report does no harm.
+/// - Ids of closed connections are ignored, so a late report does no harm.
 ///
 /// ```text
-/// readable client ──► client_bytes ──► Io::send(server, [slices of the bytes, ours between them])
-/// readable server ──► server_bytes ──► Io::send(client, …)
+/// readable client ──► client_bytes ──► CoreIo::send(server, [slices of the input and our own])
+/// readable server ──► server_bytes ──► CoreIo::send(client, …)
 /// ```
 #[derive(Debug)]
 pub struct Core {
     worker: WorkerId,
     now: Time,
-    clients: Slab<ClientId, Client>,
-    servers: Slab<ServerId, Server>,
-    pools: Vec<Option<Pool>>,
+    clients: Slab<ClientId, ClientConnection>,
+    servers: Slab<ServerId, ServerConnection>,
+    pools: Vec<Option<PoolState>>,
     routers: Routers,
-    to_server: Gather,
-    to_client: Gather,
-    wishes: ParameterSets,
-    statements: Arc<Statements>,
-    /// Longest body of a message that is let through, either way.
+    to_server: GatherBuffer,
+    to_client: GatherBuffer,
+    parameter_sets: ParameterSets,
+    statements: Arc<StatementRegistry>,
+    /// Longest message body accepted, in either direction.
     body_bytes_max: u32,
     next_sweep: Time,
-    /// Clients with keys that another process gave them.
-    foreign_keys: HashMap<CancelKey, ClientId>,
-    /// How many workers share the pools.
+    /// Clients that came from another process, by the cancel key that process gave them.
+    takeover_keys: HashMap<CancelKey, ClientId>,
+    /// Number of workers that share the pools.
     workers: u32,
-    /// Some pool has servers that are kept open, with clients or without.
-    keeps_minimum: bool,
-    /// Servers that nobody waits for are closed.
-    keeps_no_servers: bool,
-    /// Everything stands still, see [`Core::suspend`].
+    /// At least one pool has a [`PoolSpec::servers_min`], so time matters even without clients.
+    has_min_pools: bool,
+    /// Servers are closed as soon as no client waits for one.
+    closes_idle_servers: bool,
+    /// No client gets a server, see [`Core::suspend`].
     is_suspended: bool,
-    /// What clients say and hear is written there, while a capture is made.
-    tape: Option<Box<CaptureBuffer>>,
-    /// Of whom something has changed that is looked at when the call that brought it is over.
-    unsettled: Vec<Unsettled>,
-    /// What is run on mirrors, for each client and mirror.
-    streams: Slab<StreamId, Stream>,
-    /// Clients that are mirrored.
-    mirrored: usize,
-    /// Clients that are none: they play what others sent.
-    shadows: usize,
-    /// Pools that had other mirrors, and which, before they were given others.
-    mirrors_before: Vec<(PoolId, Arc<[MirrorTarget]>)>,
-    /// Whether anybody wants to know what clients say: there is a tape, or somebody is mirrored.
-    overhears: bool,
-    /// Those that may not begin yet, and where they are at home, the first first; see [`crate::limits::Turn`].
-    without_turn: VecDeque<(PoolId, ClientId)>,
-    /// Pools that want a server and may not open one.
-    starving: Vec<PoolId>,
-    /// Reads that were taken back from servers that do not answer, since that was asked for.
-    reads_moved: u32,
-    /// A mistake to make, so that the simulator can show that it would find it.
+    /// The buffer of the running capture, if there is one.
+    capture: Option<Box<CaptureBuffer>>,
+    /// Work to do at the end of the current call.
+    deferred: Vec<DeferredWork>,
+    /// Transactions to run on mirrors, one queue for each client and mirror.
+    mirror_queues: Slab<MirrorQueueId, MirrorQueue>,
+    /// Number of clients that are mirrored.
+    mirrored_clients: usize,
+    /// Number of internal clients that replay transactions on mirrors.
+    mirror_clients: usize,
+    /// Pools whose mirrors changed, with their mirrors before the change.
+    previous_mirrors: Vec<(PoolId, Arc<[MirrorTarget]>)>,
+    /// Whether client bytes are captured or mirrored.
+    observes_clients: bool,
+    /// Fan-out requests that wait for their [`crate::core::state::limits::AcquireGuard`], with
+    /// their owner pools, in order of arrival.
+    awaiting_fan_out: VecDeque<(PoolId, ClientId)>,
+    /// Pools that need a server and are at a limit.
+    starved_pools: Vec<PoolId>,
+    /// Requests that were rerouted from servers that fail health checks, since the last
+    /// [`Core::take_reads_rerouted`].
+    reads_rerouted: u32,
+    /// The fault that the simulator has injected, to show that it would detect it.
     #[cfg(test)]
-    pub(crate) mutant: Option<InjectedFault>,
+    pub(crate) injected_fault: Option<InjectedFault>,
 }
 
-/// Who is looked at when a call is over.
+/// Work that is deferred to the end of a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Unsettled {
-    /// A client, whose request is done on several shards, or that is mirrored.
+pub(crate) enum DeferredWork {
+    /// A client with a fan-out request, or with mirrors.
     Client(ClientId),
-    /// A client's way to a mirror.
-    Stream(StreamId),
+    /// A client's queue of transactions for a mirror.
+    MirrorQueue(MirrorQueueId),
 }
 
 impl Core {
-    /// A worker without pools, which shares its clients' prepared statements with nobody.
+    /// A worker without pools that shares no prepared statements with other workers.
     pub fn new(worker: WorkerId) -> Self {
-        Self::sharing(worker, Arc::default())
+        Self::with_statements(worker, Arc::default())
     }
 
-    /// A worker without pools. Workers that hand servers over to one another have to share
-    /// `statements`, or one name would mean two texts.
-    pub fn sharing(worker: WorkerId, statements: Arc<Statements>) -> Self {
+    /// A worker without pools. Workers that hand servers over to one another must share
+    /// `statements`; otherwise one statement name would mean two texts.
+    pub fn with_statements(worker: WorkerId, statements: Arc<StatementRegistry>) -> Self {
         Self {
             worker,
             now: Time::default(),
@@ -164,252 +172,267 @@ impl Core {
             servers: Slab::new(),
             pools: Vec::new(),
             routers: Routers::default(),
-            to_server: Gather::default(),
-            to_client: Gather::default(),
-            wishes: ParameterSets::default(),
+            to_server: GatherBuffer::default(),
+            to_client: GatherBuffer::default(),
+            parameter_sets: ParameterSets::default(),
             statements,
             body_bytes_max: u32::MAX,
             next_sweep: Time::default(),
-            foreign_keys: HashMap::new(),
+            takeover_keys: HashMap::new(),
             workers: 1,
-            keeps_minimum: false,
-            keeps_no_servers: false,
+            has_min_pools: false,
+            closes_idle_servers: false,
             is_suspended: false,
-            tape: None,
-            unsettled: Vec::new(),
-            streams: Slab::new(),
-            mirrored: 0,
-            shadows: 0,
-            mirrors_before: Vec::new(),
-            overhears: false,
-            without_turn: VecDeque::new(),
-            starving: Vec::new(),
-            reads_moved: 0,
+            capture: None,
+            deferred: Vec::new(),
+            mirror_queues: Slab::new(),
+            mirrored_clients: 0,
+            mirror_clients: 0,
+            previous_mirrors: Vec::new(),
+            observes_clients: false,
+            awaiting_fan_out: VecDeque::new(),
+            starved_pools: Vec::new(),
+            reads_rerouted: 0,
             #[cfg(test)]
-            mutant: None,
+            injected_fault: None,
         }
     }
 
-    /// Lets no message through that is longer than this, its five bytes of header included. Who sends
-    /// one loses its connection, since what follows could be read only after it.
-    pub fn bound_messages(&mut self, message_bytes: u32) {
-        let header = u32::try_from(Header::BYTES).expect("it is five");
+    /// Sets the longest message accepted, with its five header bytes. A peer that sends a longer
+    /// one is disconnected, because the core would have to read past it to find the next message.
+    pub fn limit_message_size(&mut self, message_bytes: u32) {
+        let header = u32::try_from(Header::BYTES).expect("a header has five bytes");
         self.body_bytes_max = message_bytes.saturating_sub(header);
     }
 
-    /// Says how many workers there are: each keeps its share of [`PoolSpec::servers_min`] open.
-    pub fn share_minimum(&mut self, workers: u32) {
+    /// Sets the number of workers: each keeps its share of [`PoolSpec::servers_min`] open.
+    pub fn set_worker_count(&mut self, workers: u32) {
         self.workers = workers;
     }
 
-    /// Opens what is to be kept open of a pool, without waiting for its first client.
-    pub fn open_minimum_of(&mut self, pool: PoolId, now: Time, io: &mut dyn Io) {
+    /// Opens this worker's share of [`PoolSpec::servers_min`] without waiting for the first client.
+    pub fn fill_min_pool(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         if self.has_pool(pool) {
             self.open_for_waiting(pool, io);
         }
     }
 
-    /// Makes a pool known, or gives it other settings; those with limits in them take effect for
-    /// what is opened from now on. [`Core::pools_changed`] deals with what is there.
+    /// Adds a pool, or replaces its settings. Settings with limits apply to connections opened from
+    /// now on; [`Core::pools_changed`] deals with existing ones.
     pub fn set_pool(&mut self, id: PoolId, spec: Arc<PoolSpec>) {
         if self.pools.len() <= id.index() {
             self.pools.resize_with(id.index() + 1, || None);
         }
-        self.routers.follow(id, &spec);
-        self.keeps_minimum |= self.minimum_here(&spec) > 0;
+        self.routers.update_pool(id, &spec);
+        self.has_min_pools |= self.min_servers_here(&spec) > 0;
         match &mut self.pools[id.index()] {
-            Some(pool) if !same_mirrors(&pool.spec.mirrors, &spec.mirrors) => {
-                self.mirrors_before.push((id, Arc::clone(&pool.spec.mirrors)));
-                pool.follow(spec);
+            Some(pool) if !have_equal_mirrors(&pool.spec.mirrors, &spec.mirrors) => {
+                self.previous_mirrors.push((id, Arc::clone(&pool.spec.mirrors)));
+                pool.update_spec(spec);
             }
-            Some(pool) => pool.follow(spec),
-            none => *none = Some(Pool::new(spec, self.worker)),
+            Some(pool) => pool.update_spec(spec),
+            none => *none = Some(PoolState::new(spec, self.worker)),
         }
     }
 
-    /// Whether the pool is known to this worker.
+    /// Whether this worker has the pool.
     pub fn has_pool(&self, id: PoolId) -> bool {
         self.pools.get(id.index()).is_some_and(Option::is_some)
     }
 
-    /// Takes in a client whose login is done. Nothing is sent before [`Core::greet_client`], so that
-    /// the worker can put its socket under the id first.
+    /// Adds an authenticated client. Nothing is sent to it before [`Core::finish_client_login`], so
+    /// that the worker can register its socket under the id first.
     ///
-    /// `None` if its pool is not known.
+    /// Returns `None` if the worker does not have the pool.
     pub fn add_client(&mut self, mut login: ClientLogin) -> Option<ClientId> {
         if !self.has_pool(login.pool) {
             return None;
         }
-        let wishes = self.wishes.intern(std::mem::take(&mut login.settings));
-        let mut client = Client::new(&login, wishes);
-        if self.pool(login.pool).spec.settings_at_login {
-            client.startup = self.wishes.intern([]); // The server knows how to go back to them.
+        let parameters = self.parameter_sets.intern(std::mem::take(&mut login.parameters));
+        let mut client = ClientConnection::new(&login, parameters);
+        if self.pool(login.pool).spec.has_parameters_at_login {
+            // RESET restores these on the server itself.
+            client.startup_parameters = self.parameter_sets.intern([]);
         }
-        self.house(&mut client, login.role);
-        self.draw(&mut client);
+        self.attach_to_cluster(&mut client, login.role);
+        self.sample_mirrors(&mut client);
         Some(self.clients.insert(client))
     }
 
-    /// Sends a new client what its login owes it, such as AuthenticationOk, and behind that
-    /// ParameterStatus, BackendKeyData and ReadyForQuery: now, or, in a pool that never had a server,
-    /// when the first server has logged us in. Until then it is paused.
-    pub fn greet_client(&mut self, id: ClientId, owed: &[u8], now: Time, io: &mut dyn Io) {
+    /// Sends a new client `auth_messages`, the end of its authentication such as
+    /// AuthenticationOk, then ParameterStatus, BackendKeyData and ReadyForQuery. In a pool without
+    /// any server login yet, the latter follow the first server's login; until then the client is
+    /// paused.
+    pub fn finish_client_login(
+        &mut self,
+        id: ClientId,
+        auth_messages: &[u8],
+        now: Time,
+        io: &mut dyn CoreIo,
+    ) {
         self.now = now;
         if let Some(client) = self.clients.get_mut(id) {
-            client.came = now;
+            client.connected_at = now;
             let pool = client.pool;
-            self.pool(pool).tally.logins += 1;
-            self.to_client.make(|buf| buf.extend_from_slice(owed));
+            self.pool(pool).stats.logins += 1;
+            self.to_client.push_with(|buf| buf.extend_from_slice(auth_messages));
         }
-        self.greet(id, io);
-        self.follow_spreads(io);
+        self.finish_login(id, io);
+        self.run_deferred(io);
     }
 
-    /// Takes what a client sent: all of it, in pieces of any size.
-    pub fn client_bytes(&mut self, id: ClientId, bytes: &[u8], now: Time, io: &mut dyn Io) {
+    /// Processes bytes that a client sent: all of them, in pieces of any size.
+    pub fn client_bytes(&mut self, id: ClientId, bytes: &[u8], now: Time, io: &mut dyn CoreIo) {
         self.now = now;
-        self.upstream(id, bytes, io);
-        self.follow_spreads(io);
+        self.process_client_bytes(id, bytes, io);
+        self.run_deferred(io);
     }
 
     /// A client's connection has ended: end of file, an error, or a failed send. The id is free.
-    pub fn client_closed(&mut self, id: ClientId, now: Time, io: &mut dyn Io) {
+    pub fn client_closed(&mut self, id: ClientId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
-        self.client_left(id, io);
-        self.follow_spreads(io);
+        self.handle_client_disconnect(id, io);
+        self.run_deferred(io);
     }
 
-    /// A server that [`Io::open_server`] asked for is logged in and idle.
-    pub fn server_ready(&mut self, id: ServerId, login: ServerLogin, now: Time, io: &mut dyn Io) {
+    /// A server requested by [`CoreIo::open_server`] is logged in and idle.
+    pub fn server_ready(
+        &mut self,
+        id: ServerId,
+        login: ServerLogin,
+        now: Time,
+        io: &mut dyn CoreIo,
+    ) {
         self.now = now;
-        self.server_logged_in(id, login, io);
-        self.follow_spreads(io);
+        self.handle_server_login(id, login, io);
+        self.run_deferred(io);
     }
 
-    /// A server that [`Io::open_server`] asked for did not come to be; the worker has closed whatever
-    /// socket there was. The id is free.
+    /// A server requested by [`CoreIo::open_server`] could not be opened; the worker has closed its
+    /// socket, if there was one. The id is free.
     pub fn server_failed(
         &mut self,
         id: ServerId,
         failure: ServerFailure,
         now: Time,
-        io: &mut dyn Io,
+        io: &mut dyn CoreIo,
     ) {
         self.now = now;
-        self.login_failed(id, failure, io);
-        self.follow_spreads(io);
+        self.handle_login_failure(id, failure, io);
+        self.run_deferred(io);
     }
 
-    /// Takes what a server sent: all of it, in pieces of any size.
-    pub fn server_bytes(&mut self, id: ServerId, bytes: &[u8], now: Time, io: &mut dyn Io) {
+    /// Processes bytes that a server sent: all of them, in pieces of any size.
+    pub fn server_bytes(&mut self, id: ServerId, bytes: &[u8], now: Time, io: &mut dyn CoreIo) {
         self.now = now;
-        self.downstream(id, bytes, io);
-        self.follow_spreads(io);
+        self.process_server_bytes(id, bytes, io);
+        self.run_deferred(io);
     }
 
     /// A server's connection has ended: end of file, an error, or a failed send. The id is free.
-    pub fn server_closed(&mut self, id: ServerId, now: Time, io: &mut dyn Io) {
+    pub fn server_closed(&mut self, id: ServerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
-        self.doubt(id, io);
-        self.server_left(id, io);
-        self.follow_spreads(io);
+        self.suspect_member(id, io);
+        self.handle_server_disconnect(id, io);
+        self.run_deferred(io);
     }
 
-    /// A peer has taken everything that was sent to it, after [`crate::Backlog::Waiting`].
-    pub fn drained(&mut self, peer: Peer, now: Time, io: &mut dyn Io) {
+    /// A peer's send buffer is empty, after [`crate::Backlog::Waiting`].
+    pub fn drained(&mut self, peer: PeerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
-        self.backlog_gone(peer, io);
-        self.follow_spreads(io);
+        self.handle_drained(peer, io);
+        self.run_deferred(io);
     }
 
-    /// Somebody wants a client's statement cancelled. The key has to be of this worker, see
-    /// [`crate::worker_of_key`]; a wrong key does nothing, and
-    /// gives false. There is never an answer: the worker just
-    /// closes the connection that the request came by.
-    pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn Io) -> bool {
+    /// A CancelRequest has arrived. The key must be one of this worker's, see
+    /// [`crate::worker_of_key`]; an unknown key has no effect and returns `false`. A CancelRequest
+    /// is never answered: the worker just closes the connection that it came by.
+    pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn CoreIo) -> bool {
         self.now = now;
         let is_known = self.cancel_by_key(key, io);
-        self.follow_spreads(io);
+        self.run_deferred(io);
         is_known
     }
 
-    /// A CancelRequest ordered by [`Io::send_cancel`] is over, however it went.
-    pub fn cancel_finished(&mut self, server: ServerId, now: Time, io: &mut dyn Io) {
+    /// A CancelRequest sent by [`CoreIo::send_cancel`] is done, whether or not it succeeded.
+    pub fn cancel_finished(&mut self, server: ServerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
-        self.cancel_over(server, io);
-        self.follow_spreads(io);
+        self.finish_cancel(server, io);
+        self.run_deferred(io);
     }
 
-    /// Another worker starves, see [`Io::want_server`]: an idle server is handed to it at once, or
-    /// the next that gets idle while nobody here waits.
-    pub fn server_wanted(&mut self, pool: PoolId, by: WorkerId, now: Time, io: &mut dyn Io) {
+    /// Another worker needs a server, see [`CoreIo::request_server`]. It gets an idle one at once,
+    /// or the next one that becomes idle while no client here waits longer.
+    pub fn server_requested(&mut self, pool: PoolId, by: WorkerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
-        self.wanted_elsewhere(pool, by, io);
+        self.handle_server_request(pool, by, io);
     }
 
-    /// Takes over a server that another worker handed over; the worker puts its socket under the id
-    /// that this gives, then calls [`Core::serve_waiting`]. `None` if the pool is not known here: the
-    /// worker closes the socket.
+    /// Adopts a server that another worker handed over. The worker registers its socket under the
+    /// returned id, then calls [`Core::serve_waiting`]. Returns `None` if this worker does not have
+    /// the pool: the worker closes the socket.
     pub fn adopt_server(&mut self, transfer: Box<Transfer>, now: Time) -> Option<ServerId> {
         self.now = now;
-        self.adopt(transfer)
+        self.insert_transferred(transfer)
     }
 
-    /// Gives idle servers of a pool to those who wait, and greets those who wait for that. One that was
-    /// handed over may have set out before an order that it would not outlive: such are closed.
-    pub fn serve_waiting(&mut self, pool: PoolId, now: Time, io: &mut dyn Io) {
+    /// Assigns idle servers of a pool to waiting clients, and finishes pending logins. A server
+    /// that was handed over may have left its worker before an admin command that closes it: such
+    /// servers are closed.
+    pub fn serve_waiting(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
-        self.close_barred(pool, io);
-        self.serve(pool, io);
-        self.follow_spreads(io);
+        self.close_unusable_idle(pool, io);
+        self.serve_waiting_clients(pool, io);
+        self.run_deferred(io);
     }
 
-    /// When [`Core::tick`] is due; [`Time::NEVER`] if nothing waits for time to pass.
+    /// When [`Core::tick`] is due; [`Time::NEVER`] if no timer is running.
     pub fn deadline(&self) -> Time {
         self.next_deadline()
     }
 
-    /// Lets time pass: ends what takes too long, opens servers whose pause is over, closes idle ones.
-    pub fn tick(&mut self, now: Time, io: &mut dyn Io) {
+    /// Handles timers: enforces timeouts, retries logins whose pause is over, closes idle servers.
+    pub fn tick(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.sweep(io);
-        self.follow_spreads(io);
+        self.run_deferred(io);
     }
 
-    /// How many clients there are; what is left to do for mirrors is none.
+    /// Number of connected clients, without the internal clients of mirrors.
     pub fn clients(&self) -> usize {
-        self.clients.len() - self.shadows
+        self.clients.len() - self.mirror_clients
     }
 
-    /// How many servers there are, those being opened included.
+    /// Number of servers, including those being opened.
     pub fn servers(&self) -> usize {
         self.servers.len()
     }
 
-    /// Whether a client waits for a server; not for one that is gone.
+    /// Whether a client waits for a server; `false` if it is gone.
     pub fn is_waiting(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| client.state == ClientState::Waiting)
     }
 
-    /// How many reads were taken back from servers that do not answer, and asked of others, since the last call.
-    pub fn take_reads_moved(&mut self) -> u32 {
-        std::mem::take(&mut self.reads_moved)
+    /// Number of requests that were rerouted, since the last call, from servers that fail health
+    /// checks.
+    pub fn take_reads_rerouted(&mut self) -> u32 {
+        std::mem::take(&mut self.reads_rerouted)
     }
 
-    /// Whether a planted mistake is to be made; never outside of tests.
+    /// Whether a fault is injected; always `false` outside of tests.
     #[inline]
-    fn makes(&self, mutant: InjectedFault) -> bool {
+    fn injects(&self, fault: InjectedFault) -> bool {
         #[cfg(test)]
-        return self.mutant == Some(mutant);
+        return self.injected_fault == Some(fault);
         #[cfg(not(test))]
         {
-            let _ = mutant;
+            let _ = fault;
             false
         }
     }
 
-    fn pool(&mut self, id: PoolId) -> &mut Pool {
+    fn pool(&mut self, id: PoolId) -> &mut PoolState {
         self.pools[id.index()]
             .as_mut()
             .expect("pools that have clients or servers are never removed")
@@ -418,20 +441,20 @@ impl Core {
 
 #[cfg(test)]
 impl Core {
-    /// The client that a server works for.
+    /// The client that a server is linked to.
     pub(crate) fn linked_client(&self, id: ServerId) -> Option<ClientId> {
         match self.servers.get(id)?.state {
-            crate::server::ServerState::Linked(client) => Some(client),
+            state::server::ServerState::Linked(client) => Some(client),
             _ => None,
         }
     }
 
-    /// Whether it is kept what a client has said about where its requests go.
+    /// Whether a client has a routing state of its own.
     pub(crate) fn has_routing(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| client.routing.is_some())
     }
 
-    /// The key that a client was given.
+    /// A client's cancel key.
     pub(crate) fn cancel_key_of(&self, id: ClientId) -> Option<CancelKey> {
         Some(self.clients.get(id)?.cancel_key(self.worker, id))
     }

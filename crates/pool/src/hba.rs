@@ -1,12 +1,12 @@
-//! Who may come in from where, and how they prove it: `pg_hba.conf` and `pg_ident.conf`.
+//! Host-based authentication: `pg_hba.conf` and `pg_ident.conf`.
 //!
-//! The grammar is PostgreSQL's (manual, chapter "Client Authentication"; `hba.c`), with what a pooler
-//! can know: it has no roles, so `+group`, `samerole` and `samegroup` are refused rather than guessed,
-//! and it looks up no host names. PgBouncer knows less: no `samehost`, `samenet`, regular expressions
-//! or includes.
+//! The grammar is PostgreSQL's (manual, chapter "Client Authentication"; `hba.c`), within what a
+//! pooler can know: it has no roles, so `+group`, `samerole` and `samegroup` are refused rather
+//! than guessed, and it does not resolve host names. PgBouncer supports less: no `samehost`,
+//! `samenet`, regular expressions or includes.
 //!
 //! ```text
-//! files ─► words (lines, fields, quotes, @file, include) ─► rules, maps ─► judge(knock) ─► demand
+//! files ─► tokenizer (lines, fields, quotes, @file, include) ─► rules, maps ─► required_auth
 //! ```
 
 mod address;
@@ -14,7 +14,7 @@ mod ident;
 mod names;
 mod networks;
 mod rule;
-mod words;
+mod tokenizer;
 
 use std::{
     collections::BTreeMap,
@@ -24,96 +24,96 @@ use std::{
 };
 
 use self::{
-    ident::Maps,
-    rule::{Rule, RuleMethod},
-    words::tokenize,
+    ident::IdentMaps,
+    rule::{HbaRule, RuleMethod},
+    tokenizer::tokenize,
 };
 
 pub use self::{address::Network, networks::Networks};
 
-/// Rules in their order, and the maps they name.
+/// The rules in order, and the user name maps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hba {
-    rules: Vec<Rule>,
-    maps: Maps,
+    rules: Vec<HbaRule>,
+    maps: IdentMaps,
     networks: Networks,
-    /// Names of the system's users, by number.
+    /// Names of OS users, by UID.
     os_users: BTreeMap<u32, String>,
 }
 
-/// Somebody who wants in.
+/// A connection attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionInfo<'a> {
-    /// The user that they want to be.
+    /// The requested user.
     pub user: &'a str,
     /// The database, by the name that clients use.
     pub database: &'a str,
-    /// Whether it is for physical replication, which is of no database.
+    /// Whether it is for physical replication, which has no database.
     pub is_physical: bool,
-    /// Where they come from.
-    pub from: Origin,
+    /// The origin of the connection.
+    pub from: ClientOrigin,
     /// Whether the connection is encrypted.
     pub is_tls: bool,
-    /// What the client's certificate proves, if it has shown one that we believe.
-    pub certificate: Option<Certificate<'a>>,
+    /// The client's verified certificate, if it has presented one.
+    pub certificate: Option<ClientCertificate<'a>>,
 }
 
-/// Where a client comes from.
+/// The origin of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// A unix socket; by the number of the system's user, if the kernel says.
+pub enum ClientOrigin {
+    /// A unix socket, with the UID of the peer process if the kernel reports it.
     Unix {
-        /// The number.
+        /// The UID.
         uid: Option<u32>,
     },
-    /// An address; `None` if the connection is gone already.
+    /// An address; `None` if the connection is already closed.
     Tcp(
         /// The address.
         Option<IpAddr>,
     ),
 }
 
-/// A certificate that was verified.
+/// A verified client certificate.
 #[derive(Clone, Copy, Debug)]
-pub struct Certificate<'a> {
+pub struct ClientCertificate<'a> {
     /// The subject's common name, if it has one.
     pub common_name: Option<&'a str>,
 }
 
-/// What somebody has to prove.
+/// How a client must authenticate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredAuth {
-    /// Nothing.
+    /// Without a password.
     Trust,
-    /// The password, as it is.
+    /// With the cleartext password.
     Plain,
-    /// An md5 of it, or by SCRAM, as the stored secret is.
+    /// With md5 or SCRAM, depending on the stored secret.
     Md5,
-    /// By SCRAM.
+    /// With SCRAM.
     ScramSha256,
-    /// Nothing more: certificate or system user have shown it.
-    Proven,
+    /// Not any more: the certificate or OS user was accepted.
+    Verified,
 }
 
-/// Why somebody may not come in.
+/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// No rule is about them.
+pub enum HbaRefusal {
+    /// No rule matches.
     NoRule,
-    /// A rule says so.
+    /// A rule has the method `reject`.
     Rejected,
-    /// There is no certificate, or it is another's.
+    /// There is no certificate, or it is for another user.
     Certificate,
-    /// The system's user is nobody who may be that user.
+    /// The OS user may not log in as that user.
     Peer,
 }
 
-/// Something that cannot be, at a place of a file.
+/// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HbaError {
     /// The file.
     pub file: PathBuf,
-    /// The line, from 1; 0 if it is about the file.
+    /// The line, from 1; 0 for the file as a whole.
     pub line: usize,
     /// What is wrong, and what to do.
     pub text: String,
@@ -125,16 +125,16 @@ impl fmt::Display for HbaError {
     }
 }
 
-/// Where texts of files come from.
+/// Reads files; replaced in tests.
 pub trait Files {
-    /// The text of a file.
+    /// Reads the text of a file.
     ///
     /// # Errors
     ///
     /// It cannot be read.
     fn text(&self, path: &Path) -> io::Result<String>;
 
-    /// The files of a directory.
+    /// Lists the files of a directory.
     ///
     /// # Errors
     ///
@@ -143,11 +143,11 @@ pub trait Files {
 }
 
 impl Hba {
-    /// Reads rules, and maps if there is a file of maps; `networks` and `os_users` are the machine's.
+    /// Reads the rules and, if given, the maps; `networks` and `os_users` are those of the machine.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with either file.
+    /// All errors in both files.
     pub fn read(
         rules: &Path,
         maps: Option<&Path>,
@@ -158,7 +158,7 @@ impl Hba {
         let mut wrong = Vec::new();
         let mut hba = Self { networks, os_users, ..Self::default() };
         for line in tokenize(rules, files, &mut wrong) {
-            match Rule::parse(&line.fields) {
+            match HbaRule::parse(&line.fields) {
                 Ok(rule) => hba.rules.push(rule),
                 Err(text) => wrong.push(line.error(text)),
             }
@@ -171,45 +171,50 @@ impl Hba {
             }
         }
         if wrong.is_empty() && hba.rules.is_empty() {
-            let text = "there is no rule, so nobody would be let in".to_owned();
+            let text = "there is no rule, so all logins would be refused".to_owned();
             wrong.push(HbaError { file: rules.to_owned(), line: 0, text });
         }
         if wrong.is_empty() { Ok(hba) } else { Err(wrong) }
     }
 
-    /// Whether any rule asks for a certificate.
-    pub fn wants_certificates(&self) -> bool {
-        self.rules.iter().any(Rule::wants_certificate)
+    /// Whether any rule needs a client certificate.
+    pub fn needs_certificates(&self) -> bool {
+        self.rules.iter().any(HbaRule::needs_certificate)
     }
 
-    /// What somebody has to prove: as the first rule says that is about them.
+    /// How a client must authenticate, by the first matching rule.
     ///
     /// # Errors
     ///
-    /// They may not come in.
-    pub fn judge(&self, knock: &ConnectionInfo<'_>) -> Result<RequiredAuth, Refusal> {
-        let matches = |rule: &&Rule| rule.is_about(knock, &self.networks);
-        let rule = self.rules.iter().find(matches).ok_or(Refusal::NoRule)?;
-        if rule.method != RuleMethod::Reject && !rule.has_certificate_of(knock) {
-            return Err(Refusal::Certificate);
+    /// The connection is refused.
+    pub fn required_auth(
+        &self,
+        connection: &ConnectionInfo<'_>,
+    ) -> Result<RequiredAuth, HbaRefusal> {
+        let matches = |rule: &&HbaRule| rule.matches(connection, &self.networks);
+        let rule = self.rules.iter().find(matches).ok_or(HbaRefusal::NoRule)?;
+        if rule.method != RuleMethod::Reject && !rule.certificate_matches(connection) {
+            return Err(HbaRefusal::Certificate);
         }
         let map = rule.map.as_deref();
         match rule.method {
-            RuleMethod::Reject => Err(Refusal::Rejected),
+            RuleMethod::Reject => Err(HbaRefusal::Rejected),
             RuleMethod::Trust => Ok(RequiredAuth::Trust),
             RuleMethod::Plain => Ok(RequiredAuth::Plain),
             RuleMethod::Md5 => Ok(RequiredAuth::Md5),
             RuleMethod::ScramSha256 => Ok(RequiredAuth::ScramSha256),
             RuleMethod::Cert => {
-                let name = knock.certificate.and_then(|certificate| certificate.common_name);
-                let may = name.is_some_and(|name| self.maps.allows(map, name, knock.user));
-                if may { Ok(RequiredAuth::Proven) } else { Err(Refusal::Certificate) }
+                let name = connection.certificate.and_then(|certificate| certificate.common_name);
+                let may = name.is_some_and(|name| self.maps.allows(map, name, connection.user));
+                if may { Ok(RequiredAuth::Verified) } else { Err(HbaRefusal::Certificate) }
             }
             RuleMethod::Peer => {
-                let Origin::Unix { uid: Some(uid) } = knock.from else { return Err(Refusal::Peer) };
+                let ClientOrigin::Unix { uid: Some(uid) } = connection.from else {
+                    return Err(HbaRefusal::Peer);
+                };
                 let name = self.os_users.get(&uid);
-                let may = name.is_some_and(|name| self.maps.allows(map, name, knock.user));
-                if may { Ok(RequiredAuth::Proven) } else { Err(Refusal::Peer) }
+                let may = name.is_some_and(|name| self.maps.allows(map, name, connection.user));
+                if may { Ok(RequiredAuth::Verified) } else { Err(HbaRefusal::Peer) }
             }
         }
     }

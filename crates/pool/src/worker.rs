@@ -1,47 +1,48 @@
 //! [`Pooler`]: the sockets around [`crate::Core`], one event loop per thread.
 //!
 //! ```text
-//!             ┌──────────── worker 0 ────────────┐       ┌ worker 1 … ┐
-//! clients ──► │ listener ─► entrance ─► link ─┐   │       │            │
-//!             │                 ▲ heavy       ▼   │ mail  │            │
-//!             │              helpers        Core  │ ◄───► │    Core    │
-//!             │                 ▼ heavy       ▲   │       │            │
-//! servers ◄── │     dial ─► entrance ─► link ─┘   │       │            │
-//!             └──────────────────────────────────┘       └────────────┘
+//!             ┌───────────────── worker 0 ──────────────────┐          ┌ worker 1 … ┐
+//! clients ──► │ listener ─► pending login ─► connection ─┐  │          │            │
+//!             │                   ▲ CPU                  ▼  │ messages │            │
+//!             │                helpers                  Core│ ◄──────► │    Core    │
+//!             │                   ▼ CPU                  ▲  │          │            │
+//! servers ◄── │     dial ─► pending login ─► connection ─┘  │          │            │
+//!             └─────────────────────────────────────────────┘          └────────────┘
 //! ```
 //!
-//! Workers share limits, the directory of pools and some helper threads, and otherwise nothing: a
-//! client stays with the worker that accepted it, and a server too, unless another worker starves.
+//! Workers share limits, the directory of pools and the helper threads, and nothing else. A client
+//! stays with the worker that accepted it. A server stays with the worker that opened it, unless
+//! another worker has starving clients.
 
+mod admin_console;
+mod auth_query;
 mod capture;
+mod cluster_monitor;
 mod control;
-mod desk;
 mod directory;
-mod entrance;
-mod front;
 mod group;
 mod helpers;
-mod hub;
-mod link;
-mod listening;
+mod host_resolver;
+mod listen_sockets;
 mod log_level;
-mod lookup;
-mod mail;
+mod maintenance;
+mod messages;
 mod mirrors;
-mod names;
+mod multiplexer;
+mod peer_connection;
+mod pending_login;
 mod preflight;
 mod refusals;
 mod reload;
-mod resolve;
+mod resolver_threads;
 mod run;
-mod seats;
+mod shared_state;
+mod socket_table;
 mod sockets;
 mod startups;
-mod stillness;
+mod suspension;
 mod takeover;
 mod tls;
-mod upkeep;
-mod watch;
 
 use std::{
     io,
@@ -57,24 +58,24 @@ use howdah_net::{ActivatedSocket, ListenError, Listener, Poller};
 pub(crate) use self::log_level::verbosity;
 pub use self::{
     capture::CaptureError,
-    control::Control,
-    hub::HubReport,
-    names::Names,
+    control::PoolerHandle,
+    host_resolver::HostResolver,
+    multiplexer::MultiplexerReport,
     preflight::{Preflight, preflight},
-    reload::{Origin, ReloadError, Reloaded},
+    reload::{ConfigOrigin, ReloadError, ReloadReport},
 };
 use self::{
     directory::Directory,
-    front::{Front, System},
     helpers::Helpers,
-    listening::Places,
-    mail::{Mailbox, WorkerMessage},
-    run::{Parts, Worker},
+    listen_sockets::ListenSockets,
+    messages::{Mailbox, WorkerMessage},
+    run::{PoolWorker, WorkerParts},
+    shared_state::{SharedState, SystemServices},
     takeover::{HandoverSender, Successor},
 };
-use crate::{WorkerId, config::Config, console::Shutdown};
+use crate::{WorkerId, config::Config, console::ShutdownRequest};
 
-/// A pooler that runs.
+/// A running pooler.
 ///
 /// # Example
 ///
@@ -92,285 +93,301 @@ use crate::{WorkerId, config::Config, console::Shutdown};
 #[derive(Debug)]
 pub struct Pooler {
     mailboxes: Arc<[Arc<Mailbox>]>,
-    front: Arc<Front>,
-    /// Nothing is said here: its end is the news.
-    ended: Mutex<Option<mpsc::Receiver<()>>>,
-    /// Threads beside the workers; the end of a sender is theirs.
-    beside: Vec<(mpsc::Sender<()>, JoinHandle<()>)>,
+    shared: Arc<SharedState>,
+    /// Carries no messages; it disconnects when the last worker ends.
+    finished: Mutex<Option<mpsc::Receiver<()>>>,
+    /// Background threads. Each ends when its sender is dropped.
+    background: Vec<(mpsc::Sender<()>, JoinHandle<()>)>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     addresses: Vec<SocketAddr>,
     unix_sockets: Vec<PathBuf>,
-    /// Kept to be removed from their directories.
-    unix: Vec<Listener>,
-    /// Where another process may knock to take over.
-    door: Option<PathBuf>,
+    /// Unix sockets to remove from their directories at the end.
+    unix_listeners: Vec<Listener>,
+    /// The unix socket at which another process can take over.
+    handover_path: Option<PathBuf>,
 }
 
 /// A pooler could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
-    /// An address or a unix socket.
+pub enum PoolerStartError {
+    /// An address or a unix socket cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A text of `listen.addresses` is no address and no name of one.
+    /// An entry of `listen.addresses` is neither an address nor a host name that resolves to one.
     #[error("cannot listen on {text:?}: no such address")]
     Address {
-        /// The text.
+        /// The entry.
         text: String,
     },
-    /// `listen.unix-group` is nobody's.
+    /// `listen.unix-group` names no group.
     #[error("cannot use the group {name:?}: {text}")]
     Group {
-        /// The name.
+        /// The group's name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         text: String,
     },
-    /// Certificate, key or authorities of the server side.
+    /// The certificate, key or CA file for connections to servers cannot be used.
     #[error("cannot set up TLS for servers: {key}")]
     ServerTls {
         /// The key below `[pool]` that names the file.
         key: String,
-        /// What is wrong with it.
+        /// The TLS error.
         source: Box<TlsError>,
     },
-    /// Certificate, key or authorities of the client side.
+    /// The certificate, key or CA file for connections from clients cannot be used.
     #[error("cannot set up TLS for clients: {key}")]
     ClientTls {
         /// The key below `[pool]` that names the file.
         key: String,
-        /// What is wrong with it.
+        /// The TLS error.
         source: Box<TlsError>,
     },
-    /// More workers than cancel keys can name.
-    #[error("{workers} workers are too many: at most 128")]
+    /// More workers than a cancel key can address.
+    #[error("workers is {workers}, the maximum is 128")]
     Workers {
-        /// How many.
+        /// The configured number.
         workers: usize,
     },
-    /// There is no process to take over from, or it does not hand over.
+    /// There is no process to take over from, or it refused.
     #[error("cannot take over: {text}")]
     Takeover {
-        /// Why.
+        /// The reason.
         text: String,
     },
-    /// Without random bytes no login and no key for cancels is safe.
-    #[error("the system's source of random bytes fails")]
+    /// The operating system has no random bytes, which logins and cancel keys need.
+    #[error("cannot read random bytes from the operating system")]
     Randomness,
-    /// The capture that was to begin with it.
-    #[error("cannot begin the capture")]
+    /// The capture configured to start with the pooler did not start.
+    #[error("cannot start the capture")]
     Capture(#[from] CaptureError),
-    /// The system gives no threads, or no descriptors.
+    /// The operating system has no more threads or file descriptors.
     #[error("cannot start a worker")]
     System(#[from] io::Error),
 }
 
 impl Pooler {
-    /// Listens, and starts the workers. Settings can be changed at the console only.
+    /// Starts listening and starts the workers. Settings can be changed only at the console.
     ///
     /// # Errors
     ///
-    /// [`StartError`]; nothing is left behind.
-    pub fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_from(config, None)
+    /// [`PoolerStartError`]; no sockets or threads are left.
+    pub fn start(config: Config) -> Result<Self, PoolerStartError> {
+        Self::start_from_source(config, None)
     }
 
-    /// The same with settings that [`Control::reload`] reads again from where they came from.
+    /// Like [`Pooler::start`], with settings that [`PoolerHandle::reload`] can read again.
     ///
     /// # Errors
     ///
-    /// [`StartError`]; nothing is left behind.
-    pub fn start_from(config: Config, origin: Option<Origin>) -> Result<Self, StartError> {
-        Self::start_at(Vec::new(), config, origin)
+    /// [`PoolerStartError`]; no sockets or threads are left.
+    pub fn start_from_source(
+        config: Config,
+        origin: Option<ConfigOrigin>,
+    ) -> Result<Self, PoolerStartError> {
+        Self::start_with_sockets(Vec::new(), config, origin)
     }
 
-    /// The same at sockets that were passed to this process instead of where the settings say; if there
-    /// are any.
+    /// Like [`Pooler::start_from_source`], listening on `passed` instead of the configured
+    /// addresses unless it is empty.
     ///
     /// # Errors
     ///
-    /// [`StartError`]; nothing is left behind.
-    pub fn start_at(
+    /// [`PoolerStartError`]; no sockets or threads are left.
+    pub fn start_with_sockets(
         passed: Vec<ActivatedSocket>,
         config: Config,
-        origin: Option<Origin>,
-    ) -> Result<Self, StartError> {
-        Self::begin(config, origin, passed, None, System::default())
+        origin: Option<ConfigOrigin>,
+    ) -> Result<Self, PoolerStartError> {
+        Self::start_inner(config, origin, passed, None, SystemServices::default())
     }
 
-    /// Listens, and starts the workers, with names of servers looked up in another way: for tests.
+    /// Like [`Pooler::start`], with a host name resolver for tests.
     ///
     /// # Errors
     ///
-    /// [`StartError`]; nothing is left behind.
+    /// [`PoolerStartError`]; no sockets or threads are left.
     #[doc(hidden)]
-    pub fn start_with_names(config: Config, names: Names) -> Result<Self, StartError> {
-        Self::begin(config, None, Vec::new(), None, System { names, ..System::default() })
+    pub fn start_with_resolver(
+        config: Config,
+        names: HostResolver,
+    ) -> Result<Self, PoolerStartError> {
+        Self::start_inner(
+            config,
+            None,
+            Vec::new(),
+            None,
+            SystemServices { names, ..SystemServices::default() },
+        )
     }
 
-    /// Takes over from the process that serves now, by `listen.takeover`: its listeners, and its clients
-    /// with their connections, each as soon as it is in no transaction. Returns when new clients are
-    /// served here; those of the other process come one by one, and then it ends.
+    /// Takes over the listeners and client connections of the running process, through
+    /// `listen.takeover`.
+    ///
+    /// Returns once this process serves new clients. The clients of the other process follow one by
+    /// one, each as soon as it is outside a transaction; then the other process ends.
     ///
     /// # Errors
     ///
-    /// [`StartError`]; the other process serves on.
-    pub fn take_over(config: Config, origin: Option<Origin>) -> Result<Self, StartError> {
-        let heir = Successor::knock(&config)?;
-        Self::begin(config, origin, Vec::new(), Some(heir), System::default())
-    }
-
-    /// Whether another process has taken over, or is about to.
-    pub fn was_taken_over(&self) -> bool {
-        self.front.was_taken_over()
-    }
-
-    fn begin(
+    /// [`PoolerStartError`]; the other process keeps serving.
+    pub fn take_over(
         config: Config,
-        origin: Option<Origin>,
+        origin: Option<ConfigOrigin>,
+    ) -> Result<Self, PoolerStartError> {
+        let successor = Successor::connect(&config)?;
+        Self::start_inner(config, origin, Vec::new(), Some(successor), SystemServices::default())
+    }
+
+    /// Whether another process has taken over or is taking over.
+    pub fn was_taken_over(&self) -> bool {
+        self.shared.was_taken_over()
+    }
+
+    fn start_inner(
+        config: Config,
+        origin: Option<ConfigOrigin>,
         passed: Vec<ActivatedSocket>,
-        mut heir: Option<Successor>,
-        system: System,
-    ) -> Result<Self, StartError> {
+        mut successor: Option<Successor>,
+        system: SystemServices,
+    ) -> Result<Self, PoolerStartError> {
         let workers = match config.workers {
             Some(workers) => workers.get(),
             None => thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
         };
-        let most = usize::from(WorkerId::MAX) + 1;
-        if workers > most && config.workers.is_some() {
-            return Err(StartError::Workers { workers });
+        let workers_max = usize::from(WorkerId::MAX) + 1;
+        if workers > workers_max && config.workers.is_some() {
+            return Err(PoolerStartError::Workers { workers });
         }
-        let workers = workers.min(most);
+        let workers = workers.min(workers_max);
         let inherited =
-            heir.as_mut().map(|it| std::mem::take(&mut it.listeners)).unwrap_or_default();
-        let are_given = heir.as_ref().is_some_and(|heir| heir.are_given);
-        let places = match passed.is_empty() && !are_given {
-            true => Places::named(&config, inherited, workers)?,
-            false => {
-                let passed = passed.into_iter().map(|socket| socket.listener);
-                Places::given(&config, passed.chain(inherited).collect(), workers)?
-            }
+            successor.as_mut().map(|it| std::mem::take(&mut it.listeners)).unwrap_or_default();
+        let are_passed = successor.as_ref().is_some_and(|successor| successor.are_passed);
+        let sockets = if passed.is_empty() && !are_passed {
+            ListenSockets::from_config(&config, inherited, workers)?
+        } else {
+            let passed = passed.into_iter().map(|socket| socket.listener);
+            ListenSockets::from_passed(&config, passed.chain(inherited).collect(), workers)?
         };
-        let Places { listeners, addresses, unix, shown, are_given } = places;
+        let ListenSockets { listeners, addresses, owned_unix, handles, are_passed } = sockets;
         let unix_sockets =
-            shown.iter().filter_map(Listener::unix_path).map(Path::to_owned).collect();
-        let door = takeover::place(&config);
+            handles.iter().filter_map(Listener::unix_path).map(Path::to_owned).collect();
+        let handover_path = takeover::socket_path(&config);
 
         let tls = tls::server_config(&config.tls)?;
         let directory = Directory::new(config, system.names.clone())?;
-        let front = Arc::new(Front::new(directory, tls, origin, system)?);
-        *front.listeners() = shown;
-        let helpers = Helpers::start(&front)?;
+        let shared = Arc::new(SharedState::new(directory, tls, origin, system)?);
+        *shared.listeners() = handles;
+        let helpers = Helpers::start(&shared)?;
         let pollers = (0..workers).map(|_| Poller::new()).collect::<io::Result<Vec<_>>>()?;
         let mailboxes = pollers
             .iter()
             .map(|poller| poller.waker().map(Mailbox::new))
             .collect::<io::Result<Arc<[_]>>>()?;
-        let (alive, ended) = mpsc::channel::<()>();
+        let (running, finished) = mpsc::channel::<()>();
         let mut pooler = Self {
             mailboxes,
-            front: Arc::clone(&front),
-            ended: Mutex::new(Some(ended)),
-            beside: Vec::new(),
+            shared: Arc::clone(&shared),
+            finished: Mutex::new(Some(finished)),
+            background: Vec::new(),
             threads: Vec::new(),
             addresses,
             unix_sockets,
-            unix,
-            door: door.clone(),
+            unix_listeners: owned_unix,
+            handover_path: handover_path.clone(),
         };
         for (number, (poller, listeners)) in (0_u8..).zip(pollers.into_iter().zip(listeners)) {
-            let worker = Worker::new(Parts {
+            let worker = PoolWorker::new(WorkerParts {
                 number: WorkerId(number),
                 poller,
                 mailboxes: Arc::clone(&pooler.mailboxes),
-                front: Arc::clone(&front),
+                shared: Arc::clone(&shared),
                 helpers: helpers.clone(),
                 listeners,
             })?;
             let thread = thread::Builder::new().name(format!("worker-{number}"));
-            let alive = alive.clone();
+            let running = running.clone();
             pooler.threads.push(thread.spawn(move || {
                 let result = worker.run();
-                drop(alive);
+                drop(running);
                 result
             })?);
         }
-        if front.directory.config().capture.start {
+        if shared.directory.config().capture.start {
             pooler.control().start_capture(None)?;
         }
-        pooler.put_beside("statistics", Control::keep_history)?;
-        pooler.put_beside("upkeep", Control::keep_up)?;
-        pooler.put_beside("refusals", Control::keep_refusals)?;
-        pooler.put_beside("names", Control::follow_names)?;
-        if let Some(heir) = heir {
-            let taker = heir.ready(pooler.control())?;
-            thread::Builder::new().name("takeover".to_owned()).spawn(move || taker.run())?;
+        pooler.spawn_background("statistics", PoolerHandle::run_stats_periods)?;
+        pooler.spawn_background("upkeep", PoolerHandle::run_maintenance)?;
+        pooler.spawn_background("refusals", PoolerHandle::summarize_refusals)?;
+        pooler.spawn_background("names", PoolerHandle::watch_host_names)?;
+        if let Some(successor) = successor {
+            let receiver = successor.ready(pooler.control())?;
+            thread::Builder::new().name("takeover".to_owned()).spawn(move || receiver.run())?;
         }
-        if let Some(path) = door {
+        if let Some(path) = handover_path {
             let control = pooler.control();
-            let giver = HandoverSender { control, are_given, path };
-            let watch = move || takeover::watch(&giver);
+            let sender = HandoverSender { control, are_passed, path };
+            let watch = move || takeover::accept_successor(&sender);
             thread::Builder::new().name("handover".to_owned()).spawn(watch)?;
         }
         Ok(pooler)
     }
 
-    /// Starts a thread that looks after something until its channel ends.
-    fn put_beside(
+    /// Starts a background thread that runs until its channel disconnects.
+    fn spawn_background(
         &mut self,
         name: &str,
-        look_after: fn(&Control, &mpsc::Receiver<()>),
+        look_after: fn(&PoolerHandle, &mpsc::Receiver<()>),
     ) -> io::Result<()> {
-        let (over, is_over) = mpsc::channel();
+        let (stop, stopped) = mpsc::channel();
         let control = self.control();
         let thread = thread::Builder::new().name(name.to_owned());
-        self.beside.push((over, thread.spawn(move || look_after(&control, &is_over))?));
+        self.background.push((stop, thread.spawn(move || look_after(&control, &stopped))?));
         Ok(())
     }
 
-    /// TCP addresses that are listened on, with the ports that were found for port 0.
+    /// The TCP addresses listened on, with the actual ports where port 0 was configured.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Unix sockets that are listened on, those that were passed included.
+    /// The unix sockets listened on, including passed ones.
     pub fn unix_sockets(&self) -> impl Iterator<Item = &Path> {
         self.unix_sockets.iter().map(PathBuf::as_path)
     }
 
-    /// Takes no new clients, lets go of each as soon as it is in no transaction, and ends with the
-    /// last one.
+    /// Accepts no new clients, disconnects each client as soon as it is outside a transaction, and
+    /// stops after the last one.
     pub fn drain(&self) {
-        self.control().shut_down(Shutdown::WaitForServers);
+        self.control().shut_down(ShutdownRequest::WaitForServers);
     }
 
-    /// Takes no new clients, serves those that there are until they disconnect, and ends with the last one.
+    /// Accepts no new clients and stops after the last connected client has disconnected.
     pub fn wait_for_clients(&self) {
-        self.control().shut_down(Shutdown::WaitForClients);
+        self.control().shut_down(ShutdownRequest::WaitForClients);
     }
 
-    /// Ends now, whatever clients are doing.
+    /// Stops immediately, even if clients are in transactions.
     pub fn stop(&self) {
-        self.tell(|| WorkerMessage::Stop);
+        self.broadcast(|| WorkerMessage::Stop);
     }
 
-    /// A handle for operators, and for programs that watch.
-    pub fn control(&self) -> Control {
-        Control { mailboxes: Arc::clone(&self.mailboxes), front: Arc::clone(&self.front) }
+    /// A handle for administration and monitoring.
+    pub fn control(&self) -> PoolerHandle {
+        PoolerHandle { mailboxes: Arc::clone(&self.mailboxes), shared: Arc::clone(&self.shared) }
     }
 
-    /// What tells another thread of the end; once only.
-    pub fn end(&self) -> Option<End> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).take().map(End)
+    /// A waiter for the end of the pooler. Returns `None` after the first call.
+    pub fn shutdown_waiter(&self) -> Option<ShutdownWaiter> {
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner).take().map(ShutdownWaiter)
     }
 
-    fn tell(&self, mail: impl Fn() -> WorkerMessage) {
-        self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail()));
+    fn broadcast(&self, message: impl Fn() -> WorkerMessage) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(message()));
     }
 
     /// Whether all workers have ended.
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
@@ -378,13 +395,13 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// One of them could not go on.
+    /// A worker failed or panicked.
     pub fn join(mut self) -> io::Result<()> {
         let mut result = Ok(());
         for thread in self.threads.drain(..) {
-            let ended =
+            let finished =
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
-            result = result.and(ended);
+            result = result.and(finished);
         }
         result
     }
@@ -393,32 +410,32 @@ impl Pooler {
 impl Drop for Pooler {
     fn drop(&mut self) {
         self.stop();
-        self.front.set_over();
-        if !self.front.was_taken_over() {
-            self.unix.iter().for_each(Listener::remove);
-            if let Some(door) = &self.door {
-                let _ = std::fs::remove_file(door);
+        self.shared.set_stopped();
+        if !self.shared.was_taken_over() {
+            self.unix_listeners.iter().for_each(Listener::remove);
+            if let Some(handover_path) = &self.handover_path {
+                let _ = std::fs::remove_file(handover_path);
             }
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        self.front.captures.end();
-        for (over, thread) in self.beside.drain(..) {
-            drop(over);
+        self.shared.captures.finish();
+        for (stop, thread) in self.background.drain(..) {
+            drop(stop);
             let _ = thread.join();
         }
     }
 }
 
-/// The end of a pooler, for who waits for it.
+/// Waits for the end of a pooler, on any thread.
 #[derive(Debug)]
-pub struct End(mpsc::Receiver<()>);
+pub struct ShutdownWaiter(mpsc::Receiver<()>);
 
-impl End {
+impl ShutdownWaiter {
     /// Waits until all workers have ended.
     pub fn wait(self) {
-        // Nobody says anything; the last worker takes the sender along.
+        // No message is ever sent: the call fails when the last worker drops its sender.
         let _ = self.0.recv();
     }
 }

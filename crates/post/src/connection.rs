@@ -1,4 +1,4 @@
-//! A TCP connection that neither connects nor sends beyond a deadline.
+//! A TCP connection whose calls never outlast a deadline.
 
 use std::{
     io::{self, Read, Write},
@@ -8,21 +8,22 @@ use std::{
 
 use howdah_connect::deadline::{remaining, retry};
 
-/// A connected socket whose every call ends by its deadline, then with an error of the kind `TimedOut`.
+/// A connected socket. Each call returns by the deadline, with an error of kind `TimedOut` if need
+/// be.
 #[derive(Debug)]
-pub struct Connection {
+pub struct DeadlineStream {
     stream: TcpStream,
     deadline: Instant,
 }
 
-impl Connection {
-    /// Connects to the first address of `host` that takes it. Looking the name up may take longer
-    /// than the deadline, as the system's resolver has its own patience.
+impl DeadlineStream {
+    /// Connects to the first address of `host` that accepts. The name lookup may outlast the
+    /// deadline, because the system's resolver has its own timeout.
     ///
     /// # Errors
     ///
-    /// The name has no address, or none of its addresses took the connection by the deadline; the last
-    /// one's reason.
+    /// The name has no address, or no address accepted by the deadline; then the error of the last
+    /// one.
     pub fn open(host: &str, port: u16, deadline: Instant) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         for address in (host, port).to_socket_addrs()? {
@@ -37,12 +38,12 @@ impl Connection {
         Err(last)
     }
 
-    /// Sets when calls give up from now on.
+    /// Sets the deadline of subsequent calls.
     pub fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
 
-    /// Whether the peer has hung up, as far as this side has heard. What it sent is thrown away.
+    /// Whether the peer is known to have closed the connection. Discards data received so far.
     pub fn is_closed(&mut self) -> bool {
         let mut buffer = [0; 512];
         if self.stream.set_nonblocking(true).is_err() {
@@ -59,12 +60,12 @@ impl Connection {
         closed || self.stream.set_nonblocking(false).is_err()
     }
 
-    /// Says that no more will come, and waits until the peer has hung up too: then it has read
-    /// everything. One that stays silent until the deadline is believed to have.
+    /// Shuts down writing and waits until the peer closes too, which means that it has read
+    /// everything. A peer that does not close by the deadline is assumed to have read everything.
     ///
     /// # Errors
     ///
-    /// The peer reset the connection, so that what it read is uncertain.
+    /// The peer reset the connection: how much it read is unknown.
     pub fn finish(mut self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)?;
         let mut buffer = [0; 512];
@@ -79,14 +80,14 @@ impl Connection {
     }
 }
 
-impl Read for Connection {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(remaining(self.deadline)?))?;
         retry(|| self.stream.read(buffer))
     }
 }
 
-impl Write for Connection {
+impl Write for DeadlineStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(remaining(self.deadline)?))?;
         retry(|| self.stream.write(bytes))

@@ -1,8 +1,7 @@
-//! One POST per call over a connection of its own, by a deadline: what sending a batch every few
-//! seconds needs of HTTP, with TLS by rustls.
+//! One HTTP POST per call, each on a new connection and with a deadline. TLS by rustls.
 //!
 //! No redirects, proxies, compression or connection reuse. Credentials travel in headers and never
-//! appear in an error or a log; nor does the URL's query, where some receivers take them.
+//! appear in an error or a log; nor does the URL's query, where some receivers expect them.
 
 use std::{
     fs,
@@ -15,42 +14,42 @@ use std::{
 use howdah_connect::tls::{RootCertificates, SslMode, TlsError, TlsSettings, client_config};
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
 
-use crate::Connection;
+use crate::DeadlineStream;
 
-/// Most bytes of a reply that are looked at.
+/// Maximum bytes of a reply that are read.
 const REPLY_BYTES_MAX: usize = 64 << 10;
-/// Most characters of a reply's body that are quoted.
+/// Maximum characters of a reply's body quoted in an error.
 const QUOTE_CHARS_MAX: usize = 300;
 
-/// Where to send, and with what headers.
-pub struct Endpoint {
+/// A parsed URL with its TLS settings and the headers of each request.
+pub struct HttpEndpoint {
     agent: &'static str,
     host: String,
     port: u16,
     path_and_query: String,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     headers: String,
-    shown: String,
+    display_url: String,
 }
 
-/// An endpoint cannot be used.
+/// Why an endpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// It is not `http://host[:port]/path` or the same with https.
+    /// The URL is not `http://host[:port]/path` or the same with https.
     #[error(
-        "{shown:?} is no URL to send to: write http://host:port/path, without user or password"
+        "{url:?} is not a valid endpoint URL: write http://host:port/path, without user or password"
     )]
     Url {
         /// The URL up to its query.
-        shown: String,
+        url: String,
     },
-    /// A file with a token cannot be read, or holds what a header cannot.
+    /// The token file cannot be read, or its content is not valid in a header.
     #[error("cannot use the token in {path}")]
     Token {
-        /// Which file.
+        /// The token file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The I/O error, or what is wrong with the content.
         source: io::Error,
     },
     /// TLS cannot be set up.
@@ -58,39 +57,39 @@ pub enum EndpointError {
     Tls(#[from] TlsError),
 }
 
-/// What was sent was not taken, or nobody said that it was.
+/// The request failed, or its success was not confirmed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
     /// The connection failed, or the deadline passed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Something else than a web server answers.
-    #[error("the reply is no HTTP")]
+    /// The peer does not speak HTTP.
+    #[error("the response is not valid HTTP")]
     NotHttp,
-    /// The receiver says no.
+    /// The receiver replied with an error status.
     #[error("status {code}: {quote}")]
     Status {
-        /// Its status.
+        /// The HTTP status code.
         code: u16,
-        /// The beginning of its reply, without control characters.
+        /// The beginning of the body, without control characters.
         quote: String,
-        /// All of its reply that was read, 64 KiB at most.
+        /// The body as far as it was read, at most 64 KiB.
         body: Box<[u8]>,
-        /// The seconds of its `Retry-After`, if it has one; a date there is not read.
+        /// The `Retry-After` header, if given in seconds; dates are ignored.
         retry_after: Option<Duration>,
     },
 }
 
 impl PostError {
-    /// The receiver has it and will never take it: to send it again is no use. Statuses of 4xx say that
-    /// the request is wrong, but for those that say "not now", or that an operator may put right.
+    /// Whether the receiver will never accept this request, so that resending is pointless. True
+    /// for 4xx, except statuses that mean "not now" or that an operator can fix.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Status { code: 400..=499, .. })
             && !matches!(self, Self::Status { code: 401 | 403 | 404 | 408 | 425 | 429, .. })
     }
 
-    /// For how long the receiver asks to be left alone.
+    /// How long the receiver asks to wait before the next request.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -99,97 +98,95 @@ impl PostError {
     }
 }
 
-impl Endpoint {
-    /// Takes a URL apart. `agent` is what the sender calls itself, `ca_file` certificates to trust instead of
-    /// the system's; `headers` are lines that each end in CR LF, sent with each request.
+impl HttpEndpoint {
+    /// Parses a URL. `agent` is the `User-Agent`, `ca_file` holds root certificates that replace
+    /// the system's, and `headers` are lines, each ending in CR LF, sent with every request.
     ///
     /// # Errors
     ///
-    /// It is no URL to send to, or TLS cannot be set up.
+    /// The URL is invalid, or TLS cannot be set up.
     pub fn new(
         agent: &'static str,
         url: &str,
         ca_file: Option<&Path>,
         headers: String,
     ) -> Result<Self, EndpointError> {
-        let shown = url.split(['?', '#']).next().unwrap_or_default().to_owned();
-        let wrong = || {
-            // What stands before an @ may be a password.
-            let shown = shown.rsplit('@').next().unwrap_or_default().to_owned();
-            EndpointError::Url { shown }
+        let display_url = url.split(['?', '#']).next().unwrap_or_default().to_owned();
+        let invalid = || {
+            // The part before an @ may contain a password.
+            let url = display_url.rsplit('@').next().unwrap_or_default().to_owned();
+            EndpointError::Url { url }
         };
         let (secure, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
             (Some(rest), _) => (false, rest),
             (_, Some(rest)) => (true, rest),
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let path = path.split('#').next().unwrap_or_default();
-        let (host, port) = authority_parts(authority, secure).ok_or_else(wrong)?;
+        let (host, port) = authority_parts(authority, secure).ok_or_else(invalid)?;
         let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if !printable(path) || !printable(&host) {
-            return Err(wrong());
+            return Err(invalid());
         }
-        let path_and_query = match path.starts_with('/') {
-            true => path.to_owned(),
-            false => format!("/{path}"),
+        let path_and_query =
+            if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let tls = if secure {
+            let name = ServerName::try_from(host.clone()).map_err(|_| invalid())?;
+            Some((tls_config(ca_file)?, name))
+        } else {
+            None
         };
-        let tls = match secure {
-            true => {
-                let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
-                Some((tls_config(ca_file)?, name))
-            }
-            false => None,
-        };
-        Ok(Self { agent, host, port, path_and_query, tls, headers, shown })
+        Ok(Self { agent, host, port, path_and_query, tls, headers, display_url })
     }
 
-    /// The URL without its query.
-    pub fn shown(&self) -> &str {
-        &self.shown
+    /// The URL without its query, for logs.
+    pub fn display_url(&self) -> &str {
+        &self.display_url
     }
 
-    /// The URL up to its path: there are receivers whose path is a secret.
+    /// Scheme, host and port only: for receivers whose path is a secret.
     pub fn origin(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.authority())
     }
 
     fn authority(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
         }
     }
 
-    /// The value of a parameter of the query.
+    /// The value of a query parameter, not decoded.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let (_, query) = self.path_and_query.split_once('?')?;
         query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Sends `body` and waits for the reply: `Ok` with its body for a status of 2xx.
+    /// Sends `body` and waits for the reply; returns its body if the status is 2xx.
     ///
     /// # Errors
     ///
-    /// It was not taken, or nobody said so by the deadline. It may have arrived for all that.
+    /// The request was refused, or not confirmed by the deadline. It may have arrived nevertheless.
     pub fn post(&self, body: &[u8], deadline: Instant) -> Result<Vec<u8>, PostError> {
         self.post_with("", body, deadline)
     }
 
-    /// The same with more headers, lines that each end in CR LF.
+    /// As [`post`](Self::post), with additional header lines, each ending in CR LF.
     ///
     /// # Errors
     ///
-    /// As for [`Endpoint::post`].
+    /// As for [`post`](Self::post).
     pub fn post_with(
         &self,
         headers: &str,
         body: &[u8],
         deadline: Instant,
     ) -> Result<Vec<u8>, PostError> {
-        let connection = Connection::open(&self.host, self.port, deadline)?;
+        let connection = DeadlineStream::open(&self.host, self.port, deadline)?;
         match &self.tls {
             None => self.exchange(connection, headers, body),
             Some((config, name)) => {
@@ -216,7 +213,7 @@ impl Endpoint {
             self.headers,
         );
         stream.write_all(head.as_bytes())?;
-        // A server that refuses early may hang up before it has read all; its reply says why.
+        // A server that refuses early may close before it has read everything; its reply says why.
         let sent = stream.write_all(body).and_then(|()| stream.flush());
         let mut reply = Vec::new();
         let mut buffer = [0; 8 << 10];
@@ -224,7 +221,7 @@ impl Endpoint {
             match stream.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(bytes) => reply.extend_from_slice(&buffer[..bytes]),
-                // Servers end TLS connections without saying so.
+                // Many servers close TLS connections without close_notify.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                 Err(error) if reply.is_empty() => return Err(error.into()),
                 Err(_) => break,
@@ -236,7 +233,7 @@ impl Endpoint {
         if reply.is_empty() {
             sent?;
         }
-        judge(&reply)
+        classify_reply(&reply)
     }
 }
 
@@ -268,29 +265,29 @@ fn tls_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
         None => RootCertificates::System,
     };
     let mut config = ClientConfig::clone(&*client_config(&settings)?);
-    // PostgreSQL's protocol name is not for web servers.
+    // The shared configuration names PostgreSQL's ALPN protocol.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
-/// A header line with the token that a file holds; nothing without a file.
+/// An `Authorization` header line with the token from `file`; empty without a file.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or does not hold one token of printable characters.
+/// The file cannot be read, or does not contain exactly one token of printable characters.
 pub fn authorization(scheme: &str, file: Option<&PathBuf>) -> Result<String, EndpointError> {
     let Some(path) = file else { return Ok(String::new()) };
-    let wrong = |source| EndpointError::Token { path: path.clone(), source };
-    let text = fs::read_to_string(path).map_err(wrong)?;
+    let unusable = |source| EndpointError::Token { path: path.clone(), source };
+    let text = fs::read_to_string(path).map_err(unusable)?;
     let token = text.trim();
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let reason = "it is to hold one token, of printable characters";
-        return Err(wrong(io::Error::new(io::ErrorKind::InvalidData, reason)));
+        let reason = "it must contain one token of printable characters";
+        return Err(unusable(io::Error::new(io::ErrorKind::InvalidData, reason)));
     }
     Ok(format!("Authorization: {scheme} {token}\r\n"))
 }
 
-/// Whether the whole reply is there, for servers that do not close.
+/// Whether the reply is complete, for servers that keep the connection open.
 fn is_complete(reply: &[u8]) -> bool {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);
@@ -306,21 +303,19 @@ fn is_complete(reply: &[u8]) -> bool {
     }
 }
 
-/// What a reply to a POST says, once its connection is closed or it says that it is complete: the
-/// body of one of success, at most 64 KiB of it.
+/// Parses the reply to a POST once it is complete or its connection is closed. Returns the body, at
+/// most 64 KiB of it, if the status is 2xx.
 ///
 /// # Errors
 ///
-/// In words: it is no HTTP, or its status is none of success.
+/// A description: the reply is not valid HTTP, or its status is not 2xx.
 pub fn read_reply(reply: &[u8]) -> Result<Vec<u8>, String> {
-    let read = match is_complete(reply) {
-        true => reply,
-        false => reply.get(..REPLY_BYTES_MAX).unwrap_or(reply),
-    };
-    judge(read).map_err(|error| error.to_string())
+    let read =
+        if is_complete(reply) { reply } else { reply.get(..REPLY_BYTES_MAX).unwrap_or(reply) };
+    classify_reply(read).map_err(|error| error.to_string())
 }
 
-fn judge(reply: &[u8]) -> Result<Vec<u8>, PostError> {
+fn classify_reply(reply: &[u8]) -> Result<Vec<u8>, PostError> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);
     let Ok(httparse::Status::Complete(head)) = response.parse(reply) else {
@@ -344,7 +339,7 @@ fn judge(reply: &[u8]) -> Result<Vec<u8>, PostError> {
     }
 }
 
-/// The beginning of a reply's body, fit for a log.
+/// The beginning of a reply's body, without control characters, for a log.
 pub fn quote(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
@@ -355,12 +350,12 @@ pub fn quote(body: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn endpoint(url: &str) -> Result<Endpoint, EndpointError> {
-        Endpoint::new("test", url, None, String::new())
+    fn endpoint(url: &str) -> Result<HttpEndpoint, EndpointError> {
+        HttpEndpoint::new("test", url, None, String::new())
     }
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         let parts = |url| {
             let endpoint = endpoint(url).unwrap();
             (endpoint.host, endpoint.port, endpoint.path_and_query)
@@ -375,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_has_no_path() {
+    fn origin_excludes_path() {
         assert_eq!(
             endpoint("https://hooks.example/services/secret").unwrap().origin(),
             "https://hooks.example:443"
@@ -384,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_url_shows_no_secret() {
+    fn invalid_url_error_hides_secrets() {
         for url in
             ["ftp://a/b?p=secret", "http://me:secret@a/b", "http://:1/?p=secret", "http://a b"]
         {
@@ -394,20 +389,21 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_judged_by_their_status() {
-        assert_eq!(judge(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap(), b"");
-        let error = judge(b"HTTP/1.1 400 Bad\r\n\r\n{\"error\":\"no\r\ngood\"}").unwrap_err();
+    fn replies_are_classified_by_status() {
+        assert_eq!(classify_reply(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap(), b"");
+        let error =
+            classify_reply(b"HTTP/1.1 400 Bad\r\n\r\n{\"error\":\"no\r\ngood\"}").unwrap_err();
         assert_eq!(error.to_string(), "status 400: {\"error\":\"no  good\"}");
         assert!(error.is_refusal());
-        assert!(!judge(b"HTTP/1.1 503 Busy\r\n\r\n").unwrap_err().is_refusal());
-        assert!(!judge(b"HTTP/1.1 429 Slow\r\n\r\n").unwrap_err().is_refusal());
-        let busy = judge(b"HTTP/1.1 429 Slow\r\nretry-after: 7\r\n\r\n").unwrap_err();
+        assert!(!classify_reply(b"HTTP/1.1 503 Busy\r\n\r\n").unwrap_err().is_refusal());
+        assert!(!classify_reply(b"HTTP/1.1 429 Slow\r\n\r\n").unwrap_err().is_refusal());
+        let busy = classify_reply(b"HTTP/1.1 429 Slow\r\nretry-after: 7\r\n\r\n").unwrap_err();
         assert_eq!(busy.retry_after(), Some(Duration::from_secs(7)));
-        assert!(matches!(judge(b"hello"), Err(PostError::NotHttp)));
+        assert!(matches!(classify_reply(b"hello"), Err(PostError::NotHttp)));
     }
 
     #[test]
-    fn a_reply_is_complete_when_its_length_is_there() {
+    fn reply_is_complete_at_content_length() {
         assert!(is_complete(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"));
         assert!(!is_complete(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok"));
         assert!(!is_complete(b"HTTP/1.1 200 OK\r\n\r\nok"));

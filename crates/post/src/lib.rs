@@ -1,15 +1,14 @@
-//! One POST over HTTP or HTTPS, by a deadline: what it takes to send a batch, or a message, every now and
-//! then.
+//! A minimal HTTP client for occasional POST requests over HTTP or HTTPS, each with a deadline.
 //!
-//! An [`Endpoint`] is a URL taken apart, with its TLS settings; [`Endpoint::post`] opens a [`Connection`],
-//! sends, judges the answer and closes. Nothing here waits longer than the deadline it was given, but for
-//! the system's look-up of names.
+//! An [`HttpEndpoint`] is a parsed URL with its TLS settings; [`HttpEndpoint::post`] opens a
+//! [`DeadlineStream`], sends the request, reads the reply and closes. Only the system's name lookup
+//! may outlast the deadline.
 //!
-//! What this crate does not do: redirects, proxies, compression, reuse of connections, retries. Who
-//! sends decides when to try again, by [`PostError::is_refusal`].
+//! Not supported: redirects, proxies, compression, connection reuse, retries. The caller decides
+//! when to retry, using [`PostError::is_refusal`].
 
 mod connection;
 mod endpoint;
 
-pub use connection::Connection;
-pub use endpoint::{Endpoint, EndpointError, PostError, authorization, quote, read_reply};
+pub use connection::DeadlineStream;
+pub use endpoint::{EndpointError, HttpEndpoint, PostError, authorization, quote, read_reply};

@@ -1,12 +1,13 @@
-//! What the flight recorder costs: processor time of the whole process, beside a hundred backends.
+//! Measures the cost of the flight recorder: processor time of the whole process, with a hundred
+//! backends.
 //!
 //! ```sh
 //! cargo run --release -p howdah-probe --example recorder -- [BACKENDS] [SECONDS]
 //! ```
 //!
-//! It starts a server of its own with that many sessions (100), and records it for so many seconds (20) with
-//! the sessions idle and, with `pgbench` at hand, at work. Attaching and the end are not counted, the thread
-//! that writes the file is.
+//! Starts a server with that many sessions (100), and records it for so many seconds (20) with the
+//! sessions idle and, if `pgbench` is installed, at work. Attaching and stopping are not counted;
+//! the thread that writes the file is.
 
 use std::{
     error::Error,
@@ -16,26 +17,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_inspect::Server;
-use howdah_lab::{Cluster, client_tool};
-use howdah_probe::recorder::{Options, Recorder, Summary};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_inspect::RunningServer;
+use howdah_lab::{Cluster, client_tool, wait_until};
+use howdah_probe::recorder::{FlightRecorder, RecorderOptions, RecordingTotals};
 use rustix::time::{ClockId, clock_gettime};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
-
-fn main() -> Result<()> {
-    let mut words = std::env::args().skip(1);
-    let mut number = |default: u32| words.next().map_or(Ok(default), |word| word.parse());
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let mut number = |default: u32| args.next().map_or(Ok(default), |word| word.parse());
     let (backends, seconds) = (number(100)?, number(20)?);
     let length = Duration::from_secs(seconds.into());
     let connections = (backends + 20).to_string();
     let cluster = Cluster::builder().setting("max_connections", connections).start()?;
-    let server = Server::in_data_dir(cluster.data_dir())?;
-    writeln!(stdout(), "PostgreSQL {}, {backends} backends, {seconds} s a case", server.major())?;
-    writeln!(stdout(), "| backends | % of a core | looks | left out | bytes a second |")?;
+    let server = RunningServer::in_data_dir(cluster.data_dir())?;
+    writeln!(stdout(), "PostgreSQL {}, {backends} backends, {seconds} s per case", server.major())?;
+    writeln!(stdout(), "| backends | % of a core | samples | skipped | bytes per second |")?;
     writeln!(stdout(), "|---|---|---|---|---|")?;
-    let idle: Vec<_> = (0..backends).map(|_| session(&cluster)).collect::<Result<_>>()?;
+    let idle: Vec<_> = (0..backends).map(|_| session(&cluster)).collect::<Result<_, _>>()?;
     record(&server, "idle", length)?;
     drop(idle);
     for (what, args) in [("pgbench -S", &["-S"][..]), ("pgbench", &["-N"])] {
@@ -48,13 +47,17 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn session(cluster: &Cluster) -> Result<Client> {
-    let words = Words::from_conninfo(cluster.uri("postgres"));
-    Ok(Client::connect(&Target::resolve(&words, &Environment::empty())?)?)
+fn session(cluster: &Cluster) -> Result<Client, Box<dyn Error>> {
+    let args = ConnParams::from_conninfo(cluster.uri("postgres"));
+    Ok(Client::connect(&ConnectTarget::resolve(&args, &Environment::empty())?)?)
 }
 
-/// Sessions at work, until the child is killed.
-fn pgbench(cluster: &Cluster, clients: u32, args: &[&str]) -> Result<Option<Child>> {
+/// Runs `pgbench` until the child is killed; returns once all clients are connected.
+fn pgbench(
+    cluster: &Cluster,
+    clients: u32,
+    args: &[&str],
+) -> Result<Option<Child>, Box<dyn Error>> {
     let Some(pgbench) = client_tool("pgbench") else { return Ok(None) };
     let uri = cluster.socket_uri("postgres");
     let quiet = |command: &mut Command| command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -62,33 +65,39 @@ fn pgbench(cluster: &Cluster, clients: u32, args: &[&str]) -> Result<Option<Chil
     let clients = clients.to_string();
     let load =
         quiet(Command::new(&pgbench).args(args).args(["-n", "-c", &clients, "-T", "3600", &uri]))?;
-    let mut asking = session(cluster)?;
+    let mut monitor = session(cluster)?;
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'";
-    while asking.one_value(sql)?.as_ref() != Some(&clients) {
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("pgbench clients", Duration::from_secs(60), || {
+        monitor.one_value(sql).is_ok_and(|count| count.as_ref() == Some(&clients))
+    });
     Ok(Some(load))
 }
 
-/// Records for a while, into a file that is begun anew.
-fn record(server: &Server, what: &str, length: Duration) -> Result<()> {
+/// Records for `length` into a new file, and prints the cost.
+fn record(server: &RunningServer, what: &str, length: Duration) -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("cost.rec");
-    let mut recorder = Recorder::begin(server, &path, Options::default(), Instant::now())?;
-    let (begin, cpu) = (Instant::now(), process_cpu());
-    while begin.elapsed() < length {
-        thread::sleep(recorder.due().saturating_duration_since(Instant::now()));
+    let mut recorder =
+        FlightRecorder::start(server, &path, RecorderOptions::default(), Instant::now())?;
+    let (start, cpu) = (Instant::now(), process_cpu());
+    while start.elapsed() < length {
+        thread::sleep(recorder.next_tick_at().saturating_duration_since(Instant::now()));
         recorder.tick(Instant::now());
     }
-    let (cpu, elapsed) = (process_cpu() - cpu, begin.elapsed().as_secs_f64());
-    let Summary { looks, lost, .. } = recorder.finish("measured", Instant::now());
+    let (cpu, elapsed) = (process_cpu() - cpu, start.elapsed().as_secs_f64());
+    let RecordingTotals { samples: looks, lost, .. } = recorder.finish("measured", Instant::now());
     let share = 100.0 * cpu.as_secs_f64() / elapsed;
-    // What was left out was not paid for: as if nothing had been.
-    let whole = share * (1.0 + lost.looks as f64 / looks.max(1) as f64);
-    // The slots of episodes lie in front, unwritten; the first slot of the ring has all of so short a time.
+    // Skipped samples cost nothing: extrapolate to all of them.
+    let extrapolated = share * (1.0 + lost.missed_samples as f64 / looks.max(1) as f64);
+    // The episode slots come first and are unwritten; so short a recording fits into the first slot
+    // of the ring.
     let bytes = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path)?) * 512;
-    let a_second = bytes as f64 / elapsed;
-    writeln!(stdout(), "| {what} | {whole:.2} | {looks} | {} | {a_second:.0} |", lost.looks)?;
+    let per_second = bytes as f64 / elapsed;
+    writeln!(
+        stdout(),
+        "| {what} | {extrapolated:.2} | {looks} | {} | {per_second:.0} |",
+        lost.missed_samples
+    )?;
     Ok(())
 }
 

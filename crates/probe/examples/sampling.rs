@@ -1,12 +1,13 @@
-//! What sampling costs: processor time of the sampling thread, by rate and by what the backends do.
+//! Measures the cost of sampling: processor time of the sampling thread, by rate and by load of the
+//! backends.
 //!
 //! ```sh
 //! cargo run --release -p howdah-probe --example sampling -- [BACKENDS] [SECONDS]
 //! ```
 //!
-//! It starts a server of its own with that many sessions (100), and measures each case for so many
-//! seconds (5). Processor time hardly depends on what else the machine does; ticks that were missed do. With
-//! `pgbench` at hand, the sessions also work.
+//! Starts a server with that many sessions (100), and measures each case for so many seconds (5).
+//! Processor time hardly depends on what else the machine does; missed ticks do. If `pgbench` is
+//! installed, the sessions are also measured under load.
 
 use std::{
     error::Error,
@@ -16,36 +17,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_inspect::Server;
-use howdah_lab::{Cluster, client_tool};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_inspect::RunningServer;
+use howdah_lab::{Cluster, client_tool, wait_until};
 use howdah_probe::{
     sweep::SweepSampler,
-    waits::{Options, Pace, Profile, QueryOptions, Sampler},
+    waits::{Profile, QueryOptions, SamplerOptions, TickSchedule, WaitSampler},
 };
 use rustix::time::{ClockId, clock_gettime};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
-
-fn main() -> Result<()> {
-    let mut words = std::env::args().skip(1);
-    let mut number = |default: u32| words.next().map_or(Ok(default), |word| word.parse());
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let mut number = |default: u32| args.next().map_or(Ok(default), |word| word.parse());
     let (backends, seconds) = (number(100)?, number(5)?);
     let length = Duration::from_secs(seconds.into());
     let cluster =
         Cluster::builder().setting("max_connections", (backends + 20).to_string()).start()?;
-    let server = Server::in_data_dir(cluster.data_dir())?;
-    writeln!(stdout(), "PostgreSQL {}, {backends} backends, {seconds} s a case", server.major())?;
+    let server = RunningServer::in_data_dir(cluster.data_dir())?;
+    writeln!(stdout(), "PostgreSQL {}, {backends} backends, {seconds} s per case", server.major())?;
     writeln!(
         stdout(),
         "| backends | sampled | rate/s | µs/round | % of a core | missed | waiting or working |"
     )?;
     writeln!(stdout(), "|---|---|---|---|---|---|---|")?;
-    let idle: Vec<_> = (0..backends).map(|_| session(&cluster)).collect::<Result<_>>()?;
+    let idle: Vec<_> = (0..backends).map(|_| session(&cluster)).collect::<Result<_, _>>()?;
     waits(&server, "idle", length)?;
     drop(idle);
     let nothing = measure(1000, length, |_| Ok(()))?;
-    print("any", "nothing: waking up only", 1000, &nothing, "")?;
+    print("any", "nothing: wake-ups only", 1000, &nothing, "")?;
     if let Some(mut load) = pgbench(&cluster, backends)? {
         waits(&server, "pgbench -S", length)?;
         sweep(&server, "pgbench -S", length)?;
@@ -55,13 +54,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn session(cluster: &Cluster) -> Result<Client> {
-    let words = Words::from_conninfo(cluster.uri("postgres"));
-    Ok(Client::connect(&Target::resolve(&words, &Environment::empty())?)?)
+fn session(cluster: &Cluster) -> Result<Client, Box<dyn Error>> {
+    let args = ConnParams::from_conninfo(cluster.uri("postgres"));
+    Ok(Client::connect(&ConnectTarget::resolve(&args, &Environment::empty())?)?)
 }
 
-/// Sessions at work, until the child is killed.
-fn pgbench(cluster: &Cluster, clients: u32) -> Result<Option<Child>> {
+/// Runs `pgbench` until the child is killed; returns once all clients are connected.
+fn pgbench(cluster: &Cluster, clients: u32) -> Result<Option<Child>, Box<dyn Error>> {
     let Some(pgbench) = client_tool("pgbench") else { return Ok(None) };
     let uri = cluster.socket_uri("postgres");
     let quiet = |command: &mut Command| command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -69,18 +68,19 @@ fn pgbench(cluster: &Cluster, clients: u32) -> Result<Option<Child>> {
     let clients = clients.to_string();
     let load =
         quiet(Command::new(&pgbench).args(["-S", "-n", "-c", &clients, "-T", "3600", &uri]))?;
-    let mut asking = session(cluster)?;
+    let mut monitor = session(cluster)?;
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'";
-    while asking.one_value(sql)?.as_ref() != Some(&clients) {
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("pgbench clients", Duration::from_secs(60), || {
+        monitor.one_value(sql).is_ok_and(|count| count.as_ref() == Some(&clients))
+    });
     Ok(Some(load))
 }
 
-fn waits(server: &Server, what: &str, length: Duration) -> Result<()> {
+fn waits(server: &RunningServer, what: &str, length: Duration) -> Result<(), Box<dyn Error>> {
     for (rate, is_reading) in [(100, false), (1000, false), (100, true), (1000, true)] {
         let queries = is_reading.then(QueryOptions::default);
-        let mut sampler = Sampler::open(server, Options { queries, ..Options::default() })?;
+        let mut sampler =
+            WaitSampler::open(server, SamplerOptions { queries, ..SamplerOptions::default() })?;
         let mut profile = Profile::default();
         let measured = measure(rate, length, |now| {
             profile.add(&sampler.sample(now)?);
@@ -94,42 +94,54 @@ fn waits(server: &Server, what: &str, length: Duration) -> Result<()> {
     Ok(())
 }
 
-fn sweep(server: &Server, what: &str, length: Duration) -> Result<()> {
+fn sweep(server: &RunningServer, what: &str, length: Duration) -> Result<(), Box<dyn Error>> {
     let mut sweep = SweepSampler::open(server, Instant::now(), Duration::from_secs(1))?;
     let measured = measure(1000, length, |now| Ok(sweep.poll(now).map(|_| ())?))?;
     print(what, "sweep", 1000, &measured, "")
 }
 
-struct Measured {
+/// Result of one measurement.
+struct SamplingRun {
     rounds: u64,
     missed: u64,
     elapsed: Duration,
     cpu: Duration,
 }
 
-/// Runs `round` at a rate. The whole thread is measured: waking up, adding up and all.
+/// Runs `round` at a rate, and measures the whole thread, including wake-ups.
 fn measure(
     rate: u32,
     length: Duration,
-    mut round: impl FnMut(Instant) -> Result<()>,
-) -> Result<Measured> {
-    let (begin, cpu) = (Instant::now(), own_cpu());
-    let mut pace = Pace::new(begin, Duration::from_secs(1) / rate);
+    mut round: impl FnMut(Instant) -> Result<(), Box<dyn Error>>,
+) -> Result<SamplingRun, Box<dyn Error>> {
+    let (start, cpu) = (Instant::now(), thread_cpu_time());
+    let mut schedule = TickSchedule::new(start, Duration::from_secs(1) / rate);
     let mut rounds = 0;
-    while begin.elapsed() < length {
-        thread::sleep(pace.due().saturating_duration_since(Instant::now()));
+    while start.elapsed() < length {
+        thread::sleep(schedule.next_tick_at().saturating_duration_since(Instant::now()));
         let now = Instant::now();
-        pace.reached(now);
+        schedule.advance(now);
         round(now)?;
         rounds += 1;
     }
-    Ok(Measured { rounds, missed: pace.missed(), elapsed: begin.elapsed(), cpu: own_cpu() - cpu })
+    Ok(SamplingRun {
+        rounds,
+        missed: schedule.missed(),
+        elapsed: start.elapsed(),
+        cpu: thread_cpu_time() - cpu,
+    })
 }
 
-fn print(what: &str, sampled: &str, rate: u32, measured: &Measured, active: &str) -> Result<()> {
-    let Measured { rounds, missed, elapsed, cpu } = measured;
+fn print(
+    what: &str,
+    sampled: &str,
+    rate: u32,
+    measured: &SamplingRun,
+    active: &str,
+) -> Result<(), Box<dyn Error>> {
+    let SamplingRun { rounds, missed, elapsed, cpu } = measured;
     let per_round = cpu.as_secs_f64() * 1e6 / *rounds as f64;
-    // At the full rate, also where a busy machine did not let us.
+    // Extrapolate to the full rate, which a busy machine may not reach.
     let share = per_round * f64::from(rate) / 1e4;
     let part = *missed as f64 * 100.0 / (elapsed.as_secs_f64() * f64::from(rate));
     writeln!(
@@ -139,7 +151,7 @@ fn print(what: &str, sampled: &str, rate: u32, measured: &Measured, active: &str
     Ok(())
 }
 
-fn own_cpu() -> Duration {
+fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }

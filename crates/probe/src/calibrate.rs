@@ -1,58 +1,57 @@
-//! What a hit costs on this machine, measured on functions of our own.
+//! Measures the cost of a uprobe hit on this machine, on functions of our own.
 //!
-//! The kernel emulates some instructions when a program is attached to them (`push`, `nop`, `call`, `jmp`);
-//! any other is executed out of line under single-stepping, which costs several times as much, in a
-//! nested virtual machine ten times. So the first instruction of a function decides what watching it costs.
+//! The kernel emulates some probed instructions (`push`, `nop`, `call`, `jmp`). All others are
+//! executed out of line under single-stepping, which costs several times as much, ten times as much
+//! in a nested virtual machine. So the cost of tracing a function depends on its first instruction.
 
 use std::{arch::naked_asm, fs, path::Path, time::Duration};
 
 use crate::{
-    bpf::{Assembler, Link, Point, Points, Program, Side},
+    bpf::{Assembler, BpfLink, FilePoints, Point, Program, UprobeKind},
     error::BpfError,
-    sampling::own_cpu,
+    sampling::thread_cpu_time,
 };
 
-/// What one hit of a program that does nothing costs the process that makes it.
+/// The cost of one hit of an empty BPF program to the traced process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HitCost {
-    /// At an instruction that the kernel emulates.
+    /// At an instruction the kernel emulates.
     pub emulated: Duration,
-    /// At any other.
+    /// At any other instruction, which is single-stepped.
     pub stepped: Duration,
 }
 
-/// Calls in one turn: at 10 us each a millisecond, well within a time slice, so that interrupts and the
-/// caches that other processes displaced reach few turns.
-const CALLS: u32 = 100;
-/// Turns, of which the cheapest counts.
-const TURNS: u32 = 50;
+/// Calls in one round: at 10 µs each a millisecond, well within a time slice, so that few rounds
+/// are disturbed by interrupts or by cold caches after a context switch.
+const CALLS_PER_ROUND: u32 = 100;
+/// Rounds, of which the cheapest counts.
+const ROUNDS: u32 = 50;
 
 impl HitCost {
-    /// Measures it: some milliseconds.
+    /// Measures both costs, which takes a few milliseconds.
     ///
     /// # Errors
     ///
-    /// Programs may not be run.
+    /// BPF programs may not be run.
     pub fn measure() -> Result<Self, BpfError> {
         let program = {
-            let mut nothing = Assembler::default();
-            nothing.exit();
-            Program::load("nothing", nothing)?
+            let mut empty = Assembler::default();
+            empty.exit();
+            Program::load("empty", empty)?
         };
         Ok(Self {
-            emulated: cost(&program, begins_with_push)?,
-            stepped: cost(&program, begins_with_xor)?,
+            emulated: measure_hit(&program, begins_with_push)?,
+            stepped: measure_hit(&program, begins_with_xor)?,
         })
     }
 
-    /// What a hit costs at code that begins like this.
-    #[must_use]
-    pub fn at(self, code: &[u8]) -> Duration {
+    /// The cost of a hit at `code`.
+    pub fn for_code(self, code: &[u8]) -> Duration {
         if is_emulated(code) { self.emulated } else { self.stepped }
     }
 }
 
-/// Whether the kernel emulates the first instruction; see `arch/x86/kernel/uprobes.c`.
+/// Whether the kernel emulates the first instruction of `code`; see `arch/x86/kernel/uprobes.c`.
 pub(crate) fn is_emulated(code: &[u8]) -> bool {
     matches!(
         code,
@@ -61,34 +60,34 @@ pub(crate) fn is_emulated(code: &[u8]) -> bool {
     )
 }
 
-fn cost(program: &Program, function: extern "C" fn()) -> Result<Duration, BpfError> {
-    let bare = time_of(function);
-    let offset = own_offset(function as usize as u64)
-        .ok_or_else(|| BpfError::attach("nothing", std::io::ErrorKind::NotFound.into()))?;
+fn measure_hit(program: &Program, function: extern "C" fn()) -> Result<Duration, BpfError> {
+    let bare = cpu_time_per_call(function);
+    let offset = own_file_offset(function as usize as u64)
+        .ok_or_else(|| BpfError::attach("empty", std::io::ErrorKind::NotFound.into()))?;
     let points = [Point { offset, semaphore: None }];
-    let points = Points { binary: Path::new("/proc/self/exe"), points: &points };
-    let link = Link::attach(program, points, Side::Entry)?;
-    let watched = time_of(function);
+    let points = FilePoints { binary: Path::new("/proc/self/exe"), points: &points };
+    let link = BpfLink::attach(program, points, UprobeKind::Entry)?;
+    let watched = cpu_time_per_call(function);
     drop(link);
     Ok(watched.saturating_sub(bare))
 }
 
-/// Processor time of one call, in the cheapest of some turns. Elapsed time would hold that of other processes on
-/// a busy machine, and make every probe look too expensive to keep.
-fn time_of(function: extern "C" fn()) -> Duration {
-    let turn = || {
-        let begin = own_cpu();
-        for _ in 0..CALLS {
+/// Processor time of one call, in the cheapest round. Elapsed time would include that of other
+/// processes on a busy machine, and make every probe look too expensive to keep.
+fn cpu_time_per_call(function: extern "C" fn()) -> Duration {
+    let round = || {
+        let begin = thread_cpu_time();
+        for _ in 0..CALLS_PER_ROUND {
             std::hint::black_box(function)();
         }
-        own_cpu().saturating_sub(begin) / CALLS
+        thread_cpu_time().saturating_sub(begin) / CALLS_PER_ROUND
     };
-    (0..TURNS).map(|_| turn()).min().unwrap_or_default()
+    (0..ROUNDS).map(|_| round()).min().unwrap_or_default()
 }
 
-/// Where one of our own functions lies in our binary. A line of the map of memory is `start-end
+/// The file offset of one of our own functions. A line of `/proc/self/maps` is `start-end
 /// permissions offset device inode path`.
-pub(crate) fn own_offset(address: u64) -> Option<u64> {
+pub(crate) fn own_file_offset(address: u64) -> Option<u64> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {
         let (range, rest) = line.split_once(' ')?;
@@ -110,10 +109,10 @@ extern "C" fn begins_with_xor() {
     naked_asm!("xor eax, eax", "ret")
 }
 
-/// Threads that take the processors away do not make a call look expensive: a bare call costs some
-/// nanoseconds of processor time, however long it is kept waiting for one.
+/// Competing threads do not make a call look expensive: a call without a probe costs a few
+/// nanoseconds of processor time, however long it waits for a processor.
 #[test]
-fn cost_of_a_call_is_processor_time_on_a_busy_machine() {
+fn call_cost_ignores_load_on_busy_machine() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -125,14 +124,14 @@ fn cost_of_a_call_is_processor_time_on_a_busy_machine() {
                 }
             });
         }
-        let cost = time_of(begins_with_push);
+        let cost = cpu_time_per_call(begins_with_push);
         stop.store(true, Ordering::Relaxed);
         assert!(cost < Duration::from_micros(5), "{cost:?}");
     });
 }
 
 #[test]
-fn first_instructions_are_told_apart() {
+fn emulated_first_instructions_are_recognised() {
     for emulated in [&[0x55][..], &[0x41, 0x57], &[0x90], &[0xe8, 0, 0, 0, 0]] {
         assert!(is_emulated(emulated));
     }

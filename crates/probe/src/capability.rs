@@ -1,8 +1,8 @@
-//! What this process may do, as far as probes ask.
+//! The Linux capabilities of this process that probes need.
 
 use std::fs;
 
-/// The capabilities that are in effect; see capabilities(7).
+/// The effective capabilities; see capabilities(7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     effective: u64,
@@ -14,42 +14,39 @@ const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
 impl Capabilities {
-    /// Those of this process. None if the system does not say.
-    #[must_use]
-    pub fn own() -> Self {
+    /// The capabilities of this process. Empty if `/proc` cannot be read.
+    pub fn current() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        Self::of_status(&status)
+        Self::from_status(&status)
     }
 
-    fn of_status(status: &str) -> Self {
+    fn from_status(status: &str) -> Self {
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         let effective = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
         Self { effective: effective.unwrap_or(0) }
     }
 
-    /// Whether programs may be loaded and attached.
-    #[must_use]
+    /// Whether BPF programs may be loaded and attached.
     pub fn may_trace(self) -> bool {
         self.has(SYS_ADMIN) || self.has(BPF) && self.has(PERFMON)
     }
 
     /// Whether the memory of other users' processes may be read.
-    #[must_use]
     pub fn may_read_others(self) -> bool {
         self.has(SYS_PTRACE)
     }
 
-    /// The names of those that are missing for tracing.
-    #[must_use]
+    /// The names of the capabilities missing for tracing.
     pub fn missing(self) -> String {
-        let wanted = [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")];
-        let missing: Vec<_> = wanted
+        let required = [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")];
+        let missing: Vec<_> = required
             .into_iter()
             .filter(|(number, _)| !self.has(*number))
             .map(|(_, name)| name)
             .collect();
         match missing[..] {
-            // Before Linux 5.8 only root may, and a container's profile may forbid what a capability allows.
+            // Before Linux 5.8 only root may trace, and a container's security profile may forbid
+            // what a capability allows.
             [] => "root, or a security profile that allows bpf(2)".to_owned(),
             _ => format!("{} (or root)", missing.join(" and ")),
         }
@@ -65,15 +62,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
-        let none = Capabilities::of_status("Name:\tx\nCapEff:\t0000000000000000\n");
+    fn missing_capabilities_are_named() {
+        let none = Capabilities::from_status("Name:\tx\nCapEff:\t0000000000000000\n");
         assert_eq!(none.missing(), "CAP_BPF and CAP_PERFMON (or root)");
         assert!(!none.may_trace() && !none.may_read_others());
-        let one = Capabilities::of_status("CapEff:\t0000008000080000\n");
+        let one = Capabilities::from_status("CapEff:\t0000008000080000\n");
         assert_eq!(one.missing(), "CAP_PERFMON (or root)");
         assert!(one.may_read_others());
-        let both = Capabilities::of_status("CapEff:\t000000c000000000\n");
+        let both = Capabilities::from_status("CapEff:\t000000c000000000\n");
         assert!(both.may_trace());
-        assert!(Capabilities::of_status("CapEff:\t000001ffffffffff\n").may_trace());
+        assert!(Capabilities::from_status("CapEff:\t000001ffffffffff\n").may_trace());
     }
 }

@@ -1,160 +1,160 @@
-//! Every probe there is: what it tells, where it looks, from which sources, and what that costs the server.
+//! The registry of probes: what each reports, what it attaches to, its sources, and its cost.
 
 use std::fmt;
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 
 use crate::{
-    checkpoints::{self, Source},
+    checkpoints::{self, ProbeSource},
     durations, extend,
 };
 
-/// A probe.
+/// An available probe.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
-    /// Its word: `howdah probe WORD`.
+pub struct ProbeEntry {
+    /// Its subcommand: `howdah probe NAME`.
     pub name: &'static str,
-    /// The figures that it gives.
-    pub tells: &'static str,
-    /// Its sources, the best first.
-    pub sources: &'static [Source],
-    /// What it costs the server.
+    /// The metrics it reports.
+    pub description: &'static str,
+    /// Its sources, best first.
+    pub sources: &'static [ProbeSource],
+    /// Its cost to the server.
     pub cost: CostClass,
-    looks_at: LooksAt,
+    target: ProbeTarget,
 }
 
-/// Who pays for a probe, when its source is the best.
+/// The cost of a probe with its best source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostClass {
-    /// The server nothing.
+    /// No cost to the server.
     Free,
-    /// The server next to nothing: what is watched is rare.
+    /// Next to none: the traced events are rare.
     Rare,
-    /// Who waits anyway, some microseconds for each wait.
+    /// A few microseconds per wait, paid by backends that wait anyway.
     Waits,
-    /// Every call of a function that is called often; bounded by a budget.
+    /// Every call of a frequently called function; bounded by a budget.
     Calls,
 }
 
-/// Where a probe looks.
+/// What a probe attaches to or reads.
 #[derive(Clone, Copy, Debug)]
-enum LooksAt {
+enum ProbeTarget {
     Checkpoints,
     Extension,
-    Calls(durations::Figure),
-    /// A variable, or more, of each process or of shared memory.
+    Calls(durations::ProbeMetric),
+    /// A variable of each process, or of shared memory.
     Memory(&'static str),
 }
 
-/// All of them.
-pub const ENTRIES: &[Entry] = &[
-    Entry {
+/// All probes.
+pub const PROBES: &[ProbeEntry] = &[
+    ProbeEntry {
         name: "checkpoints",
-        tells: "phases of checkpoints: begin, end, duration, buffers, files, segments",
-        sources: &[Source::Bpf, Source::Memory, Source::Sql],
+        description: "checkpoint phases: start, end, duration, buffers, files, segments",
+        sources: &[ProbeSource::Bpf, ProbeSource::Memory, ProbeSource::Sql],
         cost: CostClass::Rare,
-        looks_at: LooksAt::Checkpoints,
+        target: ProbeTarget::Checkpoints,
     },
-    Entry {
+    ProbeEntry {
         name: "extend",
-        tells: "waits and holds of the lock to extend a relation: count, min, mean, p50, p99, max, by relation",
-        sources: &[Source::Bpf, Source::Sql],
+        description: "waits for and holds of relation extension locks: count, min, mean, p50, p99, max, by relation",
+        sources: &[ProbeSource::Bpf, ProbeSource::Sql],
         cost: CostClass::Rare,
-        looks_at: LooksAt::Extension,
+        target: ProbeTarget::Extension,
     },
-    Entry {
+    ProbeEntry {
         name: "sweep",
-        tells: "the clock sweep: passes, allocations, buffers examined for each",
-        sources: &[Source::Memory, Source::Sql],
+        description: "clock sweep: passes, allocations, buffers examined per allocation",
+        sources: &[ProbeSource::Memory, ProbeSource::Sql],
         cost: CostClass::Free,
-        looks_at: LooksAt::Memory("StrategyControl"),
+        target: ProbeTarget::Memory("StrategyControl"),
     },
-    Entry {
+    ProbeEntry {
         name: "waits",
-        tells: "wait events of all processes: samples, seconds, shares of database time, statements",
-        sources: &[Source::Memory, Source::Sql],
+        description: "wait events of all processes: samples, seconds, shares of database time, statements",
+        sources: &[ProbeSource::Memory, ProbeSource::Sql],
         cost: CostClass::Free,
-        looks_at: LooksAt::Memory("my_wait_event_info"),
+        target: ProbeTarget::Memory("my_wait_event_info"),
     },
-    Entry {
+    ProbeEntry {
         name: "locks",
-        tells: "sleeps for heavyweight locks: count, min, mean, p50, p99, max, by lock",
-        sources: &[Source::Bpf, Source::Sql],
+        description: "waits for heavyweight locks: count, min, mean, p50, p99, max, by lock",
+        sources: &[ProbeSource::Bpf, ProbeSource::Sql],
         cost: CostClass::Waits,
-        looks_at: LooksAt::Calls(durations::Figure::Locks),
+        target: ProbeTarget::Calls(durations::ProbeMetric::Locks),
     },
-    Entry {
+    ProbeEntry {
         name: "lwlocks",
-        tells: "sleeps for lightweight locks: the same, by tranche",
-        sources: &[Source::Bpf, Source::Memory, Source::Sql],
+        description: "waits for lightweight locks: the same, by tranche",
+        sources: &[ProbeSource::Bpf, ProbeSource::Memory, ProbeSource::Sql],
         cost: CostClass::Waits,
-        looks_at: LooksAt::Calls(durations::Figure::LwLocks),
+        target: ProbeTarget::Calls(durations::ProbeMetric::LwLocks),
     },
-    Entry {
+    ProbeEntry {
         name: "io",
-        tells: "reads, writes, extensions and syncs of files: the same, by relation",
-        sources: &[Source::Bpf, Source::Sql],
+        description: "file reads, writes, extensions and fsyncs: the same, by relation",
+        sources: &[ProbeSource::Bpf, ProbeSource::Sql],
         cost: CostClass::Calls,
-        looks_at: LooksAt::Calls(durations::Figure::Io),
+        target: ProbeTarget::Calls(durations::ProbeMetric::Io),
     },
-    Entry {
+    ProbeEntry {
         name: "wal",
-        tells: "flushes and syncs of WAL: the same",
-        sources: &[Source::Bpf, Source::Sql],
+        description: "WAL flushes and fsyncs: the same",
+        sources: &[ProbeSource::Bpf, ProbeSource::Sql],
         cost: CostClass::Calls,
-        looks_at: LooksAt::Calls(durations::Figure::Wal),
+        target: ProbeTarget::Calls(durations::ProbeMetric::Wal),
     },
-    Entry {
+    ProbeEntry {
         name: "queries",
-        tells: "planning and executing, both protocols: the same",
-        sources: &[Source::Bpf],
+        description: "planning and execution, simple and extended queries: the same",
+        sources: &[ProbeSource::Bpf],
         cost: CostClass::Calls,
-        looks_at: LooksAt::Calls(durations::Figure::Queries),
+        target: ProbeTarget::Calls(durations::ProbeMetric::Queries),
     },
-    Entry {
+    ProbeEntry {
         name: "sorts",
-        tells: "sorts and spills: the same",
-        sources: &[Source::Bpf],
+        description: "sorts and spills: the same",
+        sources: &[ProbeSource::Bpf],
         cost: CostClass::Calls,
-        looks_at: LooksAt::Calls(durations::Figure::Sorts),
+        target: ProbeTarget::Calls(durations::ProbeMetric::Sorts),
     },
 ];
 
-impl Entry {
-    /// Where it looks: in a server, or in any. Empty if the server has none of it.
-    #[must_use]
-    pub fn points(&self, server: Option<&Server>) -> Vec<String> {
-        let markers = || checkpoints::all_marker_names().map(|name| format!("marker {name}"));
-        match self.looks_at {
-            LooksAt::Calls(figure) => figure.points(server),
-            LooksAt::Memory(symbol) => vec![format!("memory {symbol}")],
-            LooksAt::Extension => extend::SYMBOLS.map(str::to_owned).into(),
-            LooksAt::Checkpoints => match server.map(checkpoints::marker_names) {
+impl ProbeEntry {
+    /// The functions, USDT probes and variables it uses: those of `server`, or of any server. Empty
+    /// if the server has none of them.
+    pub fn points(&self, server: Option<&RunningServer>) -> Vec<String> {
+        let usdt_probes = || checkpoints::all_usdt_names().map(|name| format!("usdt {name}"));
+        match self.target {
+            ProbeTarget::Calls(metric) => metric.points(server),
+            ProbeTarget::Memory(symbol) => vec![format!("memory {symbol}")],
+            ProbeTarget::Extension => extend::SYMBOLS.map(str::to_owned).into(),
+            ProbeTarget::Checkpoints => match server.map(checkpoints::usdt_names) {
                 Some(Err(_)) => vec!["memory CheckpointStats".to_owned()],
-                Some(Ok(_)) => markers().collect(),
-                None => markers().chain(["memory CheckpointStats".to_owned()]).collect(),
+                Some(Ok(_)) => usdt_probes().collect(),
+                None => usdt_probes().chain(["memory CheckpointStats".to_owned()]).collect(),
             },
         }
     }
 }
 
-/// As it is written in lists.
+/// As in the output of `howdah probe list`.
 impl fmt::Display for CostClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Free => "none",
             Self::Rare => "rare events",
             Self::Waits => "waits only",
-            Self::Calls => "each call, within a budget",
+            Self::Calls => "every call, within a budget",
         })
     }
 }
 
 #[test]
-fn every_figure_of_calls_is_listed_once() {
-    let words: Vec<_> = ENTRIES.iter().map(|entry| entry.name).collect();
-    for figure in durations::Figure::ALL {
-        assert_eq!(words.iter().filter(|word| **word == figure.name()).count(), 1);
+fn every_call_metric_is_listed_once() {
+    let names: Vec<_> = PROBES.iter().map(|entry| entry.name).collect();
+    for metric in durations::ProbeMetric::ALL {
+        assert_eq!(names.iter().filter(|name| **name == metric.name()).count(), 1);
     }
-    assert!(ENTRIES.iter().all(|entry| !entry.points(None).is_empty()));
+    assert!(PROBES.iter().all(|entry| !entry.points(None).is_empty()));
 }

@@ -1,4 +1,4 @@
-//! What a checkpoint does, and how long each phase of it takes.
+//! Traces checkpoints: what each phase does, and how long it takes.
 //!
 //! ```text
 //! checkpoint ─────────────────────────────────────────────────────────────┐
@@ -6,191 +6,190 @@
 //!   └─ two-phase                                                           │
 //! ```
 //!
-//! From markers (`--enable-dtrace`) every phase is known to the microsecond, nested as it happens. Where
-//! there are none, or programs may not be run, the checkpointer's own notes (`CheckpointStats`) are read from
-//! its memory as it makes them: begin, first write, first sync, last sync, end, with the times that
-//! the server itself took. `write` then holds all that comes before the first sync.
+//! From USDT probes (`--enable-dtrace`) every phase is known to the microsecond, nested as it
+//! happens. If the server has none, or BPF programs may not be run, the checkpointer's statistics
+//! (`CheckpointStats`) are polled in its memory: start, first write, first sync, last sync and end,
+//! with the times the server itself recorded. `write` then includes everything before the first
+//! sync.
 //!
 //! Source: `CreateCheckPoint`, `CheckPointGuts` and `LogCheckpointEnd` in `xlog.c`.
 
-mod markers;
-mod notes;
-mod timeline;
+mod phase_tracker;
+mod stats;
+mod usdt;
 
 use std::time::{Duration, SystemTime};
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 
-use self::{markers::FromMarkers, notes::FromNotes};
-use crate::error::Error;
+use self::{stats::FromCheckpointStats, usdt::FromUsdt};
+use crate::error::ProbeError;
 
-/// Checkpoints of a running server, as they happen.
+/// Reports the checkpoints of a running server as they happen.
 #[derive(Debug)]
-pub struct Checkpoints(Watch);
+pub struct CheckpointTracer(PhaseSource);
 
 #[derive(Debug)]
-enum Watch {
-    Markers(FromMarkers),
-    Notes(FromNotes),
+enum PhaseSource {
+    Usdt(FromUsdt),
+    Stats(FromCheckpointStats),
 }
 
-/// Where a figure comes from.
+/// The source of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
-    /// Programs in the kernel: every event, exact.
+pub enum ProbeSource {
+    /// BPF programs: every event, exact.
     Bpf,
-    /// The server's memory, looked at by the clock.
+    /// The server's memory, sampled.
     Memory,
-    /// Statements, by which the server tells what it counts and shows itself.
+    /// SQL queries on the server's statistics views.
     Sql,
 }
 
-/// A part of a checkpoint.
+/// A phase of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    /// All of it.
+pub enum CheckpointPhase {
+    /// The whole checkpoint.
     Checkpoint,
-    /// What writes pages and has them synced.
+    /// Writing and syncing all dirty data.
     Buffers,
-    /// The commit log.
+    /// Writing the commit log.
     Clog,
-    /// Which transaction is part of which.
+    /// Writing the subtransaction log.
     Subtrans,
-    /// Locks of a row by several transactions.
+    /// Writing the multixact logs.
     Multixact,
-    /// Dirty buffers are written.
+    /// Writing dirty buffers.
     Write,
-    /// Files are synced.
+    /// Syncing files.
     Sync,
-    /// Prepared transactions.
+    /// Writing the state of prepared transactions.
     TwoPhase,
 }
 
-/// A phase began or ended.
+/// A phase started or finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Update {
-    /// It began.
+pub enum PhaseUpdate {
+    /// The phase started.
     Started {
-        /// Which.
-        phase: Phase,
-        /// The process that does it, as the caller's namespace numbers it.
+        /// The phase.
+        phase: CheckpointPhase,
+        /// The process, as numbered in the caller's namespace.
         pid: u32,
-        /// When.
+        /// Start time.
         at: SystemTime,
-        /// In how many other phases it is.
+        /// Number of enclosing phases.
         depth: usize,
     },
-    /// It ended.
-    Finished(Span),
+    /// The phase finished.
+    Finished(FinishedPhase),
 }
 
-/// A phase from beginning to end.
+/// A phase from start to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// Which.
-    pub phase: Phase,
-    /// The process that did it.
+pub struct FinishedPhase {
+    /// The phase.
+    pub phase: CheckpointPhase,
+    /// The process.
     pub pid: u32,
-    /// When it began.
+    /// Start time.
     pub started_at: SystemTime,
     /// How long it took.
     pub duration: Duration,
-    /// In how many other phases it was.
+    /// Number of enclosing phases.
     pub depth: usize,
-    /// What it did.
-    pub counts: Counts,
+    /// What the phase did.
+    pub counts: PhaseCounts,
 }
 
-/// What a phase did, as far as it is told.
+/// What a phase did, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Buffers that were written.
+pub struct PhaseCounts {
+    /// Buffers written.
     pub buffers_written: Option<u64>,
-    /// Buffers that were to be written.
+    /// Buffers to be written.
     pub buffers_to_write: Option<u64>,
-    /// Files that were synced.
+    /// Files synced.
     pub files_synced: Option<u64>,
     /// The longest sync of one file.
     pub longest_sync: Option<Duration>,
-    /// WAL segments that were added, removed and recycled.
+    /// WAL segments added, removed and recycled.
     pub segments: Option<[u64; 3]>,
 }
 
-impl Checkpoints {
-    /// Watches by markers.
+impl CheckpointTracer {
+    /// Traces checkpoints with USDT probes.
     ///
     /// # Errors
     ///
-    /// The server has none, or programs may not be run.
-    pub fn by_markers(server: &Server) -> Result<Self, Error> {
-        FromMarkers::attach(server).map(|watch| Self(Watch::Markers(watch)))
+    /// The server has none, or BPF programs may not be run.
+    pub fn from_usdt(server: &RunningServer) -> Result<Self, ProbeError> {
+        FromUsdt::attach(server).map(|watch| Self(PhaseSource::Usdt(watch)))
     }
 
-    /// Watches the checkpointer's own notes. They have to be [polled](Self::poll) more often than there are
-    /// checkpoints: ten times a second shows phases as they begin.
+    /// Polls the checkpointer's statistics. They must be [polled](Self::poll) more often than there
+    /// are checkpoints; at ten times a second, phases are reported as they start.
     ///
     /// # Errors
     ///
-    /// There is no checkpointer, its memory may not be read, or it does not look like notes.
-    pub fn by_notes(server: &Server) -> Result<Self, Error> {
-        FromNotes::open(server).map(|watch| Self(Watch::Notes(watch)))
+    /// There is no checkpointer, or its memory may not be read or does not hold such statistics.
+    pub fn from_stats(server: &RunningServer) -> Result<Self, ProbeError> {
+        FromCheckpointStats::open(server).map(|watch| Self(PhaseSource::Stats(watch)))
     }
 
-    /// Where the figures come from.
-    #[must_use]
-    pub fn source(&self) -> Source {
+    /// The source of the phases.
+    pub fn source(&self) -> ProbeSource {
         match self.0 {
-            Watch::Markers(_) => Source::Bpf,
-            Watch::Notes(_) => Source::Memory,
+            PhaseSource::Usdt(_) => ProbeSource::Bpf,
+            PhaseSource::Stats(_) => ProbeSource::Memory,
         }
     }
 
-    /// Shows what began and ended since the last time.
+    /// Passes what started and finished since the last call to `visit`.
     ///
     /// # Errors
     ///
-    /// The server ended.
-    pub fn poll(&mut self, mut visit: impl FnMut(Update)) -> Result<(), Error> {
+    /// The server stopped.
+    pub fn poll(&mut self, mut visit: impl FnMut(PhaseUpdate)) -> Result<(), ProbeError> {
         match &mut self.0 {
-            Watch::Markers(watch) => {
+            PhaseSource::Usdt(watch) => {
                 watch.poll(&mut visit);
                 Ok(())
             }
-            Watch::Notes(watch) => watch.poll(&mut visit),
+            PhaseSource::Stats(watch) => watch.poll(&mut visit),
         }
     }
 
-    /// Events that were lost on the way.
+    /// Number of events lost.
     ///
     /// # Errors
     ///
     /// The kernel's counters cannot be read.
-    pub fn lost(&self) -> Result<u64, Error> {
+    pub fn lost_events(&self) -> Result<u64, ProbeError> {
         match &self.0 {
-            Watch::Markers(watch) => watch.lost(),
-            Watch::Notes(_) => Ok(0),
+            PhaseSource::Usdt(watch) => watch.lost_events(),
+            PhaseSource::Stats(_) => Ok(0),
         }
     }
 }
 
-/// The markers of checkpoints.
-pub(crate) fn all_marker_names() -> impl Iterator<Item = &'static str> {
-    markers::names()
+/// The USDT probes of checkpoints.
+pub(crate) fn all_usdt_names() -> impl Iterator<Item = &'static str> {
+    usdt::names()
 }
 
-/// The markers of checkpoints, if the server has them.
-pub(crate) fn marker_names(server: &Server) -> Result<Vec<&'static str>, Error> {
-    let names: Vec<_> = markers::names().collect();
-    let has = |name: &str| server.binary().markers().iter().any(|marker| marker.name == name);
+/// The USDT probes of checkpoints, if the server has all of them.
+pub(crate) fn usdt_names(server: &RunningServer) -> Result<Vec<&'static str>, ProbeError> {
+    let names: Vec<_> = usdt::names().collect();
+    let has = |name: &str| server.binary().usdt_probes().iter().any(|probe| probe.name == name);
     match names.iter().copied().find(|name| !has(name)) {
-        Some(marker) => Err(Error::NoMarker { marker }),
+        Some(probe) => Err(ProbeError::NoUsdtProbe { probe }),
         None => Ok(names),
     }
 }
 
-impl Source {
-    /// Its word in output.
-    #[must_use]
+impl ProbeSource {
+    /// Its name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Bpf => "bpf",
@@ -200,7 +199,7 @@ impl Source {
     }
 }
 
-impl Phase {
+impl CheckpointPhase {
     /// All phases.
     pub const ALL: [Self; 8] = [
         Self::Checkpoint,
@@ -213,8 +212,7 @@ impl Phase {
         Self::TwoPhase,
     ];
 
-    /// Its word in output.
-    #[must_use]
+    /// Its name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Checkpoint => "checkpoint",

@@ -1,22 +1,20 @@
-//! From the kernel's clock to that of people.
+//! Converts the kernel's monotonic clock to wall-clock time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Translates nanoseconds of `CLOCK_MONOTONIC`, which programs in the kernel stamp events with.
+/// Offset from `CLOCK_MONOTONIC`, which BPF programs stamp events with, to the wall clock.
 ///
-/// The difference of both clocks is taken once. If the wall clock is set afterwards, events go on as if it
-/// had not been.
+/// Measured once. If the wall clock is set afterwards, events are stamped as if it had not been.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    /// What to add, in nanoseconds.
-    difference_ns: i128,
+pub struct ClockOffset {
+    /// Nanoseconds to add to the monotonic time.
+    offset_ns: i128,
 }
 
-impl Clock {
-    /// The translation that holds now.
-    #[must_use]
-    pub fn now() -> Self {
-        // Between both readings nothing should happen; of a few tries, the closest is taken.
+impl ClockOffset {
+    /// Measures the current offset.
+    pub fn measure() -> Self {
+        // The two readings should be simultaneous; the closest of several pairs is used.
         let readings = (0..8).map(|_| {
             let before = monotonic_ns();
             let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -24,13 +22,12 @@ impl Clock {
             (after - before, wall.as_nanos().cast_signed() - i128::from(before.midpoint(after)))
         });
         let difference_ns = readings.min().map_or(0, |(_, difference)| difference);
-        Self { difference_ns }
+        Self { offset_ns: difference_ns }
     }
 
-    /// The time of day.
-    #[must_use]
-    pub fn wall(self, monotonic_ns: u64) -> SystemTime {
-        let ns = i128::from(monotonic_ns) + self.difference_ns;
+    /// The wall-clock time of a monotonic time.
+    pub fn to_wall_clock(self, monotonic_ns: u64) -> SystemTime {
+        let ns = i128::from(monotonic_ns) + self.offset_ns;
         let ns = u64::try_from(ns).unwrap_or(0);
         UNIX_EPOCH + Duration::from_nanos(ns)
     }
@@ -43,10 +40,10 @@ fn monotonic_ns() -> u64 {
 }
 
 #[test]
-fn now_is_now() {
-    let clock = Clock::now();
-    let told = clock.wall(monotonic_ns());
+fn monotonic_now_converts_to_wall_clock_now() {
+    let clock = ClockOffset::measure();
+    let converted = clock.to_wall_clock(monotonic_ns());
     let now = SystemTime::now();
-    let apart = now.duration_since(told).unwrap_or_else(|error| error.duration());
+    let apart = now.duration_since(converted).unwrap_or_else(|error| error.duration());
     assert!(apart < Duration::from_secs(5), "{apart:?}");
 }

@@ -1,63 +1,62 @@
-//! Durations, added up.
+//! Histogram of durations.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Any number of durations up to an hour, to three digits.
+/// Distribution of durations up to one hour, with three significant digits.
 #[derive(Clone, Debug)]
 pub struct Distribution {
     ns: Histogram<u64>,
 }
 
-/// What there is to say of some durations.
+/// Summary statistics of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// How many there were.
+pub struct DurationStats {
+    /// Number of durations.
     pub count: u64,
     /// The shortest.
     pub min: Duration,
     /// Their mean.
     pub mean: Duration,
-    /// Half of them were not longer.
+    /// Median.
     pub p50: Duration,
-    /// Of a hundred, 99 were not longer.
+    /// 99th percentile.
     pub p99: Duration,
     /// The longest.
     pub max: Duration,
-    /// All together.
+    /// Sum.
     pub total: Duration,
 }
 
 /// An hour.
-const LONGEST_NS: u64 = 3_600_000_000_000;
+const DURATION_MAX_NS: u64 = 3_600_000_000_000;
 
 impl Default for Distribution {
     fn default() -> Self {
-        // It begins small and grows with what comes.
-        Self { ns: Histogram::new(3).expect("three digits are allowed") }
+        // Without a maximum it starts small and grows on demand.
+        Self { ns: Histogram::new(3).expect("3 is a valid precision") }
     }
 }
 
 impl Distribution {
-    /// Adds a duration. What is longer than an hour counts as an hour.
+    /// Adds a duration. Durations over an hour count as one hour.
     pub fn add(&mut self, duration: Duration) {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NS);
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(DURATION_MAX_NS);
         if self.ns.record(ns).is_err() {
             self.ns.saturating_record(ns);
         }
     }
 
-    /// What there is to say; all zeros of none.
-    #[must_use]
-    pub fn figures(&self) -> Figures {
+    /// The summary statistics; all zero if there are no durations.
+    pub fn stats(&self) -> DurationStats {
         let histogram = &self.ns;
         if histogram.is_empty() {
-            return Figures::default();
+            return DurationStats::default();
         }
         let (count, mean) = (histogram.len(), histogram.mean());
         let ns = Duration::from_nanos;
-        Figures {
+        DurationStats {
             count,
             min: ns(histogram.min()),
             mean: ns(mean as u64),
@@ -70,14 +69,14 @@ impl Distribution {
 }
 
 #[test]
-fn figures_are_those_of_what_was_added() {
+fn stats_describe_the_added_durations() {
     let mut distribution = Distribution::default();
-    assert_eq!(distribution.figures(), Figures::default());
+    assert_eq!(distribution.stats(), DurationStats::default());
     for ms in 1..=100 {
         distribution.add(Duration::from_millis(ms));
     }
     distribution.add(Duration::MAX);
-    let Figures { count, min, p50, max, .. } = distribution.figures();
+    let DurationStats { count, min, p50, max, .. } = distribution.stats();
     let near = |duration: Duration, ms: u128| duration.as_micros().abs_diff(1000 * ms) <= ms;
     assert_eq!(count, 101);
     assert!(near(min, 1) && near(p50, 51) && near(max, 3_600_000), "{min:?} {p50:?} {max:?}");

@@ -1,85 +1,89 @@
-//! Which figures can be had of a server here, from which source, at which cost, and what is missing for a
-//! better one.
+//! Reports which metrics of a server are available here, from which source, at what cost, and what
+//! is missing for a better source.
 
 use std::{fmt, fs, time::Duration};
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 
 use crate::{
-    bpf::has_multi, calibrate::HitCost, capability::Capabilities, checkpoints::Source, durations,
-    extend, traced::Traced,
+    bpf::supports_uprobe_multi, calibrate::HitCost, capability::Capabilities,
+    checkpoints::ProbeSource, durations, extend, traced_server::TracedServer,
 };
 
-/// What was found.
+/// The diagnosis of a server.
 #[derive(Clone, Debug)]
-pub struct Diagnosis {
-    /// The kernel, as far as probes ask.
-    pub kernel: Kernel,
-    /// What this process may do.
+pub struct ProbeDiagnosis {
+    /// The kernel features that probes use.
+    pub kernel: KernelInfo,
+    /// The capabilities of this process.
     pub capabilities: Capabilities,
-    /// What a hit costs, if programs may be run.
+    /// The cost of a hit, if BPF programs may be run.
     pub hit_cost: Option<HitCost>,
-    /// Every figure.
-    pub figures: Vec<Figure>,
+    /// Every metric.
+    pub metrics: Vec<MetricDiagnosis>,
 }
 
-/// The kernel.
+/// The kernel's release and features.
 #[derive(Clone, Debug)]
-pub struct Kernel {
+pub struct KernelInfo {
     release: String,
     has_multi: bool,
 }
 
-/// A figure, and how it can be had.
+/// A metric, and how it is available.
 #[derive(Clone, Debug)]
-pub struct Figure {
-    /// The command that shows it.
+pub struct MetricDiagnosis {
+    /// The subcommand that shows it.
     pub name: &'static str,
-    /// The best source here. `None`: it cannot be had.
-    pub source: Option<Source>,
-    /// What it costs.
-    pub cost: Option<Cost>,
-    /// What the source lacks, or why there is not a better one.
+    /// The best source available. `None`: the metric is not available.
+    pub source: Option<ProbeSource>,
+    /// Its cost with that source.
+    pub cost: Option<MetricCost>,
+    /// The limitation of the source, or why a better one is not available.
     pub missing: Option<String>,
 }
 
-/// What a figure costs.
+/// The cost of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cost {
-    /// The server, for each event: so long.
-    EachHit(Duration),
-    /// Us, for each look: so long. The server nothing.
-    EachLook(Duration),
+pub enum MetricCost {
+    /// To the server, per event.
+    PerHit(Duration),
+    /// To us, per sample. Nothing to the server.
+    PerSample(Duration),
 }
 
-/// Finds out. Attaches to nothing but functions of this process itself.
-#[must_use]
-pub fn diagnose(server: &Server) -> Diagnosis {
-    let capabilities = Capabilities::own();
+/// Diagnoses a server. Attaches only to functions of this process itself.
+pub fn diagnose(server: &RunningServer) -> ProbeDiagnosis {
+    let capabilities = Capabilities::current();
     let hit_cost = HitCost::measure();
     let why_not = hit_cost.as_ref().err().map(ToString::to_string);
     let hit_cost = hit_cost.ok();
-    let mut figures = vec![
+    let mut metrics = vec![
         checkpoints(server, hit_cost, why_not.as_deref()),
         extension_locks(server, hit_cost, why_not.as_deref()),
         sweep(server),
         waits(server),
     ];
-    let calls = durations::Figure::ALL.into_iter();
-    figures.extend(calls.map(|figure| durations(server, figure, hit_cost, why_not.as_deref())));
-    Diagnosis { kernel: Kernel::own(), capabilities, hit_cost, figures }
+    let calls = durations::ProbeMetric::ALL.into_iter();
+    metrics
+        .extend(calls.map(|metric| call_durations(server, metric, hit_cost, why_not.as_deref())));
+    ProbeDiagnosis { kernel: KernelInfo::current(), capabilities, hit_cost, metrics }
 }
 
-fn checkpoints(server: &Server, hit: Option<HitCost>, why_not: Option<&str>) -> Figure {
+fn checkpoints(
+    server: &RunningServer,
+    hit: Option<HitCost>,
+    why_not: Option<&str>,
+) -> MetricDiagnosis {
     let name = "checkpoints";
     let has_markers =
-        server.binary().markers().iter().any(|marker| marker.name == "checkpoint__start");
+        server.binary().usdt_probes().iter().any(|probe| probe.name == "checkpoint__start");
     match (hit, has_markers) {
-        // A marker is a nop.
-        (Some(hit), true) => Figure {
+        // A USDT probe is a nop.
+        (Some(hit), true) => MetricDiagnosis {
             name,
-            source: Some(Source::Bpf),
-            cost: Some(Cost::EachHit(hit.emulated)),
+            source: Some(ProbeSource::Bpf),
+            cost: Some(MetricCost::PerHit(hit.emulated)),
             missing: None,
         },
         (_, has_markers) => {
@@ -90,117 +94,147 @@ fn checkpoints(server: &Server, hit: Option<HitCost>, why_not: Option<&str>) -> 
                 (true, Some(reason)) => reason,
                 (true, None) => "",
             };
-            let lacks = format!("clog, subtrans, multixact, two-phase ({reason})");
-            from_memory(name, read, Some(lacks))
+            let limitation = format!("clog, subtrans, multixact, two-phase ({reason})");
+            memory_metric(name, read, Some(limitation))
         }
     }
 }
 
-fn extension_locks(server: &Server, hit: Option<HitCost>, why_not: Option<&str>) -> Figure {
+fn extension_locks(
+    server: &RunningServer,
+    hit: Option<HitCost>,
+    why_not: Option<&str>,
+) -> MetricDiagnosis {
     let name = "extend";
-    let none = |missing: String| Figure { name, source: None, cost: None, missing: Some(missing) };
+    let none = |missing: String| MetricDiagnosis {
+        name,
+        source: None,
+        cost: None,
+        missing: Some(missing),
+    };
     let Some(hit) = hit else { return none(why_not.unwrap_or_default().to_owned()) };
-    let cost = extend::is_understood(server).and_then(|()| extend::cost_of_lock(server, hit));
+    let cost = extend::check_layout(server).and_then(|()| extend::cost_per_lock(server, hit));
     match cost {
-        Ok(cost) => Figure {
+        Ok(cost) => MetricDiagnosis {
             name,
-            source: Some(Source::Bpf),
-            cost: Some(Cost::EachHit(cost)),
+            source: Some(ProbeSource::Bpf),
+            cost: Some(MetricCost::PerHit(cost)),
             missing: None,
         },
         Err(error) => none(error.to_string()),
     }
 }
 
-fn durations(
-    server: &Server,
-    figure: durations::Figure,
+fn call_durations(
+    server: &RunningServer,
+    metric: durations::ProbeMetric,
     hit: Option<HitCost>,
     why_not: Option<&str>,
-) -> Figure {
-    let name = figure.name();
-    let none = |missing: String| Figure { name, source: None, cost: None, missing: Some(missing) };
+) -> MetricDiagnosis {
+    let name = metric.name();
+    let none = |missing: String| MetricDiagnosis {
+        name,
+        source: None,
+        cost: None,
+        missing: Some(missing),
+    };
     let Some(hit) = hit else {
         let why_not = why_not.unwrap_or_default();
-        return match figure {
-            // Samples tell which locks are waited for, and not how long.
-            durations::Figure::LwLocks => {
+        return match metric {
+            // Samples show which locks are waited for, but not for how long.
+            durations::ProbeMetric::LwLocks => {
                 let missing = Some(format!("single waits and their lengths ({why_not})"));
-                Figure { name, missing, ..waits(server) }
+                MetricDiagnosis { name, missing, ..waits(server) }
             }
             _ => none(why_not.to_owned()),
         };
     };
-    match Traced::new(server).and_then(|traced| figure.cost_of_call(server, &traced, hit)) {
-        Ok(cost) => Figure {
+    match TracedServer::new(server).and_then(|traced| metric.cost_per_call(server, &traced, hit)) {
+        Ok(cost) => MetricDiagnosis {
             name,
-            source: Some(Source::Bpf),
-            cost: Some(Cost::EachHit(cost)),
+            source: Some(ProbeSource::Bpf),
+            cost: Some(MetricCost::PerHit(cost)),
             missing: None,
         },
         Err(error) => none(error.to_string()),
     }
 }
 
-fn sweep(server: &Server) -> Figure {
+fn sweep(server: &RunningServer) -> MetricDiagnosis {
     let sweep = server.clock_sweep();
     match sweep {
-        Ok(sweep) => from_memory("sweep", || sweep.read().is_ok(), None),
-        Err(error) => {
-            Figure { name: "sweep", source: None, cost: None, missing: Some(error.to_string()) }
-        }
+        Ok(sweep) => memory_metric("sweep", || sweep.read().is_ok(), None),
+        Err(error) => MetricDiagnosis {
+            name: "sweep",
+            source: None,
+            cost: None,
+            missing: Some(error.to_string()),
+        },
     }
 }
 
-fn waits(server: &Server) -> Figure {
+fn waits(server: &RunningServer) -> MetricDiagnosis {
     let address = server.binary().address("my_wait_event_info");
-    let lacks = "durations below the time between two looks";
+    let limitation = "waits shorter than the sampling interval";
     match address {
         Ok(address) => {
             let read = || server.memory().pointer(address).is_ok();
-            from_memory("waits", read, Some(lacks.to_owned()))
+            memory_metric("waits", read, Some(limitation.to_owned()))
         }
-        Err(error) => {
-            Figure { name: "waits", source: None, cost: None, missing: Some(error.to_string()) }
-        }
+        Err(error) => MetricDiagnosis {
+            name: "waits",
+            source: None,
+            cost: None,
+            missing: Some(error.to_string()),
+        },
     }
 }
 
-/// A figure that is read from memory, if that can be read.
-fn from_memory(name: &'static str, read: impl Fn() -> bool, missing: Option<String>) -> Figure {
-    const LOOKS: u32 = 100;
+/// A metric that is read from memory, if that may be read.
+fn memory_metric(
+    name: &'static str,
+    read: impl Fn() -> bool,
+    missing: Option<String>,
+) -> MetricDiagnosis {
+    const SAMPLES: u32 = 100;
     if !read() {
         let missing = "the server's memory may not be read: run as its user, or as root";
-        return Figure { name, source: None, cost: None, missing: Some(missing.to_owned()) };
+        return MetricDiagnosis {
+            name,
+            source: None,
+            cost: None,
+            missing: Some(missing.to_owned()),
+        };
     }
-    let begin = std::time::Instant::now();
-    for _ in 0..LOOKS {
+    let start = std::time::Instant::now();
+    for _ in 0..SAMPLES {
         read();
     }
-    let cost = Cost::EachLook(begin.elapsed() / LOOKS);
-    Figure { name, source: Some(Source::Memory), cost: Some(cost), missing }
+    let cost = MetricCost::PerSample(start.elapsed() / SAMPLES);
+    MetricDiagnosis { name, source: Some(ProbeSource::Memory), cost: Some(cost), missing }
 }
 
-impl Kernel {
-    fn own() -> Self {
+impl KernelInfo {
+    fn current() -> Self {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        Self { release: release.trim().to_owned(), has_multi: has_multi() }
+        Self { release: release.trim().to_owned(), has_multi: supports_uprobe_multi() }
     }
 }
 
-impl fmt::Display for Kernel {
+impl fmt::Display for KernelInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let link = if self.has_multi { "many points in one link" } else { "one link a point" };
+        let link =
+            if self.has_multi { "many probe points per link" } else { "one link per probe point" };
         write!(f, "Linux {}, {link}", self.release)
     }
 }
 
-impl fmt::Display for Cost {
+impl fmt::Display for MetricCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |duration: &Duration| duration.as_nanos() as f64 / 1e3;
         match self {
-            Self::EachHit(cost) => write!(f, "{:.1} us a hit", us(cost)),
-            Self::EachLook(cost) => write!(f, "{:.1} us a look", us(cost)),
+            Self::PerHit(cost) => write!(f, "{:.1} us per hit", us(cost)),
+            Self::PerSample(cost) => write!(f, "{:.1} us per sample", us(cost)),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! How long backends are in functions of the server: locks that they sleep for, reads and writes, WAL,
+//! Measures how long backends spend in functions of the server: lock waits, reads and writes, WAL,
 //! planning and execution, sorts.
 //!
-//! Two programs for each function, at its entry and at its return, or at two markers, keep in a table by
-//! thread when it began and
-//! where the stack was, and send an event when it has ended. The stack tells what a begin belongs to: a call
-//! deeper in the stack is a part of the one that is open and is not told apart; one at the same place or
-//! above it means that an error has thrown the open one away. So statements inside of functions count once,
-//! as their caller, and nothing is paired wrongly after an error.
+//! Each function has two programs, at its entry and at its return, or at two USDT probes. They keep
+//! the start time and the stack pointer in a map by thread, and send an event at the end. The stack
+//! pointer shows which call a start belongs to: a call deeper in the stack is part of the open call
+//! and not counted separately; one at the same depth or above means that an error has unwound the
+//! open call. So statements inside functions count once, as their caller, and nothing is paired
+//! wrongly after an error.
 
 mod functions;
 mod programs;
@@ -16,78 +16,79 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 
 use self::{
-    functions::{About, Function},
-    programs::{EVENT_BYTES, Event, Tables},
+    functions::{SubjectSource, TracedFunction},
+    programs::{CallEvent, CallMaps, EVENT_BYTES},
 };
 use crate::{
-    bpf::{Link, Links, Points, Program, Side},
+    bpf::{BpfLink, BpfLinks, FilePoints, Program, UprobeKind},
     calibrate::HitCost,
-    clock::Clock,
-    error::{BpfError, Error},
+    clock::ClockOffset,
+    error::{BpfError, ProbeError},
     stacks::StackId,
-    traced::Traced,
-    waits::{Names, WaitEvent},
+    traced_server::TracedServer,
+    waits::{WaitEvent, WaitEventNames},
 };
 
-/// What is measured together.
+/// A group of functions measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Figure {
-    /// Sleeping for a heavyweight lock.
+pub enum ProbeMetric {
+    /// Waiting for a heavyweight lock.
     Locks,
-    /// Sleeping for a lightweight lock.
+    /// Waiting for a lightweight lock.
     LwLocks,
-    /// Reading, writing and extending files of relations.
+    /// Reading, writing and extending relation files.
     Io,
     /// Making WAL durable.
     Wal,
-    /// Planning and executing statements, whatever the protocol.
+    /// Planning and executing statements, in either protocol.
     Queries,
-    /// Sorting, and writing what does not fit into memory.
+    /// Sorting, and spilling to disk what does not fit into memory.
     Sorts,
 }
 
-/// Calls of a server's functions, as they end. The programs stay attached until this is dropped.
+/// Traces calls of a server's functions. The programs stay attached until this is dropped.
 #[derive(Debug)]
-pub struct Durations {
-    tables: Tables,
-    functions: Vec<Function>,
+pub struct CallDurations {
+    tables: CallMaps,
+    functions: Vec<TracedFunction>,
     programs: Vec<Program>,
-    _links: Links,
-    names: Names,
-    clock: Clock,
+    _links: BpfLinks,
+    names: WaitEventNames,
+    clock: ClockOffset,
     cost: Duration,
 }
 
-/// One call that has ended.
+/// A finished call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The process, as the caller's namespace numbers it.
+    /// The process, as numbered in the caller's namespace.
     pub pid: u32,
-    /// What it was: a word of the figure.
+    /// The operation, e.g. `read` or `fsync`.
     pub operation: &'static str,
-    /// What it was about.
-    pub subject: Subject,
-    /// When it ended.
+    /// The object that the call was about.
+    pub subject: CallSubject,
+    /// End time.
     pub ended_at: SystemTime,
     /// How long it took.
     pub duration: Duration,
-    /// Where it was called, if stacks are wanted and it took long enough; see [`Durations::addresses`].
+    /// The stack of the call, if stacks are captured and it took long enough; see
+    /// [`CallDurations::addresses`].
     pub stack: Option<StackId>,
 }
 
-/// What a call is about.
+/// The object a call is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Subject {
+pub enum CallSubject {
     /// Nothing in particular.
     None,
     /// A heavyweight lock.
     Lock(LockTag),
-    /// What the process reported to wait for: a lightweight lock, by its tranche.
+    /// The reported wait event: a lightweight lock, by tranche.
     Wait(WaitEvent),
-    /// A file of a relation.
+    /// A relation file.
     File {
         /// `pg_tablespace.oid`
         tablespace: u32,
@@ -98,100 +99,99 @@ pub enum Subject {
     },
 }
 
-/// What a heavyweight lock is on.
+/// The object of a heavyweight lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockTag {
     /// `pg_locks.locktype`
     pub kind: &'static str,
-    /// Database and relation, where the lock is on a relation or a part of one.
+    /// Database and relation, if the lock is on a relation or a part of one.
     pub relation: Option<(u32, u32)>,
 }
 
-impl Durations {
-    /// Attaches to a server.
+impl CallDurations {
+    /// Attaches the programs of a metric to a server.
     ///
     /// # Errors
     ///
-    /// The server exports none of the functions, or programs may not be run.
-    pub fn attach(server: &Server, figure: Figure) -> Result<Self, Error> {
-        Self::attach_at_cost(server, figure, HitCost::measure()?)
+    /// The server exports none of the functions, or BPF programs may not be run.
+    pub fn attach(server: &RunningServer, metric: ProbeMetric) -> Result<Self, ProbeError> {
+        Self::attach_with_hit_cost(server, metric, HitCost::measure()?)
     }
 
-    /// The same for who knows what a hit costs here.
-    pub(crate) fn attach_at_cost(
-        server: &Server,
-        figure: Figure,
+    /// As [`CallDurations::attach`], with a known cost of a hit.
+    pub(crate) fn attach_with_hit_cost(
+        server: &RunningServer,
+        metric: ProbeMetric,
         hit: HitCost,
-    ) -> Result<Self, Error> {
-        Self::attach_all(server, figure, hit, None)
+    ) -> Result<Self, ProbeError> {
+        Self::attach_all(server, metric, hit, None)
     }
 
-    /// The same, with the stacks of calls that take at least so long. A call that is long costs some
-    /// microseconds more then.
+    /// As [`CallDurations::attach`], capturing the stacks of calls that take at least
+    /// `stacks_from`. A long call then costs a few more microseconds.
     ///
     /// # Errors
     ///
-    /// As [`Durations::attach`].
+    /// As [`CallDurations::attach`].
     pub fn attach_with_stacks(
-        server: &Server,
-        figure: Figure,
+        server: &RunningServer,
+        metric: ProbeMetric,
         stacks_from: Option<Duration>,
-    ) -> Result<Self, Error> {
-        Self::attach_all(server, figure, HitCost::measure()?, stacks_from)
+    ) -> Result<Self, ProbeError> {
+        Self::attach_all(server, metric, HitCost::measure()?, stacks_from)
     }
 
     fn attach_all(
-        server: &Server,
-        figure: Figure,
+        server: &RunningServer,
+        metric: ProbeMetric,
         hit: HitCost,
         stacks_from: Option<Duration>,
-    ) -> Result<Self, Error> {
-        let traced = Traced::new(server)?;
-        let tables = Tables::new(stacks_from)?;
-        let clock = Clock::now();
+    ) -> Result<Self, ProbeError> {
+        let traced = TracedServer::new(server)?;
+        let tables = CallMaps::new(stacks_from)?;
+        let clock = ClockOffset::measure();
         let major = server.major();
-        let names =
-            Names::of_server(server).ok_or(howdah_inspect::ProcessError::Unsupported { major })?;
-        let functions = figure.found_in(server)?;
-        let (mut programs, mut links) = (Vec::new(), Links::default());
-        let cost = figure.cost_of_call(server, &traced, hit)?;
+        let names = WaitEventNames::for_server(server)
+            .ok_or(howdah_inspect::ProcessError::Unsupported { major })?;
+        let functions = metric.functions_in(server)?;
+        let (mut programs, mut links) = (Vec::new(), BpfLinks::default());
+        let cost = metric.cost_per_call(server, &traced, hit)?;
         let binary = server.postmaster().executable();
         for (number, function) in functions.iter().enumerate() {
-            let [at_begin, at_end] = function.place.points(&traced)?;
-            let wait = match function.about {
-                About::Wait => Some(server.binary().address("my_wait_event_info")?),
+            let [at_begin, at_end] = function.span.points(&traced)?;
+            let wait = match function.subject {
+                SubjectSource::Wait => Some(server.binary().address("my_wait_event_info")?),
                 _ => None,
             };
-            let end = Program::load("end", programs::end(&tables, number, function.place))?;
-            let begin = programs::begin(&tables, &traced, number, function, wait);
-            let begin = Program::load("begin", begin)?;
-            let side = function.place.side_of_end();
-            let points = |points| Points { binary: &binary, points };
-            links.push(Link::attach(&end, points(&at_end), side)?);
-            links.push(Link::attach(&begin, points(&at_begin), Side::Entry)?);
+            let end = Program::load("end", programs::end_program(&tables, number, function.span))?;
+            let begin = programs::start_program(&tables, &traced, number, function, wait);
+            let begin = Program::load("start", begin)?;
+            let side = function.span.return_kind();
+            let points = |points| FilePoints { binary: &binary, points };
+            links.push(BpfLink::attach(&end, points(&at_end), side)?);
+            links.push(BpfLink::attach(&begin, points(&at_begin), UprobeKind::Entry)?);
             programs.extend([end, begin]);
         }
         Ok(Self { tables, functions, programs, _links: links, names, clock, cost })
     }
 
-    /// The addresses of a stack, for [`CodeNames`](crate::stacks::CodeNames). None if there are none, any more.
-    #[must_use]
+    /// The addresses of a stack, for [`Symbolizer`](crate::stacks::Symbolizer). Empty if the stack
+    /// is not available.
     pub fn addresses(&self, stack: StackId) -> Vec<u64> {
         let stacks = self.tables.stacks.as_ref();
         stacks.and_then(|stacks| stacks.addresses(stack).ok()).unwrap_or_default()
     }
 
-    /// What a call costs the process that makes it, at the dearest of the functions.
-    #[must_use]
-    pub fn cost_of_call(&self) -> Duration {
+    /// The cost of a call to the calling process, for the most expensive of the functions.
+    pub fn cost_per_call(&self) -> Duration {
         self.cost
     }
 
-    /// Shows the calls that ended since the last time.
+    /// Passes the calls that finished since the last call to `visit`.
     pub fn drain(&mut self, mut visit: impl FnMut(Call)) {
         let (functions, names, clock) = (&self.functions, &self.names, self.clock);
         self.tables.ring.drain(|bytes| {
-            let event = bytes.first_chunk::<EVENT_BYTES>().map(Event::read);
+            let event = bytes.first_chunk::<EVENT_BYTES>().map(CallEvent::read);
             if let Some(event) = event
                 && let Some(function) = functions.get(event.function)
             {
@@ -200,20 +200,20 @@ impl Durations {
         });
     }
 
-    /// Calls that were not told: no room, or hits that the kernel skipped.
+    /// Number of calls lost: no room in the ring, or hits that the kernel skipped.
     ///
     /// # Errors
     ///
     /// The kernel's counters cannot be read.
-    pub fn lost(&self) -> Result<u64, Error> {
+    pub fn lost_events(&self) -> Result<u64, ProbeError> {
         let misses = self.programs.iter().map(Program::misses);
         let skipped: u64 = misses.sum::<Result<_, BpfError>>()?;
-        Ok(self.tables.lost()? + skipped)
+        Ok(self.tables.lost_events()? + skipped)
     }
 }
 
 impl LockTag {
-    /// Reads `LOCKTAG`: three words, half a word, kind and method. Source: `lock.h`.
+    /// Parses `LOCKTAG`: three words, half a word, type and method. Source: `lock.h`.
     fn read(words: [u32; 4]) -> Self {
         const KINDS: [&str; 12] = [
             "relation",
@@ -235,13 +235,12 @@ impl LockTag {
     }
 }
 
-impl Figure {
-    /// All of them.
+impl ProbeMetric {
+    /// All metrics.
     pub const ALL: [Self; 6] =
         [Self::Locks, Self::LwLocks, Self::Io, Self::Wal, Self::Queries, Self::Sorts];
 
-    /// Its word.
-    #[must_use]
+    /// Its name, also the subcommand's.
     pub fn name(self) -> &'static str {
         match self {
             Self::Locks => "locks",
@@ -261,7 +260,7 @@ impl fmt::Display for LockTag {
 }
 
 #[test]
-fn lock_tags_are_read_as_pg_locks_shows_them() {
+fn lock_tags_are_named_as_in_pg_locks() {
     let tag = |kind: u32| LockTag::read([5, 16_384, 7, 1 << 24 | kind << 16 | 3]);
     assert_eq!(tag(0), LockTag { kind: "relation", relation: Some((5, 16_384)) });
     assert_eq!(tag(4).relation, Some((5, 16_384)));

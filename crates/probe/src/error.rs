@@ -1,109 +1,105 @@
-//! What can go wrong, by whose fault it is.
+//! Errors of probing a server, by cause.
 
 use std::io;
 
 use crate::capability::Capabilities;
 
-/// Why a figure cannot be had.
+/// A metric is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
-    /// The server could not be looked at.
+pub enum ProbeError {
+    /// The server could not be inspected.
     #[error(transparent)]
-    Inspect(#[from] howdah_inspect::Error),
-    /// Programs could not be run in the kernel.
+    Inspect(#[from] howdah_inspect::InspectError),
+    /// BPF programs could not be run.
     #[error(transparent)]
     Bpf(#[from] BpfError),
-    /// The code of a function is not what it is in the builds that are known.
-    #[error(
-        "the code of {symbol} is not laid out as in any known build, so nothing is attached to it"
-    )]
+    /// The code of a function differs from that of all known builds.
+    #[error("the code of {symbol} does not match any known build, so nothing is attached to it")]
     UnknownCode {
         /// The function.
         symbol: &'static str,
     },
-    /// The server was built without a marker.
-    #[error(
-        "the server was built without the marker {marker} (--enable-dtrace), so it cannot be traced by it"
-    )]
-    NoMarker {
-        /// The marker.
-        marker: &'static str,
+    /// The server was built without a USDT probe.
+    #[error("the server was built without the USDT probe {probe} (--enable-dtrace)")]
+    NoUsdtProbe {
+        /// The name of the probe.
+        probe: &'static str,
     },
-    /// The server has no such process now.
+    /// The server currently has no such process.
     #[error("the server has no {kind} process; it is starting, stopping, or in recovery")]
     NoProcess {
-        /// Which.
+        /// The kind of process.
         kind: &'static str,
     },
 }
 
-impl From<howdah_inspect::ProcessError> for Error {
+impl From<howdah_inspect::ProcessError> for ProbeError {
     fn from(error: howdah_inspect::ProcessError) -> Self {
         Self::Inspect(error.into())
     }
 }
 
-impl From<howdah_inspect::BinaryError> for Error {
+impl From<howdah_inspect::BinaryError> for ProbeError {
     fn from(error: howdah_inspect::BinaryError) -> Self {
         Self::Inspect(error.into())
     }
 }
 
-impl From<howdah_inspect::MemoryError> for Error {
+impl From<howdah_inspect::MemoryError> for ProbeError {
     fn from(error: howdah_inspect::MemoryError) -> Self {
         Self::Inspect(error.into())
     }
 }
 
-/// Why programs could not be run in the kernel.
+/// BPF programs could not be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfError {
-    /// Not allowed.
-    #[error("this process may not {what}: it needs {missing}")]
+    /// The kernel denied permission.
+    #[error("not permitted to {what}: needs {missing}")]
     Denied {
-        /// What it tried.
+        /// What was attempted.
         what: &'static str,
-        /// The capabilities that it lacks.
+        /// The missing capabilities.
         missing: String,
     },
-    /// A table, a ring or counters could not be made or read.
-    #[error("a {what} for programs in the kernel could not be had")]
+    /// A BPF map could not be created or read.
+    #[error("cannot create or read the BPF {what}")]
     Map {
-        /// Which.
+        /// The kind of map.
         what: &'static str,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
-    /// The kernel's check refused a program.
-    #[error("the kernel refused the program {name}: {log}")]
+    /// The kernel's verifier rejected a program.
+    #[error("the kernel rejected the BPF program {name}: {log}")]
     Refused {
         /// The program.
         name: &'static str,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
-        /// What the check said.
+        /// The verifier's log.
         log: String,
     },
     /// A program could not be attached.
-    #[error("the program {name} could not be attached")]
+    #[error("cannot attach the BPF program {name}")]
     Attach {
         /// The program.
         name: &'static str,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
 }
 
 impl BpfError {
     pub(crate) fn denied(what: &'static str) -> Self {
-        Self::Denied { what, missing: Capabilities::own().missing() }
+        Self::Denied { what, missing: Capabilities::current().missing() }
     }
 
     pub(crate) fn map(what: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
-            Some(libc::EPERM) => Self::denied("keep tables for programs in the kernel"),
+            Some(libc::EPERM) => Self::denied("create BPF maps"),
             _ => Self::Map { what, source },
         }
     }

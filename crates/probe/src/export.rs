@@ -1,39 +1,38 @@
-//! The same probes as scripts of bpftrace, to check ours by, or to go on from.
+//! The same probes as bpftrace scripts, to check ours against or as a starting point.
 //!
-//! A script is for the server that it was made for: it names the running binary and tells the server's
-//! processes by their parent. bpftrace has to read the kernel's types (BTF) for that.
+//! A script is for one server: it names the running binary and recognises the server's processes by
+//! their parent. bpftrace needs the kernel's type information (BTF) for that.
 
 use std::fmt::{self, Write as _};
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 
-use crate::{checkpoints, durations, error::Error, extend};
+use crate::{checkpoints, durations, error::ProbeError, extend};
 
-/// What there is a script for.
+/// A probe that can be exported as a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Script {
-    /// Waits for the lock to extend a relation, and holds.
+pub enum BpftraceScript {
+    /// Waits for and holds of relation extension locks.
     Extend,
-    /// Phases of checkpoints. Needs markers.
+    /// Checkpoint phases. Needs USDT probes.
     Checkpoints,
     /// Durations of calls.
-    Durations(durations::Figure),
+    Durations(durations::ProbeMetric),
 }
 
-impl Script {
+impl BpftraceScript {
     /// Every script.
     pub fn all() -> impl Iterator<Item = Self> {
-        let durations = durations::Figure::ALL.into_iter().map(Self::Durations);
+        let durations = durations::ProbeMetric::ALL.into_iter().map(Self::Durations);
         [Self::Extend, Self::Checkpoints].into_iter().chain(durations)
     }
 
-    /// Its word: that of the probe.
-    #[must_use]
+    /// The name of the probe.
     pub fn name(self) -> &'static str {
         match self {
             Self::Extend => "extend",
             Self::Checkpoints => "checkpoints",
-            Self::Durations(figure) => figure.name(),
+            Self::Durations(metric) => metric.name(),
         }
     }
 
@@ -41,86 +40,94 @@ impl Script {
     ///
     /// # Errors
     ///
-    /// The server has not what it looks at.
-    pub fn of(self, server: &Server) -> Result<String, Error> {
-        let place = Place { postmaster: server.postmaster().pid() };
+    /// The server lacks the traced functions or USDT probes.
+    pub fn text(self, server: &RunningServer) -> Result<String, ProbeError> {
+        let target = ScriptTarget { postmaster: server.postmaster().pid() };
         let mut text = format!("// {}: PostgreSQL {}\n", self.name(), server.major());
         let written = match self {
-            Self::Extend => extension(&mut text, place),
+            Self::Extend => write_extension_locks(&mut text, target),
             Self::Checkpoints => {
-                let names = checkpoints::marker_names(server)?;
-                names.into_iter().try_for_each(|name| marker(&mut text, place, name))
+                let names = checkpoints::usdt_names(server)?;
+                names.into_iter().try_for_each(|name| write_usdt(&mut text, target, name))
             }
-            Self::Durations(figure) => {
-                if figure == durations::Figure::LwLocks {
-                    text.push_str(
-                        "// Also counts what else a process sleeps for on its semaphore.\n",
-                    );
+            Self::Durations(metric) => {
+                if metric == durations::ProbeMetric::LwLocks {
+                    text.push_str("// Also counts other sleeps on the process's semaphore.\n");
                 }
-                let mut functions = figure.watched(server)?.into_iter();
-                functions
-                    .try_for_each(|(symbol, operation)| call(&mut text, place, symbol, operation))
+                let mut functions = metric.traced_symbols(server)?.into_iter();
+                functions.try_for_each(|(symbol, operation)| {
+                    write_call(&mut text, target, symbol, operation)
+                })
             }
         };
-        written.expect("a string takes all that is written to it");
+        written.expect("writing to a string cannot fail");
         Ok(text)
     }
 }
 
-/// Where a script looks.
+/// The server that a script traces.
 #[derive(Clone, Copy)]
-struct Place {
+struct ScriptTarget {
     postmaster: u32,
 }
 
-impl Place {
-    fn head(self, kind: &str, symbol: &str) -> String {
+impl ScriptTarget {
+    fn probe_spec(self, kind: &str, symbol: &str) -> String {
         format!("{kind}:/proc/{}/exe:{symbol}", self.postmaster)
     }
 
-    /// True in processes of this server.
+    /// A filter that is true in processes of this server.
     fn filter(self) -> String {
         format!("curtask->real_parent->tgid == {}", self.postmaster)
     }
 }
 
-fn extension(text: &mut String, place: Place) -> fmt::Result {
-    let (ask, release) = extend::FUNCTIONS;
-    let filter = place.filter();
-    writeln!(text, "{} /{filter}/ {{ @asked[tid] = nsecs; }}", place.head("uprobe", ask))?;
+fn write_extension_locks(text: &mut String, target: ScriptTarget) -> fmt::Result {
+    let (lock, unlock) = extend::FUNCTIONS;
+    let filter = target.filter();
     writeln!(
         text,
-        "{} /@asked[tid]/ {{
-    $wait = nsecs - @asked[tid];
+        "{} /{filter}/ {{ @requested[tid] = nsecs; }}",
+        target.probe_spec("uprobe", lock)
+    )?;
+    writeln!(
+        text,
+        "{} /@requested[tid]/ {{
+    $wait = nsecs - @requested[tid];
     @waits = count(); @wait_ns = sum($wait); @wait_us = hist($wait / 1000);
-    @got[tid] = nsecs; delete(@asked[tid]);
+    @acquired[tid] = nsecs; delete(@requested[tid]);
 }}",
-        place.head("uretprobe", ask)
+        target.probe_spec("uretprobe", lock)
     )?;
     writeln!(
         text,
-        "{} /@got[tid]/ {{ @hold_us = hist((nsecs - @got[tid]) / 1000); delete(@got[tid]); }}",
-        place.head("uprobe", release)
+        "{} /@acquired[tid]/ {{ @hold_us = hist((nsecs - @acquired[tid]) / 1000); delete(@acquired[tid]); }}",
+        target.probe_spec("uprobe", unlock)
     )?;
-    writeln!(text, "END {{ clear(@asked); clear(@got); }}")
+    writeln!(text, "END {{ clear(@requested); clear(@acquired); }}")
 }
 
-fn call(text: &mut String, place: Place, symbol: &str, operation: &str) -> fmt::Result {
-    let (filter, name) = (place.filter(), operation.replace(' ', "_"));
-    let begun = format!("@begun_{symbol}[tid]");
-    writeln!(text, "{} /{filter}/ {{ {begun} = nsecs; }}", place.head("uprobe", symbol))?;
+fn write_call(
+    text: &mut String,
+    target: ScriptTarget,
+    symbol: &str,
+    operation: &str,
+) -> fmt::Result {
+    let (filter, name) = (target.filter(), operation.replace(' ', "_"));
+    let start = format!("@start_{symbol}[tid]");
+    writeln!(text, "{} /{filter}/ {{ {start} = nsecs; }}", target.probe_spec("uprobe", symbol))?;
     writeln!(
         text,
-        "{} /{begun}/ {{ @{name}_us = hist((nsecs - {begun}) / 1000); delete({begun}); }}",
-        place.head("uretprobe", symbol)
+        "{} /{start}/ {{ @{name}_us = hist((nsecs - {start}) / 1000); delete({start}); }}",
+        target.probe_spec("uretprobe", symbol)
     )
 }
 
-fn marker(text: &mut String, place: Place, name: &str) -> fmt::Result {
-    let head = place.head("usdt", &format!("postgresql:{name}"));
+fn write_usdt(text: &mut String, target: ScriptTarget, name: &str) -> fmt::Result {
+    let head = target.probe_spec("usdt", &format!("postgresql:{name}"));
     writeln!(
         text,
         "{head} /{}/ {{ time(\"%H:%M:%S \"); printf(\"{name} by %d\\n\", pid); }}",
-        place.filter()
+        target.filter()
     )
 }

@@ -1,22 +1,23 @@
-//! Who waits for the lock to extend a relation, how long, and how long it is held then.
+//! Traces relation extension locks: who waits for them, how long, and how long they are held.
 //!
-//! A relation grows under a lock of its own, so backends that insert into one relation wait for each
-//! other there. Asking for the lock, getting it and letting it go are three moments of one backend:
+//! A relation is extended under its own lock, so backends that insert into one relation wait for
+//! each other there. Requesting, acquiring and releasing the lock are three moments of one backend:
 //!
 //! ```text
 //! LockRelationForExtension ──wait──► returns ──hold──► UnlockRelationForExtension
 //! ConditionalLockRelationForExtension ► returns true ──hold──► the same
 //! ```
 //!
-//! Programs at these points keep what is open in a table by thread and send one event of 56 bytes for
-//! each lock that was let go. A lock that an error lets go is never told of; the next one of the thread
-//! takes its place. So it is with a lock that is taken while the thread holds another (a free space map
-//! that grows with its table): the inner one is told of and the outer one counted as unpaired.
+//! BPF programs at these points keep open locks in a map by thread and send one event of 56 bytes
+//! for each released lock. A lock released by an error is never reported; the thread's next lock
+//! takes its place. The same applies to a lock taken while the thread holds another (a free space
+//! map that grows with its table): the inner one is reported and the outer one counted as without
+//! start.
 //!
 //! Source: `lmgr.c`, the same in 14 to 18.
 
+mod attach_points;
 mod layout;
-mod places;
 mod programs;
 mod summary;
 
@@ -25,69 +26,69 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 
-pub use self::summary::Summary;
+pub use self::summary::ExtensionSummary;
 use self::{
-    layout::RelationId,
-    places::Places,
-    programs::{EVENT_BYTES, Event, Tables},
+    attach_points::AttachPoints,
+    layout::RelationIdOffset,
+    programs::{EVENT_BYTES, ExtensionEvent, ExtensionMaps},
 };
 use crate::{
-    bpf::{Link, Links, Points, Program, Side},
+    bpf::{BpfLink, BpfLinks, FilePoints, Program, UprobeKind},
     calibrate::HitCost,
-    clock::Clock,
-    error::Error,
+    clock::ClockOffset,
+    error::ProbeError,
     stacks::StackId,
-    traced::Traced,
+    traced_server::TracedServer,
 };
 
-/// Extension locks of a running server, as they are let go. The programs stay attached until this is
-/// dropped, or the process ends.
+/// Reports the extension locks of a running server as they are released. The programs stay attached
+/// until this is dropped or the process exits.
 #[derive(Debug)]
 pub struct ExtensionLocks {
-    tables: Tables,
+    tables: ExtensionMaps,
     programs: Vec<Program>,
-    _links: Links,
-    clock: Clock,
+    _links: BpfLinks,
+    clock: ClockOffset,
     cost: Duration,
 }
 
-/// One lock, from asking for it to letting it go.
+/// A released extension lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtensionLock {
-    /// The backend, as the caller's namespace numbers it.
+    /// The backend, as numbered in the caller's namespace.
     pub pid: u32,
     /// `pg_database.oid` of the relation; 0 for the shared catalogs.
     pub database: u32,
     /// `pg_class.oid`.
     pub relation: u32,
-    /// When it was let go.
+    /// Release time.
     pub released_at: SystemTime,
-    /// From asking to getting. Nothing if it was [taken at once](Self::is_conditional).
+    /// From request to acquisition. Zero for a [conditional](Self::is_conditional) request.
     pub wait: Duration,
-    /// From getting to letting go.
+    /// From acquisition to release.
     pub hold: Duration,
-    /// It was asked for only if it could be had at once, so there was no wait.
+    /// It was requested only if available immediately, so there was no wait.
     pub is_conditional: bool,
-    /// Where it was waited for, if stacks are wanted and it was long; see [`ExtensionLocks::addresses`].
+    /// The stack of the waiter, if stacks are captured and the wait was long; see
+    /// [`ExtensionLocks::addresses`].
     pub stack: Option<StackId>,
 }
 
-/// What was not seen.
+/// Events that were lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostEvents {
-    /// Locks of which nothing was told: the ring or a table was full, or memory could not be read.
+    /// Locks that were not reported: the ring or a map was full, or memory could not be read.
     pub lost: u64,
-    /// Locks let go whose beginning was not seen: taken before we came, or around another one.
-    pub unpaired: u64,
-    /// Hits at which the kernel did not run a program, by program.
+    /// Locks whose start was not seen: taken before tracing started, or around another lock.
+    pub no_start: u64,
+    /// Hits at which the kernel did not run a program, by program name.
     pub skipped: BTreeMap<&'static str, u64>,
 }
 
 impl LostEvents {
-    /// Whether everything was seen.
-    #[must_use]
+    /// Whether no events were lost.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -98,75 +99,75 @@ impl ExtensionLocks {
     ///
     /// # Errors
     ///
-    /// Its code is not as expected, or programs may not be run.
-    pub fn attach(server: &Server) -> Result<Self, Error> {
+    /// Its code does not match known builds, or BPF programs may not be run.
+    pub fn attach(server: &RunningServer) -> Result<Self, ProbeError> {
         Self::attach_with_stacks(server, None)
     }
 
-    /// The same, with the stacks of those who waited at least so long.
+    /// As [`ExtensionLocks::attach`], capturing the stacks of backends that waited at least
+    /// `stacks_from`.
     ///
     /// # Errors
     ///
     /// As [`ExtensionLocks::attach`].
     pub fn attach_with_stacks(
-        server: &Server,
+        server: &RunningServer,
         stacks_from: Option<Duration>,
-    ) -> Result<Self, Error> {
-        let traced = Traced::new(server)?;
-        let relation_id = RelationId::of(server)?;
-        let tables = Tables::new(stacks_from)?;
-        let places = Places::of(&traced)?;
+    ) -> Result<Self, ProbeError> {
+        let traced = TracedServer::new(server)?;
+        let relation_id = RelationIdOffset::find(server)?;
+        let tables = ExtensionMaps::new(stacks_from)?;
+        let places = AttachPoints::for_server(&traced)?;
         let cost = places.cost(HitCost::measure()?);
-        let clock = Clock::now();
-        let [ask, ask_conditionally, got, got_conditionally, release] =
+        let clock = ClockOffset::measure();
+        let [request, request_conditional, acquired, acquired_conditional, release] =
             programs::load(&tables, &traced, (relation_id, places.has_tag))?;
-        let mut links = Links::default();
+        let mut links = BpfLinks::default();
         let binary = server.postmaster().executable();
         let mut attach = |program: &Program, point, side| {
-            let points = Points { binary: &binary, points: &[point] };
-            links.push(Link::attach(program, points, side)?);
-            Ok::<(), Error>(())
+            let points = FilePoints { binary: &binary, points: &[point] };
+            links.push(BpfLink::attach(program, points, side)?);
+            Ok::<(), ProbeError>(())
         };
-        // What ends something comes first, so that nothing begins whose end is not seen.
-        let conditionally = traced.function(ASK_CONDITIONALLY)?;
-        attach(&release, places.release, Side::Entry)?;
-        attach(&got, places.got.0, places.got.1)?;
-        attach(&got_conditionally, conditionally, Side::Return)?;
-        attach(&ask, places.ask, Side::Entry)?;
-        attach(&ask_conditionally, conditionally, Side::Entry)?;
-        let programs = vec![ask, ask_conditionally, got, got_conditionally, release];
+        // End points are attached first, so that no lock starts whose end is not seen.
+        let conditionally = traced.entry_point(TRY_LOCK)?;
+        attach(&release, places.release, UprobeKind::Entry)?;
+        attach(&acquired, places.acquired.0, places.acquired.1)?;
+        attach(&acquired_conditional, conditionally, UprobeKind::Return)?;
+        attach(&request, places.request, UprobeKind::Entry)?;
+        attach(&request_conditional, conditionally, UprobeKind::Entry)?;
+        let programs = vec![request, request_conditional, acquired, acquired_conditional, release];
         Ok(Self { tables, programs, _links: links, clock, cost })
     }
 
-    /// What a lock costs the process that takes it.
-    #[must_use]
-    pub fn cost_of_lock(&self) -> Duration {
+    /// The cost of a lock to the backend that takes it.
+    pub fn cost_per_lock(&self) -> Duration {
         self.cost
     }
 
-    /// The addresses of a stack, for [`CodeNames`](crate::stacks::CodeNames). None if there are none, any more.
-    #[must_use]
+    /// The addresses of a stack, for [`Symbolizer`](crate::stacks::Symbolizer). Empty if the stack
+    /// is not available.
     pub fn addresses(&self, stack: StackId) -> Vec<u64> {
         let stacks = self.tables.stacks.as_ref();
         stacks.and_then(|stacks| stacks.addresses(stack).ok()).unwrap_or_default()
     }
 
-    /// Shows the locks that were let go since the last time.
+    /// Passes the locks released since the last call to `visit`.
     pub fn drain(&mut self, mut visit: impl FnMut(ExtensionLock)) {
         let clock = self.clock;
         self.tables.ring.drain(|bytes| {
             if let Some(event) = bytes.first_chunk::<EVENT_BYTES>() {
-                visit(Event::read(event).into_lock(clock));
+                visit(ExtensionEvent::read(event).into_lock(clock));
             }
         });
     }
 
-    /// What was not seen so far.
+    /// The events lost so far.
     ///
     /// # Errors
     ///
     /// The kernel's counters cannot be read.
-    pub fn losses(&self) -> Result<LostEvents, Error> {
+    pub fn lost_events(&self) -> Result<LostEvents, ProbeError> {
         let mut skipped = BTreeMap::new();
         for program in &self.programs {
             let misses = program.misses()?;
@@ -174,35 +175,35 @@ impl ExtensionLocks {
                 skipped.insert(program.name(), misses);
             }
         }
-        let [lost, unpaired] = self.tables.losses()?;
-        Ok(LostEvents { lost, unpaired, skipped })
+        let [lost, unpaired] = self.tables.lost_events()?;
+        Ok(LostEvents { lost, no_start: unpaired, skipped })
     }
 }
 
-/// Whether the server's code is as expected. Attaches nothing.
+/// Checks that the server's code matches known builds. Attaches nothing.
 ///
 /// # Errors
 ///
-/// It is not, or memory may not be read.
-pub(crate) fn is_understood(server: &Server) -> Result<(), Error> {
-    RelationId::of(server).map(|_| ())
+/// The code does not match, or memory may not be read.
+pub(crate) fn check_layout(server: &RunningServer) -> Result<(), ProbeError> {
+    RelationIdOffset::find(server).map(|_| ())
 }
 
-/// What a lock costs the backend that takes it: asking, getting, letting go.
+/// The cost of a lock to the backend that takes it: request, acquisition and release.
 ///
 /// # Errors
 ///
-/// The server's code is not as expected, or may not be read.
-pub(crate) fn cost_of_lock(server: &Server, hit: HitCost) -> Result<Duration, Error> {
-    Ok(Places::of(&Traced::new(server)?)?.cost(hit))
+/// The server's code does not match known builds, or may not be read.
+pub(crate) fn cost_per_lock(server: &RunningServer, hit: HitCost) -> Result<Duration, ProbeError> {
+    Ok(AttachPoints::for_server(&TracedServer::new(server)?)?.cost(hit))
 }
 
-/// Where a lock is asked for with a wait, and where it is let go.
-pub(crate) const FUNCTIONS: (&str, &str) = (ASK, RELEASE);
+/// The functions that take a lock unconditionally and release it.
+pub(crate) const FUNCTIONS: (&str, &str) = (LOCK, UNLOCK);
 
-/// All of them.
-pub(crate) const SYMBOLS: [&str; 3] = [ASK, ASK_CONDITIONALLY, RELEASE];
+/// All traced functions.
+pub(crate) const SYMBOLS: [&str; 3] = [LOCK, TRY_LOCK, UNLOCK];
 
-const RELEASE: &str = "UnlockRelationForExtension";
-const ASK: &str = "LockRelationForExtension";
-const ASK_CONDITIONALLY: &str = "ConditionalLockRelationForExtension";
+const UNLOCK: &str = "UnlockRelationForExtension";
+const LOCK: &str = "LockRelationForExtension";
+const TRY_LOCK: &str = "ConditionalLockRelationForExtension";

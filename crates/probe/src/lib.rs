@@ -1,11 +1,11 @@
-//! What a running PostgreSQL server is really waiting for, measured inside it: no restart, no extension, no
-//! statement.
+//! Measures inside a running PostgreSQL server what it is really waiting for: without a restart, an
+//! extension or SQL.
 //!
-//! Each figure has a source. Exact ones come from programs that the kernel runs at points of the server's
-//! code (uprobes and the static markers of `--enable-dtrace`); where such programs may not run, samples of
-//! the server's memory stand in, and say so.
+//! Each metric has a source. Exact values come from BPF programs attached to the server's code
+//! (uprobes and the USDT probes of `--enable-dtrace`). Where such programs may not run, samples of
+//! the server's memory take their place and are marked as such.
 
-pub mod altered;
+mod basic_block;
 mod bpf;
 mod calibrate;
 mod capability;
@@ -18,18 +18,18 @@ pub mod durations;
 mod error;
 pub mod export;
 pub mod extend;
-mod marks;
+pub mod patched_code;
 pub mod recorder;
 mod sampling;
 pub mod stacks;
-mod straight;
 pub mod sweep;
-mod traced;
+mod traced_server;
+mod usdt;
 pub mod waits;
 
 pub use calibrate::HitCost;
 pub use capability::Capabilities;
-pub use clock::Clock;
-pub use distribution::{Distribution, Figures};
-pub use error::{BpfError, Error};
-pub use sampling::{Life, SampleError};
+pub use clock::ClockOffset;
+pub use distribution::{Distribution, DurationStats};
+pub use error::{BpfError, ProbeError};
+pub use sampling::{PostmasterIdentity, SampleError};

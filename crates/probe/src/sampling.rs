@@ -1,30 +1,32 @@
-//! What the samplers of memory share: whether the server is still the one they began with, and what
-//! they cost.
+//! Shared by the memory samplers: whether the server is still the same one, and the cost of
+//! sampling.
 
 use std::time::Duration;
 
-use howdah_inspect::{Error, MemoryError, Process, ProcessError, RunState, Server};
+use howdah_inspect::{InspectError, MemoryError, OsProcess, ProcessError, RunState, RunningServer};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Why sampling a server ends.
+/// Sampling a server cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// The server stopped or was restarted. A restarted one is another server and has to be opened anew.
-    #[error("the server has ended: its first process, {pid}, is gone")]
-    Ended {
+    /// The server stopped or was restarted. A restarted server is another one and must be opened
+    /// again.
+    #[error("the server has stopped: postmaster {pid} is gone")]
+    ServerStopped {
         /// The postmaster's process id.
         pid: u32,
     },
-    /// Its shared memory was made anew, after one of its processes crashed; the counters began at 0.
-    #[error("the server whose first process is {pid} crashed and made its shared memory anew")]
+    /// The server reinitialised its shared memory after one of its processes crashed; its counters
+    /// restarted at 0.
+    #[error("the server (postmaster {pid}) crashed and reinitialised its shared memory")]
     Reinitialised {
         /// The postmaster's process id.
         pid: u32,
     },
-    /// It cannot be looked at.
+    /// The server cannot be inspected.
     #[error(transparent)]
-    Inspect(#[from] Error),
+    Inspect(#[from] InspectError),
 }
 
 impl From<MemoryError> for SampleError {
@@ -39,55 +41,55 @@ impl From<ProcessError> for SampleError {
     }
 }
 
-/// The life of a postmaster: as long as it lasts, a server is the one it was.
+/// Identity of a postmaster: process id and start time. While it lasts, the server is the same.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
-    postmaster: Process,
-    started_ticks: u64,
+pub struct PostmasterIdentity {
+    postmaster: OsProcess,
+    start_time_ticks: u64,
 }
 
-impl Life {
-    /// That of a running server.
+impl PostmasterIdentity {
+    /// The identity of a running server.
     ///
     /// # Errors
     ///
-    /// It has ended.
-    pub fn of(server: &Server) -> Result<Self, SampleError> {
+    /// The server has stopped.
+    pub fn for_server(server: &RunningServer) -> Result<Self, SampleError> {
         let postmaster = server.postmaster();
-        Ok(Self { postmaster, started_ticks: postmaster.started_ticks()? })
+        Ok(Self { postmaster, start_time_ticks: postmaster.start_time_ticks()? })
     }
 
-    pub(crate) fn postmaster(&self) -> Process {
+    pub(crate) fn postmaster(&self) -> OsProcess {
         self.postmaster
     }
 
-    /// Whether it lasts.
+    /// Checks that the postmaster is still running.
     ///
     /// # Errors
     ///
-    /// The postmaster has ended, or its number is another process's by now.
+    /// The postmaster has exited, or its process id was reused.
     pub fn check(&self) -> Result<(), SampleError> {
         let has_ended = self.postmaster.run_state().map_or(true, |state| state == RunState::Ended);
-        match self.postmaster.started_ticks() {
-            Ok(ticks) if ticks == self.started_ticks && !has_ended => Ok(()),
-            _ => Err(SampleError::Ended { pid: self.postmaster.pid() }),
+        match self.postmaster.start_time_ticks() {
+            Ok(ticks) if ticks == self.start_time_ticks && !has_ended => Ok(()),
+            _ => Err(SampleError::ServerStopped { pid: self.postmaster.pid() }),
         }
     }
 
-    /// What an error while sampling means: most often that the server has ended.
+    /// Interprets an error while sampling: usually the server has stopped.
     pub(crate) fn explain(&self, error: impl Into<SampleError>) -> SampleError {
         let error = error.into();
         match error {
-            SampleError::Inspect(Error::Memory(MemoryError::Gone { .. })) => {
-                SampleError::Ended { pid: self.postmaster.pid() }
+            SampleError::Inspect(InspectError::Memory(MemoryError::Gone { .. })) => {
+                SampleError::ServerStopped { pid: self.postmaster.pid() }
             }
             error => self.check().err().unwrap_or(error),
         }
     }
 }
 
-/// Processor time that the calling thread has used.
-pub(crate) fn own_cpu() -> Duration {
+/// Processor time used by the calling thread.
+pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())

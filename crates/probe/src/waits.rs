@@ -1,22 +1,22 @@
-//! What all backends wait for, sampled from their memory: up to a thousand times a second, without a
-//! statement, a lock or an extension.
+//! Samples the wait events of all backends from their memory, up to a thousand times a second,
+//! without SQL, a lock or an extension.
 //!
-//! A [`Sampler`] looks at all processes of a server at once, whenever it is told to; a [`Profile`] adds up
-//! what it saw, by kind of process, event and statement; a [`Pace`] keeps the rhythm. None of them sleeps
-//! or reads a clock of its own.
+//! A [`WaitSampler`] samples all processes of a server at once, when called; a [`Profile`] adds up
+//! the samples by kind of process, event and statement; a [`TickSchedule`] keeps the rate. None of
+//! them sleeps or reads a clock of its own.
 //!
 //! ```no_run
 //! use std::{thread, time::{Duration, Instant}};
-//! use howdah_probe::waits::{Options, Pace, Profile, Sampler};
+//! use howdah_probe::waits::{Profile, SamplerOptions, TickSchedule, WaitSampler};
 //!
-//! let server = howdah_inspect::Server::in_data_dir("/var/lib/postgresql/15/main")?;
-//! let mut sampler = Sampler::open(&server, Options::default())?;
+//! let server = howdah_inspect::RunningServer::in_data_dir("/var/lib/postgresql/15/main")?;
+//! let mut sampler = WaitSampler::open(&server, SamplerOptions::default())?;
 //! let mut profile = Profile::default();
-//! let mut pace = Pace::new(Instant::now(), Duration::from_millis(10));
+//! let mut schedule = TickSchedule::new(Instant::now(), Duration::from_millis(10));
 //! for _ in 0..1000 {
-//!     thread::sleep(pace.due().saturating_duration_since(Instant::now()));
+//!     thread::sleep(schedule.next_tick_at().saturating_duration_since(Instant::now()));
 //!     let now = Instant::now();
-//!     pace.reached(now);
+//!     schedule.advance(now);
 //!     profile.add(&sampler.sample(now)?);
 //! }
 //! for row in profile.total().rows {
@@ -25,20 +25,24 @@
 //! # Ok::<(), howdah_probe::SampleError>(())
 //! ```
 //!
-//! Samples are not durations: at a rate of one a millisecond, a wait of a tenth of that is seen once in
-//! ten times. Sums over many are right all the same. The server reports a wait, and not when it began.
+//! Samples are not durations: at one sample per millisecond, a wait of a tenth of that is seen once
+//! in ten times. Sums over many samples are still right. The server reports that a process waits,
+//! not since when.
 
 mod backend;
 mod names;
-mod pace;
 mod profile;
 mod query;
 mod sampler;
+mod tick_schedule;
 mod tranches;
 
-pub use backend::{Backend, Kind};
-pub use names::{Class, Names, WaitEvent};
-pub use pace::Pace;
-pub use profile::{Group, Profile, ROWS_MAX, Report, Row};
-pub use query::{QueryId, QueryOptions, Texts};
-pub use sampler::{Checks, Cost, Counts, Observation, Options, Round, Sampler};
+pub use backend::{BackendInfo, ProcessKind};
+pub use names::{Class, WaitEvent, WaitEventNames};
+pub use profile::{Profile, ProfileRow, ROWS_MAX, TimeCategory, WaitReport};
+pub use query::{QueryId, QueryOptions, QueryTexts};
+pub use sampler::{
+    NoWaitStates, Observation, ProcessCounts, SampleRound, SamplerOptions, SamplingCost,
+    WaitSampler,
+};
+pub use tick_schedule::TickSchedule;

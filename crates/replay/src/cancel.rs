@@ -1,20 +1,20 @@
-//! Cancel requests: each is a connection of its own that carries sixteen bytes or a few more.
+//! Cancel requests: each uses its own connection, which carries a single message.
 
 use std::{collections::HashMap, time::Instant};
 
 use howdah_net::{Dialer, Poller, Received, Stream, Token};
 
 use crate::{
-    link::{Failure, Lost},
-    player::Item,
+    link::{ConnectionLoss, ReplayFailure},
+    player::ScheduledEvent,
 };
 
-/// Tokens with this bit belong to cancel requests; those of sessions do not have it.
-const OURS: u64 = 1 << 62;
+/// Tokens with this bit belong to cancel requests; tokens of sessions do not have it.
+const CANCEL_BIT: u64 = 1 << 62;
 
-/// The cancel requests that are on their way.
+/// The cancel requests in progress.
 #[derive(Default)]
-pub(crate) struct Cancels {
+pub(crate) struct CancelRequests {
     pending: HashMap<u64, Pending>,
     next: u64,
 }
@@ -23,27 +23,27 @@ struct Pending {
     stream: Stream,
     request: Vec<u8>,
     written: usize,
-    item: Option<Item>,
+    item: Option<ScheduledEvent>,
     sent: Instant,
 }
 
-/// A cancel request that came to an end.
-pub(crate) struct Cancel {
-    /// The captured event that asked for it, if one did.
-    pub(crate) item: Option<Item>,
+/// A cancel request that has ended.
+pub(crate) struct FinishedCancel {
+    /// The captured event that asked for it, if any.
+    pub(crate) item: Option<ScheduledEvent>,
     pub(crate) sent: Instant,
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<ReplayFailure>,
 }
 
-/// A cancel request that could not even be begun.
-pub(crate) struct NotBegun {
-    pub(crate) item: Option<Item>,
-    pub(crate) failure: Failure,
+/// A cancel request that could not be started.
+pub(crate) struct CancelStartError {
+    pub(crate) item: Option<ScheduledEvent>,
+    pub(crate) failure: ReplayFailure,
 }
 
-impl Cancels {
-    pub(crate) fn owns(token: Token) -> bool {
-        token.0 & OURS != 0
+impl CancelRequests {
+    pub(crate) fn owns_token(token: Token) -> bool {
+        token.0 & CANCEL_BIT != 0
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -54,46 +54,49 @@ impl Cancels {
         self.pending.len()
     }
 
-    /// Begins one. A failure gives the event back.
-    pub(crate) fn begin(
+    /// Starts one. On failure the event is returned.
+    pub(crate) fn start(
         &mut self,
         dialer: &Dialer,
         poller: &Poller,
         request: Vec<u8>,
-        item: Option<Item>,
+        item: Option<ScheduledEvent>,
         now: Instant,
-    ) -> Result<(), Box<NotBegun>> {
+    ) -> Result<(), Box<CancelStartError>> {
         let id = self.next;
         self.next += 1;
-        let begun = dialer.dial().map_err(std::io::Error::other).and_then(|stream| {
-            poller.add(&stream, Token(OURS | id))?;
+        let started = dialer.dial().map_err(std::io::Error::other).and_then(|stream| {
+            poller.add(&stream, Token(CANCEL_BIT | id))?;
             Ok(stream)
         });
-        match begun {
+        match started {
             Ok(stream) => {
                 let pending = Pending { stream, request, written: 0, item, sent: now };
                 self.pending.insert(id, pending);
                 Ok(())
             }
-            Err(error) => Err(Box::new(NotBegun { item, failure: Lost::Io(error).into() })),
+            Err(error) => {
+                Err(Box::new(CancelStartError { item, failure: ConnectionLoss::Io(error).into() }))
+            }
         }
     }
 
-    /// Goes on with one; `Some` when it has ended. The server answers nothing, it hangs up.
-    pub(crate) fn advance(&mut self, token: Token) -> Option<Cancel> {
-        let id = token.0 & !OURS;
+    /// Continues one; `Some` when it has ended. The server sends no reply; it closes the
+    /// connection.
+    pub(crate) fn advance(&mut self, token: Token) -> Option<FinishedCancel> {
+        let id = token.0 & !CANCEL_BIT;
         let failure = match self.pending.get_mut(&id)?.advance() {
             Ok(false) => return None,
             Ok(true) => None,
             Err(lost) => Some(lost.into()),
         };
         let Pending { item, sent, .. } = self.pending.remove(&id)?;
-        Some(Cancel { item, sent, failure })
+        Some(FinishedCancel { item, sent, failure })
     }
 
-    /// Gives up all of them.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Cancel> {
-        self.pending.drain().map(|(_, Pending { item, sent, .. })| Cancel {
+    /// Abandons all of them.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = FinishedCancel> {
+        self.pending.drain().map(|(_, Pending { item, sent, .. })| FinishedCancel {
             item,
             sent,
             failure: None,
@@ -102,24 +105,25 @@ impl Cancels {
 }
 
 impl Pending {
-    /// True when the server has hung up after the request.
-    fn advance(&mut self) -> Result<bool, Lost> {
-        if !self.stream.open().map_err(Lost::Io)? {
+    /// Returns true when the server has closed the connection after the request.
+    fn advance(&mut self) -> Result<bool, ConnectionLoss> {
+        if !self.stream.open().map_err(ConnectionLoss::Io)? {
             return Ok(false);
         }
-        self.written += self.stream.send(&self.request[self.written..]).map_err(Lost::Io)?;
+        self.written +=
+            self.stream.send(&self.request[self.written..]).map_err(ConnectionLoss::Io)?;
         let is_written = self.written == self.request.len();
         let mut rest = [0; 64];
         loop {
             match self.stream.receive(&mut rest) {
-                // There is no answer; should one come all the same, it is none of ours.
+                // There is no reply; ignore any bytes that arrive nevertheless.
                 Ok(Received::Bytes(_) | Received::Drained(1..)) => {}
                 Ok(Received::Drained(0)) => return Ok(false),
                 Ok(Received::Closed) if is_written => return Ok(true),
-                Ok(Received::Closed) => return Err(Lost::Closed),
-                // The postmaster may reset the connection when it has read the request.
+                Ok(Received::Closed) => return Err(ConnectionLoss::Closed),
+                // The postmaster may reset the connection after reading the request.
                 Err(_) if is_written => return Ok(true),
-                Err(error) => return Err(Lost::Io(error)),
+                Err(error) => return Err(ConnectionLoss::Io(error)),
             }
         }
     }

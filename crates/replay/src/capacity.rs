@@ -1,25 +1,25 @@
-//! How many sessions a server has room for.
+//! [`Capacity`]: how many sessions a server has room for.
 
 use std::fmt;
 
 use howdah_connect::{Client, QueryError};
 
-/// Connections of a server: how many there can be, and who has them.
+/// Connection slots of a server: how many there are, and how many are in use.
 ///
 /// Source: PostgreSQL manual, "Connection Settings".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// `max_connections`.
     pub max: usize,
-    /// Kept back for superusers and for members of `pg_use_reserved_connections`.
+    /// Reserved for superusers and members of `pg_use_reserved_connections`.
     pub reserved: usize,
-    /// Taken by other clients at the moment.
+    /// In use by other clients at the moment.
     pub in_use: usize,
 }
 
-/// `reserved_connections` is there since PostgreSQL 16. Who is not a superuser sees of other sessions
-/// that they are there, and not what kind they are.
-const ASK: &str = "\
+/// `reserved_connections` exists since PostgreSQL 16. Roles that are not superusers see the rows of
+/// other sessions, but not their `backend_type`.
+const CAPACITY_SQL: &str = "\
 select pg_catalog.current_setting('max_connections'),
        pg_catalog.current_setting('superuser_reserved_connections')::int
        + coalesce(pg_catalog.current_setting('reserved_connections', true), '0')::int,
@@ -28,13 +28,13 @@ select pg_catalog.current_setting('max_connections'),
           and coalesce(backend_type, 'client backend') = 'client backend')";
 
 impl Capacity {
-    /// Asks the server. `None` where the answer makes no sense: a pooler, for instance.
+    /// Queries the server. Returns `None` if the reply makes no sense, for example from a pooler.
     ///
     /// # Errors
     ///
-    /// The server refused to answer.
-    pub fn ask(client: &mut Client) -> Result<Option<Self>, QueryError> {
-        let results = client.query(ASK)?;
+    /// The server refused the query.
+    pub fn query(client: &mut Client) -> Result<Option<Self>, QueryError> {
+        let results = client.query(CAPACITY_SQL)?;
         let row = results.first().and_then(|result| result.rows.first());
         let number = |column| row.and_then(|row| row.text(column)?.parse().ok());
         Ok(match (number(0), number(1), number(2)) {
@@ -43,8 +43,8 @@ impl Capacity {
         })
     }
 
-    /// Sessions of ordinary roles that there is room for.
-    pub fn free(&self) -> usize {
+    /// Connections left for sessions of ordinary roles.
+    pub fn available(&self) -> usize {
         self.max.saturating_sub(self.reserved).saturating_sub(self.in_use)
     }
 }
@@ -52,7 +52,7 @@ impl Capacity {
 impl fmt::Display for Capacity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { max, reserved, in_use } = self;
-        write!(f, "the target has room for {} (max_connections is {max}", self.free())?;
+        write!(f, "the target has room for {} (max_connections is {max}", self.available())?;
         if *reserved > 0 {
             write!(f, ", {reserved} are reserved for superusers")?;
         }

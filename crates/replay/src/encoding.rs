@@ -1,11 +1,11 @@
-//! The encoding that captured texts are in, and that a session speaks it to its end.
+//! The client encoding of replayed sessions.
 //!
-//! A log holds what the server made of a client's bytes: text in the encoding of the database, whatever
-//! encoding the client spoke. So a session of the replay speaks the encoding of the database that was
-//! captured, from its login on, and a captured `SET client_encoding` must not change that: it is sent
-//! with the session's own encoding in place of the client's. The replies come in that encoding too.
+//! A log contains text in the encoding of the database, whatever encoding the client used.
+//! Therefore a replayed session uses the encoding of the captured database from its login on, and a
+//! captured `SET client_encoding` must not change that: the statement is sent with the session's
+//! own encoding in place of the captured one. Replies arrive in that encoding, too.
 //!
-//! What is not seen: functions that set it, and `set_config` with a bound value.
+//! Not detected: functions that set it, and `set_config` with a bound value.
 
 use std::{
     borrow::Cow,
@@ -14,36 +14,36 @@ use std::{
 };
 
 use howdah_connect::{Client, QueryError};
-use howdah_sql::{Command, Lexer, Token, TokenKind};
+use howdah_sql::{Lexer, SqlCommand, SqlToken, TokenKind};
 
-/// Which encoding each session speaks.
+/// Which client encoding each session uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Encodings {
-    /// Encodings of captured databases, as PostgreSQL calls them; of all others under the empty name.
+pub struct EncodingMap {
+    /// Encodings of captured databases, by PostgreSQL's names; the empty key is for all others.
     pub captured: BTreeMap<String, String>,
-    /// Encodings of the target's databases, for where nothing is known of the captured ones: a copy has
+    /// Encodings of the target's databases, used where the captured one is not known: a copy has
     /// the encoding of its original.
     pub target: HashMap<String, String>,
 }
 
-impl Encodings {
-    /// Asks the target for the encodings of its databases.
+impl EncodingMap {
+    /// Queries the encodings of the target's databases.
     ///
     /// # Errors
     ///
-    /// The server refused to answer.
-    pub fn ask(&mut self, client: &mut Client) -> Result<(), QueryError> {
-        const ASK: &str = "select datname, pg_catalog.pg_encoding_to_char(encoding) \
+    /// The server refused the query.
+    pub fn query_target(&mut self, client: &mut Client) -> Result<(), QueryError> {
+        const ENCODINGS_SQL: &str = "select datname, pg_catalog.pg_encoding_to_char(encoding) \
                            from pg_catalog.pg_database";
-        let results = client.query(ASK)?;
+        let results = client.query(ENCODINGS_SQL)?;
         let rows = results.first().map_or(&[][..], |result| &result.rows);
         let pairs = rows.iter().filter_map(|row| Some((row.text(0)?, row.text(1)?)));
         self.target = pairs.map(|(name, of)| (name.into_owned(), of.into_owned())).collect();
         Ok(())
     }
 
-    /// The encoding of a session that was captured in one database and plays in another.
-    pub(crate) fn of(&self, captured: &str, target: &str) -> Option<&str> {
+    /// The encoding for a session captured in one database and replayed in another.
+    pub(crate) fn for_database(&self, captured: &str, target: &str) -> Option<&str> {
         let known = self.captured.get(captured).or_else(|| self.captured.get(""));
         known.or_else(|| self.target.get(target)).map(String::as_str)
     }
@@ -52,16 +52,16 @@ impl Encodings {
 /// One `[DATABASE=]ENCODING` of `--encoding`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseEncoding {
-    /// The captured database; empty for all that are not named.
+    /// The captured database; empty for all that are not listed.
     pub database: String,
-    /// The encoding, as PostgreSQL calls it.
+    /// PostgreSQL's name of the encoding.
     pub encoding: String,
 }
 
-/// An `--encoding` that names none.
+/// The text of `--encoding` is not a known encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{encoding:?} is no encoding of PostgreSQL's: give one such as UTF8, LATIN1 or WIN1252, or \
+    "{encoding:?} is not a PostgreSQL encoding: use one such as UTF8, LATIN1 or WIN1252, or \
      DATABASE=ENCODING"
 )]
 pub struct ParseEncodingError {
@@ -73,7 +73,8 @@ impl FromStr for DatabaseEncoding {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (database, encoding) = text.rsplit_once('=').unwrap_or(("", text));
-        let known = ENCODINGS.iter().find(|known| is_same(known.as_bytes(), encoding.as_bytes()));
+        let known =
+            ENCODINGS.iter().find(|known| is_same_encoding(known.as_bytes(), encoding.as_bytes()));
         match known {
             Some(known) => {
                 Ok(Self { database: database.to_owned(), encoding: (*known).to_owned() })
@@ -83,9 +84,9 @@ impl FromStr for DatabaseEncoding {
     }
 }
 
-/// Encodings that a database can have, and a log be in.
+/// Encodings that a database, and therefore a log, can have.
 ///
-/// Source: manual, "Supported Character Sets".
+/// Source: PostgreSQL manual, "Supported Character Sets".
 const ENCODINGS: &[&str] = &[
     "UTF8",
     "SQL_ASCII",
@@ -124,24 +125,24 @@ const ENCODINGS: &[&str] = &[
     "MULE_INTERNAL",
 ];
 
-/// Whether two names stand for one encoding: case and punctuation do not matter to PostgreSQL.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    let letters = |name: &[u8]| -> Vec<u8> {
+/// Whether two names mean the same encoding: PostgreSQL ignores case and punctuation.
+fn is_same_encoding(one: &[u8], other: &[u8]) -> bool {
+    let alphanumerics = |name: &[u8]| -> Vec<u8> {
         name.iter().filter(|b| b.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase).collect()
     };
-    letters(one) == letters(other)
+    alphanumerics(one) == alphanumerics(other)
 }
 
-/// The statement with `encoding` wherever it sets another for the client.
-pub(crate) fn keep<'a>(sql: &'a [u8], encoding: Option<&str>) -> Cow<'a, [u8]> {
-    let may_set = Command::of(sql) == Command::Set || mentions_setting(sql);
-    match encoding.filter(|name| may_set && name.bytes().all(is_plain)) {
+/// Returns the statement with `encoding` in place of any other client encoding that it sets.
+pub(crate) fn with_session_encoding<'a>(sql: &'a [u8], encoding: Option<&str>) -> Cow<'a, [u8]> {
+    let may_set = SqlCommand::from_sql(sql) == SqlCommand::Set || mentions_setting(sql);
+    match encoding.filter(|name| may_set && name.bytes().all(is_name_byte)) {
         Some(encoding) => replace(sql, encoding),
         None => Cow::Borrowed(sql),
     }
 }
 
-fn is_plain(byte: u8) -> bool {
+fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
 }
 
@@ -167,9 +168,9 @@ fn replace<'a>(sql: &'a [u8], encoding: &str) -> Cow<'a, [u8]> {
     let mut copied = 0;
     for first in 0..tokens.len() {
         let begins = first == 0 || tokens[first - 1].1.text == b";";
-        let Some(behind) = value_behind(&tokens[first..], begins) else { continue };
-        let Some((start, value)) = tokens.get(first + behind) else { continue };
-        if is_same(unquoted(value.text), encoding.as_bytes()) {
+        let Some(offset) = value_position(&tokens[first..], begins) else { continue };
+        let Some((start, value)) = tokens.get(first + offset) else { continue };
+        if is_same_encoding(unquoted(value.text), encoding.as_bytes()) {
             continue;
         }
         out.extend_from_slice(&sql[copied..*start]);
@@ -183,8 +184,9 @@ fn replace<'a>(sql: &'a [u8], encoding: &str) -> Cow<'a, [u8]> {
     Cow::Owned(out)
 }
 
-/// Which of these tokens is the name of an encoding that the first of them sets.
-fn value_behind(tokens: &[(usize, Token<'_>)], begins: bool) -> Option<usize> {
+/// The index of the token with the encoding, if the tokens start with a command or call that sets
+/// it.
+fn value_position(tokens: &[(usize, SqlToken<'_>)], begins: bool) -> Option<usize> {
     let text = |at: usize| tokens.get(at).map_or(&b""[..], |(_, token)| token.text);
     let is = |at: usize, word: &str| text(at).eq_ignore_ascii_case(word.as_bytes());
     let is_setting = |at: usize| unquoted(text(at)).eq_ignore_ascii_case(SETTING);
@@ -201,13 +203,13 @@ fn value_behind(tokens: &[(usize, Token<'_>)], begins: bool) -> Option<usize> {
     }
     let value = name + 2;
     let sets = is_setting(name) && (is(name + 1, "to") || text(name + 1) == b"=");
-    // DEFAULT is what the session logged in with.
+    // DEFAULT is the encoding of the login.
     let is_name =
         matches!(kind(value), Some(TokenKind::String | TokenKind::Word | TokenKind::QuotedName));
     (sets && is_name && !is(value, "default")).then_some(value)
 }
 
-/// Without quotes around it, and without what makes them special.
+/// The text between its quotes, without a prefix such as `E`.
 fn unquoted(text: &[u8]) -> &[u8] {
     let is_quote = |byte: &u8| matches!(byte, b'\'' | b'"');
     match (text.iter().position(is_quote), text.iter().rposition(is_quote)) {
@@ -220,12 +222,12 @@ fn unquoted(text: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn kept(sql: &str) -> String {
-        String::from_utf8(keep(sql.as_bytes(), Some("UTF8")).into_owned()).unwrap()
+    fn rewritten(sql: &str) -> String {
+        String::from_utf8(with_session_encoding(sql.as_bytes(), Some("UTF8")).into_owned()).unwrap()
     }
 
     #[test]
-    fn whatever_sets_the_clients_encoding_sets_ours() {
+    fn client_encoding_settings_are_rewritten() {
         for (sql, expected) in [
             ("SET client_encoding = 'LATIN1'", "SET client_encoding = 'UTF8'"),
             ("set session Client_Encoding to win1252;", "set session Client_Encoding to 'UTF8';"),
@@ -240,12 +242,12 @@ mod tests {
                 "select set_config('client_encoding', 'UTF8', false), 1",
             ),
         ] {
-            assert_eq!(kept(sql), expected);
+            assert_eq!(rewritten(sql), expected);
         }
     }
 
     #[test]
-    fn everything_else_is_sent_as_it_was() {
+    fn other_statements_are_unchanged() {
         for sql in [
             "set client_encoding to 'utf-8'",
             "set client_encoding to default",
@@ -259,23 +261,23 @@ mod tests {
             "set client_encoding =",
             "",
         ] {
-            assert_eq!(kept(sql), sql);
+            assert_eq!(rewritten(sql), sql);
         }
-        assert_eq!(&*keep(b"set names 'LATIN1'", None), b"set names 'LATIN1'");
+        assert_eq!(&*with_session_encoding(b"set names 'LATIN1'", None), b"set names 'LATIN1'");
     }
 
     #[test]
-    fn a_database_has_its_encoding_and_others_have_theirs() {
+    fn encoding_is_chosen_by_captured_then_target_database() {
         let parse = |text: &str| text.parse::<DatabaseEncoding>().unwrap();
-        let marks = [parse("latin-1"), parse("a=b=koi8r")];
-        let pairs = marks.into_iter().map(|mark| (mark.database, mark.encoding));
-        let mut encodings = Encodings { captured: pairs.collect(), ..Encodings::default() };
+        let parsed = [parse("latin-1"), parse("a=b=koi8r")];
+        let pairs = parsed.into_iter().map(|mark| (mark.database, mark.encoding));
+        let mut encodings = EncodingMap { captured: pairs.collect(), ..EncodingMap::default() };
         encodings.target.insert("there".to_owned(), "UTF8".to_owned());
-        assert_eq!(encodings.of("a=b", "there"), Some("KOI8R"));
-        assert_eq!(encodings.of("shop", "there"), Some("LATIN1"));
+        assert_eq!(encodings.for_database("a=b", "there"), Some("KOI8R"));
+        assert_eq!(encodings.for_database("shop", "there"), Some("LATIN1"));
         encodings.captured.remove("");
-        assert_eq!(encodings.of("shop", "there"), Some("UTF8"));
-        assert_eq!(encodings.of("shop", "elsewhere"), None);
+        assert_eq!(encodings.for_database("shop", "there"), Some("UTF8"));
+        assert_eq!(encodings.for_database("shop", "elsewhere"), None);
         assert!("shop=".parse::<DatabaseEncoding>().is_err());
         assert!("LATIN11".parse::<DatabaseEncoding>().is_err());
     }

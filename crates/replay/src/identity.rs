@@ -1,62 +1,60 @@
-//! Who a captured session is on the target.
+//! The roles and databases of sessions on the target.
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
-/// Which role and database a session uses on the target, given those it had when captured.
+/// Maps the captured role and database of a session to those it uses on the target.
 ///
-/// By default both stay as captured. Where the capture does not know them, the target's own are
-/// used.
+/// By default both are unchanged. Where the capture lacks them, the target's own are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identities {
-    /// Renamed roles.
+pub struct IdentityMap {
+    /// Mapped roles, captured to target.
     pub users: HashMap<String, String>,
-    /// Renamed databases.
+    /// Mapped databases, captured to target.
     pub databases: HashMap<String, String>,
-    /// The one role that every session uses; wins over `users`.
+    /// A single role for all sessions; takes precedence over `users`.
     pub as_user: Option<String>,
-    /// The one database that every session uses; wins over `databases`.
+    /// A single database for all sessions; takes precedence over `databases`.
     pub as_database: Option<String>,
 }
 
-impl Identities {
-    /// The role for a session captured as `user`; empty if the target's own is meant.
+impl IdentityMap {
+    /// The role for a session captured as `user`; empty stands for the target's own.
     pub fn user<'a>(&'a self, user: &'a str) -> &'a str {
-        choose(self.as_user.as_deref(), &self.users, user)
+        select(self.as_user.as_deref(), &self.users, user)
     }
 
-    /// Whether the role for a session captured as `user` is one that was named here.
+    /// Whether the role for a session captured as `user` is set here.
     pub(crate) fn names_user(&self, user: &str) -> bool {
         self.as_user.is_some() || self.users.contains_key(user)
     }
 
-    /// The roles that were named, each with the captured role that it stands for, if it is not for
-    /// all of them.
+    /// The roles set here, each with the captured role it replaces, or `None` if it replaces all.
     pub(crate) fn named_users(&self) -> impl Iterator<Item = (Option<&str>, &str)> {
         let only = self.as_user.iter().map(|user| (None, user.as_str()));
         let renamed = self.users.iter().filter(|_| self.as_user.is_none());
         only.chain(renamed.map(|(from, to)| (Some(from.as_str()), to.as_str())))
     }
 
-    /// Whether the database for a session captured in `database` is one that was named here.
+    /// Whether the database for a session captured in `database` is set here.
     pub(crate) fn names_database(&self, database: &str) -> bool {
         self.as_database.is_some() || self.databases.contains_key(database)
     }
 
-    /// The databases that were named, each with the captured database that it stands for, if it is
-    /// not for all of them.
+    /// The databases set here, each with the captured database it replaces, or `None` if it
+    /// replaces all.
     pub(crate) fn named_databases(&self) -> impl Iterator<Item = (Option<&str>, &str)> {
         let only = self.as_database.iter().map(|database| (None, database.as_str()));
         let renamed = self.databases.iter().filter(|_| self.as_database.is_none());
         only.chain(renamed.map(|(from, to)| (Some(from.as_str()), to.as_str())))
     }
 
-    /// The database for a session captured in `database`; empty if the target's own is meant.
+    /// The database for a session captured in `database`; empty stands for the target's own.
     pub fn database<'a>(&'a self, database: &'a str) -> &'a str {
-        choose(self.as_database.as_deref(), &self.databases, database)
+        select(self.as_database.as_deref(), &self.databases, database)
     }
 }
 
-fn choose<'a>(
+fn select<'a>(
     only: Option<&'a str>,
     renamed: &'a HashMap<String, String>,
     captured: &'a str,
@@ -73,9 +71,9 @@ pub struct Renaming {
     pub to: String,
 }
 
-/// A mapping that is not `OLD=NEW`.
+/// The text is not `OLD=NEW`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a mapping: give OLD=NEW, both not empty")]
+#[error("{text:?} is not a mapping: use OLD=NEW with two non-empty names")]
 pub struct ParseRenamingError {
     text: String,
 }
@@ -100,9 +98,9 @@ impl fmt::Display for Renaming {
 }
 
 #[test]
-fn names_stay_unless_mapped() {
+fn names_are_unchanged_unless_mapped() {
     let Renaming { from, to } = "app=bench".parse().unwrap();
-    let mut identities = Identities { users: HashMap::from([(from, to)]), ..Default::default() };
+    let mut identities = IdentityMap { users: HashMap::from([(from, to)]), ..Default::default() };
     assert_eq!(identities.user("app"), "bench");
     assert_eq!(identities.user("alice"), "alice");
     identities.as_user = Some("only".to_owned());

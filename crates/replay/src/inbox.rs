@@ -1,4 +1,4 @@
-//! The bounded hand-over of events from the reader to one worker.
+//! The bounded queue of events from the dispatcher to one worker.
 
 use std::{
     collections::VecDeque,
@@ -9,60 +9,61 @@ use std::{
 use howdah_net::Waker;
 use howdah_traffic::{Event, Timestamp};
 
-/// An event on its way to a worker.
+/// An event queued for a worker.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct QueuedEvent {
     pub(crate) event: Event,
-    /// Memory it holds, roughly.
+    /// Approximate memory it holds, in bytes.
     pub(crate) bytes: usize,
-    /// Sessions of this worker that were open in the capture at this point, this one included.
-    /// A replay at the highest speed opens no more than that at once.
+    /// Sessions of this worker that were open in the capture at this point, including this one. A
+    /// replay at the highest speed opens no more than that at once.
     pub(crate) open_sessions: usize,
-    /// When the reader had it.
-    pub(crate) read: Instant,
-    /// When the reader last had to wait for room in an inbox, if it ever had: until then nothing
-    /// could come in, for a reason that is not the source's.
-    pub(crate) held_up: Option<Instant>,
+    /// When the dispatcher read it.
+    pub(crate) read_at: Instant,
+    /// When the dispatcher last waited for room in an inbox. Before that, delays are not the
+    /// source's fault.
+    pub(crate) last_blocked: Option<Instant>,
 }
 
-impl Arrival {
-    /// When an event that is due at `due` was there to be sent: then, or when the source gave it.
-    pub(crate) fn here(&self, due: Instant) -> Instant {
-        match self.held_up {
+impl QueuedEvent {
+    /// When an event with due time `due` could have been sent: at `due`, or when the source
+    /// delivered it.
+    pub(crate) fn available_at(&self, due: Instant) -> Instant {
+        match self.last_blocked {
             Some(held_up) if held_up > due => due,
-            _ => self.read.max(due),
+            _ => self.read_at.max(due),
         }
     }
 }
 
-/// How an event was handed over.
+/// The result of sending an event to an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendResult {
     /// There was room for it.
-    AtOnce,
-    /// There was none for a while.
-    Late,
-    /// The worker takes no more.
-    Refused,
+    Sent,
+    /// Sent, but only after waiting for room.
+    SentAfterWait,
+    /// The worker accepts no more events.
+    Closed,
 }
 
-/// A queue between the reading thread, which waits when it is full, and a worker, which is woken
-/// when it fills. That waiting is what keeps the reader only as far ahead as is needed.
+/// A queue from the dispatcher, which waits while it is full, to a worker, which is woken when the
+/// queue becomes non-empty. The waiting keeps the dispatcher from reading too far ahead.
 pub(crate) struct Inbox {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     room: Condvar,
     waker: Waker,
     bytes_max: usize,
 }
 
 #[derive(Default)]
-struct State {
-    queue: VecDeque<Arrival>,
+struct InboxState {
+    queue: VecDeque<QueuedEvent>,
     bytes: usize,
-    /// Set once no more will come, to the captured time of the last event of all workers.
+    /// Set when the events end, to the captured time of the latest event of all workers.
     finished: Option<Timestamp>,
-    /// The worker is gone: what comes is refused.
-    closed: bool,
+    /// The worker has finished: further events are refused.
+    is_closed: bool,
 }
 
 impl Inbox {
@@ -70,26 +71,27 @@ impl Inbox {
         Self { state: Mutex::default(), room: Condvar::new(), waker, bytes_max }
     }
 
-    /// Hands over an event, waiting for room before it.
-    pub(crate) fn put(&self, arrival: Arrival) -> SendResult {
-        let mut handed = SendResult::AtOnce;
+    /// Adds an event, after waiting for room.
+    pub(crate) fn send(&self, arrival: QueuedEvent) -> SendResult {
+        let mut result = SendResult::Sent;
         let mut state = self.lock();
-        while state.bytes >= self.bytes_max && !state.closed {
-            handed = SendResult::Late;
+        while state.bytes >= self.bytes_max && !state.is_closed {
+            result = SendResult::SentAfterWait;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if state.closed {
-            return SendResult::Refused;
+        if state.is_closed {
+            return SendResult::Closed;
         }
-        // A worker knows of the event at the front and comes for those behind it by itself.
-        let news = state.queue.is_empty();
+        // The worker already knows of the event at the front and fetches the ones after it by
+        // itself.
+        let was_empty = state.queue.is_empty();
         state.bytes += arrival.bytes;
         state.queue.push_back(arrival);
         drop(state);
-        if news {
+        if was_empty {
             self.waker.wake();
         }
-        handed
+        result
     }
 
     /// Marks the end of the events; `last` is the captured time of the latest event of all workers.
@@ -98,13 +100,13 @@ impl Inbox {
         self.waker.wake();
     }
 
-    /// Takes events from the front while `wanted` says so. Whether more may come is the second
-    /// value.
-    pub(crate) fn take(
+    /// Moves events from the front into `out` while `wanted` returns true, and returns the state of
+    /// the queue after that.
+    pub(crate) fn pop_while(
         &self,
-        mut wanted: impl FnMut(&Arrival) -> bool,
-        out: &mut Vec<Arrival>,
-    ) -> Supply {
+        mut wanted: impl FnMut(&QueuedEvent) -> bool,
+        out: &mut Vec<QueuedEvent>,
+    ) -> QueueState {
         let mut state = self.lock();
         let before = state.bytes;
         while let Some(arrival) = state.queue.pop_front_if(|arrival| wanted(arrival)) {
@@ -115,39 +117,39 @@ impl Inbox {
             self.room.notify_one();
         }
         match (state.queue.front(), state.finished) {
-            (Some(next), _) => Supply::Next(next.event.time),
-            (None, Some(last)) => Supply::Finished(last),
-            (None, None) => Supply::Dry,
+            (Some(next), _) => QueueState::Next(next.event.time),
+            (None, Some(last)) => QueueState::Finished(last),
+            (None, None) => QueueState::Empty,
         }
     }
 
-    /// Refuses what comes from now on and drops what is here.
+    /// Drops the queued events and refuses further ones.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
-        state.closed = true;
+        state.is_closed = true;
         state.queue.clear();
         state.bytes = 0;
         self.room.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves a queue that is still a queue.
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        // A panic on another thread leaves the queue valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is left in an inbox after taking.
+/// The state of an inbox after popping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Supply {
-    /// An event captured at this time, not wanted yet.
+pub(crate) enum QueueState {
+    /// The next event was captured at this time.
     Next(Timestamp),
-    /// Nothing yet.
-    Dry,
-    /// Nothing, ever again. The captured time is that of the latest event of all workers.
+    /// Empty for now.
+    Empty,
+    /// Empty for good. The captured time is that of the latest event of all workers.
     Finished(Timestamp),
 }
 
-/// Memory that an event holds, roughly: enough to bound queues by.
+/// Approximate memory that an event holds, in bytes; precise enough to bound queues.
 pub(crate) fn event_bytes(event: &Event) -> usize {
     use howdah_traffic::{Action, Parameter};
     let text = event.action.sql().map_or(0, howdah_traffic::Text::len);

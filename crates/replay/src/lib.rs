@@ -1,26 +1,32 @@
-//! Plays captured traffic against a server: every session on its own, at the captured pace.
+//! Replays captured traffic against a server: each session on its own connection, at the captured
+//! pace.
 //!
 //! ```text
-//! events ──► feeder ──► inbox ──► worker: players, connections, timers ──► recorder ──► run, numbers
-//!           (a thread)  (bounded)  (one thread, one epoll, any number)     (a thread)
+//! events ──► dispatcher ──► inbox ──► worker: players, connections, timers ──► outcome writer
+//!            (a thread)    (bounded)  (one thread, one epoll, any number)      (a thread)
+//!                                                                                    │
+//!                                                                                    ▼
+//!                                                                              run, totals
 //! ```
 //!
-//! The *feeder* pulls events, in the order of their captured time, only as far ahead as the schedule
-//! needs. A *worker* owns a share of the sessions. Each session is a *player*: it sends its next
-//! event when that is due and the session is free, so a slow statement delays its own session and
-//! no other. The *recorder* counts what became of each event and writes it down.
+//! The *dispatcher* pulls events in the order of their captured time, only as far ahead as the
+//! schedule needs. A *worker* owns a share of the sessions. Each session is a *player*: it sends
+//! its next event when that event is due and the session is free, so a slow statement delays only
+//! its own session. The *outcome writer* counts the outcome of each event and writes it to the run.
 //!
 //! # Two clocks
 //!
 //! *Schedule error* is how late a statement was sent although its session was free: our fault.
-//! *Dependency lag* is how long it was due while the session's previous statement still ran, or its
-//! login: the database's answer. They are measured apart and never added up. What the source of the
-//! events was late with, a live log for one, is neither: *input late*.
+//! *Dependency lag* is how long a statement was due while the session's previous statement or its
+//! login was still running: the database's response. The two are measured separately and never
+//! added up. Delay caused by the source of the events, such as a live log, is neither: it is *input
+//! late*.
 //!
-//! What this crate does not do: read logs, compare runs, draw.
+//! This crate does not read logs, compare runs or render reports.
 
 mod cancel;
 mod capacity;
+mod concurrency;
 mod encoding;
 mod identity;
 mod inbox;
@@ -28,27 +34,26 @@ mod link;
 mod login_setting;
 mod metrics;
 mod notice;
+mod outcome_writer;
 mod pace;
 mod player;
 mod preflight;
-mod recorder;
 mod run;
 mod settings;
 mod summary;
-mod survey;
 mod target;
 mod types;
 mod worker;
 
 pub use capacity::Capacity;
-pub use encoding::{DatabaseEncoding, Encodings, ParseEncodingError};
-pub use identity::{Identities, ParseRenamingError, Renaming};
+pub use concurrency::ConcurrencyEstimate;
+pub use encoding::{DatabaseEncoding, EncodingMap, ParseEncodingError};
+pub use identity::{IdentityMap, ParseRenamingError, Renaming};
 pub use login_setting::{LoginSetting, ParseLoginSettingError};
-pub use metrics::{METRICS, Progress, Standing};
-pub use notice::{Notice, Notices};
+pub use metrics::{METRICS, ProgressReader, ReplayProgress};
+pub use notice::{Notice, NoticeSink};
+pub use outcome_writer::{EndCounts, FailureSummary, ReplayTotals, TYPED_STATEMENTS_MAX};
 pub use pace::{ParseRateError, Rate};
-pub use preflight::{DeniedLogin, shut_out};
-pub use recorder::{Ends, Failures, TYPED_STATEMENTS_MAX, Tally};
-pub use run::{FeedError, Replay, Report, StartError};
-pub use settings::{Limits, Settings};
-pub use survey::Survey;
+pub use preflight::{DeniedLogin, find_denied_logins};
+pub use run::{EventSourceError, Replay, ReplayReport, StartError};
+pub use settings::{ReplayLimits, ReplaySettings};

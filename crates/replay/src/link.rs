@@ -1,104 +1,106 @@
-//! One connection to the target: a [`Stream`] that carries what a protocol [`Client`] says.
+//! One connection to the target: a [`Stream`] that carries the messages of a [`ClientSession`].
 
 use std::io;
 
-use howdah_connect::{GuardedInput, LoginFault};
+use howdah_connect::{AuthFilter, LoginError};
 use howdah_net::{Dialer, Received, Stream};
-use howdah_session::{Client, Event, Login, TransactionStatus};
+use howdah_session::{ClientSession, Login, SessionEvent, TransactionStatus};
 use howdah_traffic::{SqlState, Text};
 
 use crate::target::Logins;
 
-/// A connection from its first byte to its last.
+/// A connection, from dialing to closing.
 pub(crate) struct Link {
     stream: Stream,
-    phase: Phase,
-    /// The server has closed its side: there is an end to be read, and no readiness will say so.
-    hung_up: bool,
-    /// The last error that no ReadyForQuery followed: FATAL ones come right before the end.
-    last_words: Option<Failure>,
+    phase: LinkPhase,
+    /// The server has closed its side: the end is yet to be read, and no readiness event will
+    /// report it.
+    is_hung_up: bool,
+    /// The last error not followed by ReadyForQuery; FATAL errors arrive right before the end.
+    last_error: Option<ReplayFailure>,
 }
 
-enum Phase {
-    /// The socket, and TLS if wanted, are not ready; the login waits, until it is used.
-    Opening(Option<Box<Login>>),
-    Talking(Box<Talk>),
+enum LinkPhase {
+    /// The socket, and TLS if used, is not ready; the login is kept until it is.
+    Connecting(Option<Box<Login>>),
+    Connected(Box<ProtocolState>),
 }
 
 /// The protocol side of a connection.
-struct Talk {
-    client: Client,
-    input: GuardedInput,
+struct ProtocolState {
+    client: ClientSession,
+    input: AuthFilter,
 }
 
-/// What the server said, as far as a replay cares.
+/// A server message, reduced to what a replay needs.
 #[derive(Debug)]
 pub(crate) enum Reply {
     LoggedIn,
     Parsed,
-    /// Types of the parameters of the statement that was described.
+    /// Parameter types of a described statement.
     ParameterTypes(Vec<u32>),
     Bound,
     Rows(u64),
     CopyIn,
-    Failed(Failure),
+    Failed(ReplayFailure),
     Ready(TransactionStatus),
 }
 
-/// Why something did not work.
+/// An error of the server or the connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct ReplayFailure {
     pub(crate) sqlstate: Option<SqlState>,
     pub(crate) message: Text,
 }
 
-impl Failure {
-    /// Whether the same attempt may go well later: the target is starting, stopping, full, or not
-    /// reached. It will not where it refuses a role, a password or a database.
-    pub(crate) fn may_pass(&self) -> bool {
+impl ReplayFailure {
+    /// Whether the same attempt may succeed later: the target is starting, stopping, full or
+    /// unreachable. Refusal of a role, password or database is permanent.
+    pub(crate) fn is_transient(&self) -> bool {
         self.sqlstate.is_none_or(|code| {
             ["08006", "53", "57"].iter().any(|class| code.as_str().starts_with(class))
         })
     }
 
-    /// Whether the target has no connection to give: 53300 too_many_connections.
-    pub(crate) fn is_want_of_room(&self) -> bool {
+    /// Whether the target has no connection left: 53300 too_many_connections.
+    pub(crate) fn is_too_many_connections(&self) -> bool {
         self.sqlstate == SqlState::new(b"53300")
     }
 }
 
-/// How far [`Link::pump`] came.
+/// The result of [`Link::pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pumped {
-    /// The socket is empty: its next readiness tells when to go on.
-    Dry,
-    /// It has more, and no further readiness will say so: call again once others had their turn.
+pub(crate) enum PumpResult {
+    /// The socket is drained: the next readiness event continues.
+    Drained,
+    /// More to read, without another readiness event: call again after other connections had their
+    /// turn.
     More,
 }
 
-/// Reads of one connection before others have their turn.
+/// Reads from one connection before others get their turn.
 const READS_MAX: u32 = 16;
 
-/// The connection is gone.
+/// The connection is lost.
 #[derive(Debug)]
-pub(crate) enum Lost {
+pub(crate) enum ConnectionLoss {
     /// The server closed it.
     Closed,
     Io(io::Error),
-    /// What it asked for or said allows no connection.
-    Fault(LoginFault),
+    /// The server violated the protocol, or the login was refused locally.
+    Protocol(LoginError),
 }
 
 impl Link {
-    /// Begins a connection.
-    pub(crate) fn begin(dialer: &Dialer, login: Login) -> Result<Self, howdah_net::DialError> {
-        let phase = Phase::Opening(Some(Box::new(login)));
-        Ok(Self { stream: dialer.dial()?, phase, hung_up: false, last_words: None })
+    /// Starts connecting.
+    pub(crate) fn open(dialer: &Dialer, login: Login) -> Result<Self, howdah_net::DialError> {
+        let phase = LinkPhase::Connecting(Some(Box::new(login)));
+        Ok(Self { stream: dialer.dial()?, phase, is_hung_up: false, last_error: None })
     }
 
-    /// Takes the news that the server has closed its side, or that the connection is broken.
-    pub(crate) fn hung_up(&mut self) {
-        self.hung_up = true;
+    /// Records that the server has closed its side, or that the connection is broken.
+    pub(crate) fn on_hangup(&mut self) {
+        self.is_hung_up = true;
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -106,123 +108,132 @@ impl Link {
     }
 
     /// The protocol side, once the socket is open.
-    pub(crate) fn client(&mut self) -> Option<&mut Client> {
+    pub(crate) fn client(&mut self) -> Option<&mut ClientSession> {
         match &mut self.phase {
-            Phase::Talking(talk) => Some(&mut talk.client),
-            Phase::Opening(_) => None,
+            LinkPhase::Connected(connected) => Some(&mut connected.client),
+            LinkPhase::Connecting(_) => None,
         }
     }
 
-    /// Moves bytes in both directions and passes on what the server said, until the socket has no
-    /// more, or for so long that a large result delays no other session.
+    /// Transfers bytes in both directions and passes replies to `on_reply`, until the socket is
+    /// drained or the read limit is reached, so that a large result does not delay other sessions.
     pub(crate) fn pump(
         &mut self,
         buffer: &mut [u8],
         logins: &Logins,
-        mut heard: impl FnMut(&mut Client, Reply),
-    ) -> Result<Pumped, Lost> {
-        if let Phase::Opening(login) = &mut self.phase {
-            if !self.stream.open().map_err(Lost::Io)? {
-                return Ok(Pumped::Dry);
+        mut on_reply: impl FnMut(&mut ClientSession, Reply),
+    ) -> Result<PumpResult, ConnectionLoss> {
+        if let LinkPhase::Connecting(login) = &mut self.phase {
+            if !self.stream.open().map_err(ConnectionLoss::Io)? {
+                return Ok(PumpResult::Drained);
             }
-            let Some(login) = login.take() else { return Ok(Pumped::Dry) };
-            let (mut client, input) = logins.begin(*login, self.stream.peer_certificate());
+            let Some(login) = login.take() else { return Ok(PumpResult::Drained) };
+            let (mut client, input) = logins.start_login(*login, self.stream.peer_certificate());
             client.discard_rows(true);
-            self.phase = Phase::Talking(Box::new(Talk { client, input }));
+            self.phase = LinkPhase::Connected(Box::new(ProtocolState { client, input }));
         }
-        let Phase::Talking(talk) = &mut self.phase else { return Ok(Pumped::Dry) };
-        let Talk { client, input } = &mut **talk;
+        let LinkPhase::Connected(connected) = &mut self.phase else {
+            return Ok(PumpResult::Drained);
+        };
+        let ProtocolState { client, input } = &mut **connected;
         for _ in 0..READS_MAX {
-            // A server that hangs up has said why before: it is read although nothing can be sent.
+            // A server that hangs up has sent an error before: read it even if sending fails.
             let sent = flush(&mut self.stream, client);
-            let received = self.stream.receive(buffer).map_err(Lost::Io)?;
+            let received = self.stream.receive(buffer).map_err(ConnectionLoss::Io)?;
             if let Received::Bytes(some) | Received::Drained(some) = received {
                 let handled = input.handle(&buffer[..some], client);
-                hear(client, &mut |client: &mut Client, reply| {
+                handle_events(client, &mut |client: &mut ClientSession, reply| {
                     match &reply {
-                        Reply::Failed(failure) => self.last_words = Some(failure.clone()),
-                        Reply::Ready(_) => self.last_words = None,
+                        Reply::Failed(failure) => self.last_error = Some(failure.clone()),
+                        Reply::Ready(_) => self.last_error = None,
                         _ => {}
                     }
-                    heard(client, reply);
+                    on_reply(client, reply);
                 })?;
-                handled.map_err(Lost::Fault)?;
+                handled.map_err(ConnectionLoss::Protocol)?;
             }
             match received {
                 Received::Bytes(_) => {}
-                Received::Drained(1..) if self.hung_up => {}
+                Received::Drained(1..) if self.is_hung_up => {}
                 Received::Drained(_) => {
                     sent?;
                     flush(&mut self.stream, client)?;
-                    return Ok(Pumped::Dry);
+                    return Ok(PumpResult::Drained);
                 }
-                Received::Closed => return Err(Lost::Closed),
+                Received::Closed => return Err(ConnectionLoss::Closed),
             }
         }
-        Ok(Pumped::More)
+        Ok(PumpResult::More)
     }
 
-    /// Sends what the protocol side has queued, as far as the socket takes it now.
-    pub(crate) fn flush(&mut self) -> Result<(), Lost> {
+    /// Sends what the protocol side has queued, as far as the socket accepts it now.
+    pub(crate) fn flush(&mut self) -> Result<(), ConnectionLoss> {
         match &mut self.phase {
-            Phase::Talking(talk) => flush(&mut self.stream, &mut talk.client),
-            Phase::Opening(_) => Ok(()),
+            LinkPhase::Connected(connected) => flush(&mut self.stream, &mut connected.client),
+            LinkPhase::Connecting(_) => Ok(()),
         }
     }
 
-    /// The error that the server ended the connection with, if it said one.
-    pub(crate) fn into_last_words(self) -> Option<Failure> {
-        self.last_words
+    /// The error with which the server ended the connection, if it sent one.
+    pub(crate) fn into_last_error(self) -> Option<ReplayFailure> {
+        self.last_error
     }
 
-    /// Says goodbye and closes.
+    /// Sends Terminate and closes.
     pub(crate) fn close(mut self) {
-        if let Phase::Talking(talk) = &mut self.phase {
-            talk.client.terminate();
-            let _ = flush(&mut self.stream, &mut talk.client);
+        if let LinkPhase::Connected(connected) = &mut self.phase {
+            connected.client.terminate();
+            let _ = flush(&mut self.stream, &mut connected.client);
         }
         self.stream.close();
     }
 }
 
-fn flush(stream: &mut Stream, client: &mut Client) -> Result<(), Lost> {
-    let sent = stream.send(client.transmit()).map_err(Lost::Io)?;
+fn flush(stream: &mut Stream, client: &mut ClientSession) -> Result<(), ConnectionLoss> {
+    let sent = stream.send(client.transmit()).map_err(ConnectionLoss::Io)?;
     client.transmitted(sent);
     Ok(())
 }
 
-fn hear(client: &mut Client, heard: &mut impl FnMut(&mut Client, Reply)) -> Result<(), Lost> {
-    while let Some(event) = client.poll_event().map_err(|error| Lost::Fault(error.into()))? {
+fn handle_events(
+    client: &mut ClientSession,
+    on_reply: &mut impl FnMut(&mut ClientSession, Reply),
+) -> Result<(), ConnectionLoss> {
+    while let Some(event) =
+        client.poll_event().map_err(|error| ConnectionLoss::Protocol(error.into()))?
+    {
         let reply = match event {
-            Event::LoggedIn => Reply::LoggedIn,
-            Event::ParseComplete => Reply::Parsed,
-            Event::ParameterDescription(types) => Reply::ParameterTypes(types.collect()),
-            Event::BindComplete => Reply::Bound,
-            Event::CommandComplete(tag) => Reply::Rows(tag.rows().unwrap_or(0)),
-            // An Execute is done with these as well.
-            Event::PortalSuspended | Event::EmptyQuery => Reply::Rows(0),
-            Event::CopyIn => Reply::CopyIn,
-            Event::Error(error) => Reply::Failed(Failure {
+            SessionEvent::LoggedIn => Reply::LoggedIn,
+            SessionEvent::ParseComplete => Reply::Parsed,
+            SessionEvent::ParameterDescription(types) => Reply::ParameterTypes(types.collect()),
+            SessionEvent::BindComplete => Reply::Bound,
+            SessionEvent::CommandComplete(tag) => Reply::Rows(tag.rows().unwrap_or(0)),
+            // These complete an Execute, too.
+            SessionEvent::PortalSuspended | SessionEvent::EmptyQuery => Reply::Rows(0),
+            SessionEvent::CopyIn => Reply::CopyIn,
+            SessionEvent::Error(error) => Reply::Failed(ReplayFailure {
                 sqlstate: SqlState::new(error.sqlstate()),
                 message: Text::from(error.message()),
             }),
-            Event::Ready(status) => Reply::Ready(status),
+            SessionEvent::Ready(status) => Reply::Ready(status),
             _ => continue,
         };
-        heard(client, reply);
+        on_reply(client, reply);
     }
     Ok(())
 }
 
-impl From<Lost> for Failure {
-    fn from(lost: Lost) -> Self {
+impl From<ConnectionLoss> for ReplayFailure {
+    fn from(loss: ConnectionLoss) -> Self {
         // 08006 connection_failure, 08001 sqlclient_unable_to_establish_sqlconnection, 08P01
-        // protocol_violation: what a driver would report.
-        let (code, message) = match lost {
-            Lost::Closed => (b"08006", "the server closed the connection".to_owned()),
-            Lost::Io(error) => (b"08006", format!("connection lost: {error}")),
-            Lost::Fault(LoginFault::Refused(refused)) => (b"08001", refused.to_string()),
-            Lost::Fault(fault) => (b"08P01", fault.to_string()),
+        // protocol_violation: as a driver would report them.
+        let (code, message) = match loss {
+            ConnectionLoss::Closed => (b"08006", "the server closed the connection".to_owned()),
+            ConnectionLoss::Io(error) => (b"08006", format!("connection lost: {error}")),
+            ConnectionLoss::Protocol(LoginError::Refused(refused)) => {
+                (b"08001", refused.to_string())
+            }
+            ConnectionLoss::Protocol(fault) => (b"08P01", fault.to_string()),
         };
         Self { sqlstate: SqlState::new(code), message: Text::from(message) }
     }

@@ -1,8 +1,8 @@
-//! [`LoginSetting`]: a setting that sessions begin with on the target.
+//! [`LoginSetting`]: a setting that sessions start with on the target.
 
 use std::{fmt, str::FromStr};
 
-/// One `[USER@DATABASE:]NAME=VALUE` of `--set`: sessions send it as a startup parameter, so that `RESET`
+/// One `[USER@DATABASE:]NAME=VALUE` of `--set`. Sessions send it as a startup parameter, so `RESET`
 /// returns to it.
 ///
 /// ```
@@ -21,25 +21,25 @@ pub struct LoginSetting {
     pub database: Option<String>,
     /// Name of the setting, such as `search_path`, or `options`.
     pub name: String,
-    /// Its value, as `postgresql.conf` would have it without quotes.
+    /// Its value, as in `postgresql.conf` but without quotes.
     pub value: String,
 }
 
-/// A text that is not `[USER@DATABASE:]NAME=VALUE`.
+/// The text is not `[USER@DATABASE:]NAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a setting: {reason}; give [USER@DATABASE:]NAME=VALUE, such as search_path=app or app@shop:work_mem=64MB"
+    "{text:?} is not a setting: {reason}; use [USER@DATABASE:]NAME=VALUE, such as search_path=app or app@shop:work_mem=64MB"
 )]
 pub struct ParseLoginSettingError {
     text: String,
     reason: &'static str,
 }
 
-/// Startup parameters that are not settings; the other options of a replay decide about them.
+/// Startup parameters that are not settings; other options of the replay control them.
 const NOT_SETTINGS: [&str; 3] = ["user", "database", "replication"];
 
 impl LoginSetting {
-    /// Whether it is for sessions captured with this role and database.
+    /// Whether it applies to sessions captured with this role and database.
     pub fn matches(&self, user: &str, database: &str) -> bool {
         self.user.as_deref().is_none_or(|wanted| wanted == user)
             && self.database.as_deref().is_none_or(|wanted| wanted == database)
@@ -57,7 +57,7 @@ impl FromStr for LoginSetting {
             None => (None, left),
         };
         if !is_setting_name(name) {
-            return Err(error("its name is not that of a setting"));
+            return Err(error("its name is not a valid setting name"));
         }
         if NOT_SETTINGS.iter().any(|other| name.eq_ignore_ascii_case(other)) {
             return Err(error("user, database and replication are not settings"));
@@ -68,11 +68,14 @@ impl FromStr for LoginSetting {
         let some = |name: &str| (!name.is_empty()).then(|| name.to_owned());
         let (user, database) = match scope {
             None => (None, None),
-            // A role may have an @ in its name, as in clouds, a database hardly ever.
+            // Role names may contain @, as some cloud providers use it; database names hardly ever
+            // do.
             Some(scope) => match scope.rsplit_once('@') {
                 Some((user, database)) => (some(user), some(database)),
                 None => {
-                    return Err(error("before the colon stands USER@, @DATABASE or USER@DATABASE"));
+                    return Err(error(
+                        "the text before the colon must be USER@, @DATABASE or USER@DATABASE",
+                    ));
                 }
             },
         };
@@ -80,14 +83,14 @@ impl FromStr for LoginSetting {
     }
 }
 
-/// As `guc_name_is_valid` in guc.c: words of letters, digits, `_` and `$`, joined by dots.
+/// As `guc_name_is_valid` in guc.c: identifiers of letters, digits, `_` and `$`, joined by dots.
 fn is_setting_name(name: &str) -> bool {
     let is_word = |word: &str| {
         let starts = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_' || *byte >= 0x80;
         word.as_bytes().first().is_some_and(starts)
             && word.bytes().all(|byte| starts(&byte) || byte.is_ascii_digit() || byte == b'$')
     };
-    // NAMEDATALEN bounds no setting; a startup packet is bounded by 10,000 bytes.
+    // NAMEDATALEN does not limit setting names; the startup packet is limited to 10,000 bytes.
     name.len() <= 256 && name.split('.').all(is_word)
 }
 
@@ -102,7 +105,7 @@ impl fmt::Display for LoginSetting {
 }
 
 #[test]
-fn settings_are_parsed_and_printed_alike() {
+fn settings_round_trip_through_text() {
     for text in [
         "search_path=a, b",
         "app@shop:search_path=",
@@ -115,9 +118,9 @@ fn settings_are_parsed_and_printed_alike() {
     }
     for (text, reason) in [
         ("search_path", "no ="),
-        ("=x", "not that of a setting"),
-        ("a b=x", "not that of a setting"),
-        ("app.=x", "not that of a setting"),
+        ("=x", "not a valid setting name"),
+        ("a b=x", "not a valid setting name"),
+        ("app.=x", "not a valid setting name"),
         ("app:work_mem=1MB", "USER@"),
         ("user=bob", "are not settings"),
     ] {

@@ -1,11 +1,11 @@
-//! What a running replay shows to Prometheus: the table and the handles.
+//! Prometheus metrics of a running replay: the table and the handles.
 
 use std::time::Duration;
 
-use howdah_stats::{Counter, Description, Gauge, Histogram, Registry, Unit};
+use howdah_stats::{Counter, Description, Gauge, Histogram, MetricUnit, Registry};
 use howdah_traffic::Kind;
 
-/// Every metric of a replay, in the order of the reference page.
+/// All metrics of a replay, in the order of the reference page.
 pub const METRICS: &[Description] = &[
     EVENTS_READ,
     EVENTS,
@@ -27,11 +27,9 @@ pub const METRICS: &[Description] = &[
 
 const EVENTS_READ: Description =
     Description::counter("howdah_replay_events_read_total", "Events read from the capture.");
-const EVENTS: Description = Description::counter(
-    "howdah_replay_events_total",
-    "Events that came to an end, by kind and how.",
-)
-.labels(&["kind", "end"]);
+const EVENTS: Description =
+    Description::counter("howdah_replay_events_total", "Events that ended, by kind and outcome.")
+        .labels(&["kind", "end"]);
 const ERRORS: Description =
     Description::counter("howdah_replay_errors_total", "Failed executions, by SQLSTATE.")
         .labels(&["sqlstate"]);
@@ -39,7 +37,7 @@ const SKIPPED: Description =
     Description::counter("howdah_replay_skipped_total", "Events that were not sent, by reason.")
         .labels(&["reason"]);
 const STATEMENTS_IN_FLIGHT: Description =
-    Description::gauge("howdah_replay_statements_in_flight", "Statements sent and not answered.");
+    Description::gauge("howdah_replay_statements_in_flight", "Statements sent but not completed.");
 const CONNECTIONS_ACTIVE: Description =
     Description::gauge("howdah_replay_connections_active", "Connections open to the target.");
 const CONNECTIONS_ESTABLISHED: Description = Description::counter(
@@ -54,25 +52,25 @@ const POSITION: Description = Description::gauge(
     "howdah_replay_position_timestamp_seconds",
     "Captured time of the newest event sent, since 1970.",
 )
-.unit(Unit::Seconds);
+.unit(MetricUnit::Seconds);
 const ENDED_POSITION: Description = Description::gauge(
     "howdah_replay_ended_position_timestamp_seconds",
-    "Captured time of the newest event that came to an end, since 1970.",
+    "Captured time of the newest event that ended, since 1970.",
 )
-.unit(Unit::Seconds);
+.unit(MetricUnit::Seconds);
 const LAG: Description = Description::gauge(
     "howdah_replay_lag_seconds",
     "How late the newest execution was sent, for whatever reason.",
 )
-.unit(Unit::Seconds);
+.unit(MetricUnit::Seconds);
 const BACKLOG_BYTES: Description = Description::gauge(
     "howdah_replay_backlog_bytes",
-    "Memory held by events that wait for their time or their session.",
+    "Memory held by events that wait for their due time or their session.",
 )
-.unit(Unit::Bytes);
+.unit(MetricUnit::Bytes);
 const LATENCY: Description = Description::histogram(
     "howdah_replay_latency_seconds",
-    "From sending an execution to its complete answer.",
+    "Time from sending an execution to the end of its reply.",
 );
 const SCHEDULE_ERROR: Description = Description::histogram(
     "howdah_replay_schedule_error_seconds",
@@ -80,14 +78,14 @@ const SCHEDULE_ERROR: Description = Description::histogram(
 );
 const DEPENDENCY_LAG: Description = Description::histogram(
     "howdah_replay_dependency_lag_seconds",
-    "How long executions were due while their session's previous statement still ran.",
+    "How long executions were due while their session's previous statement was still running.",
 );
 const INPUT_LATE: Description = Description::histogram(
     "howdah_replay_input_delay_seconds",
-    "How long after their due time executions came from their source.",
+    "How long after their due time executions arrived from their source.",
 );
 
-/// Handles to the metrics of one replay. Workers share it.
+/// Handles to the metrics of one replay, shared by its workers.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -139,19 +137,19 @@ impl Metrics {
     }
 }
 
-/// How far a running replay has come, read from its metrics.
+/// Reads the progress of a running replay from its metrics.
 #[derive(Clone, Debug)]
-pub struct Progress {
+pub struct ProgressReader {
     metrics: Metrics,
 }
 
-/// One reading of [`Progress`].
+/// A snapshot taken by [`ProgressReader`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Standing {
-    /// Events that came to an end.
+pub struct ReplayProgress {
+    /// Events that ended.
     pub ended: u64,
-    /// Executions among them that failed.
+    /// Executions that failed.
     pub failed: u64,
     /// Connections open to the target.
     pub connections: u64,
@@ -159,17 +157,17 @@ pub struct Standing {
     pub lag: Duration,
 }
 
-impl Progress {
-    /// The progress of the replay that counts in this registry.
-    pub fn of(registry: &Registry) -> Self {
+impl ProgressReader {
+    /// Reads the replay that records its metrics in `registry`.
+    pub fn new(registry: &Registry) -> Self {
         Self { metrics: Metrics::new(registry) }
     }
 
-    /// How far it has come by now.
-    pub fn read(&self) -> Standing {
+    /// The progress so far.
+    pub fn read(&self) -> ReplayProgress {
         let ended = |kind: &Kind, end| self.metrics.ended(kind.as_str(), end).value();
         let executions = Kind::ALL.iter().filter(|kind| kind.is_execution());
-        Standing {
+        ReplayProgress {
             ended: Kind::ALL
                 .iter()
                 .map(|kind| ended(kind, "done") + ended(kind, "failed") + ended(kind, "skipped"))

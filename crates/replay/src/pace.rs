@@ -1,4 +1,4 @@
-//! When an event of the past is due in the present.
+//! The schedule: when a captured event is due.
 
 use std::{
     fmt,
@@ -8,17 +8,17 @@ use std::{
 
 use howdah_traffic::Timestamp;
 
-/// How fast the capture plays: a factor on captured time, or no waiting at all.
+/// The speed of a replay: a factor on captured time, or no waiting at all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// 1 keeps the captured pace, 2 plays twice as fast, 0.5 half as fast. Within [`Rate::RANGE`].
+    /// 1 keeps the captured pace, 2 is twice as fast, 0.5 half as fast. In [`Rate::RANGE`].
     Times(f64),
     /// Every session sends its next statement as soon as it is free.
     Max,
 }
 
 impl Rate {
-    /// Factors that make sense: a second of traffic in a microsecond to one in eleven days.
+    /// Accepted factors: from a second of traffic in a microsecond to a second in eleven days.
     pub const RANGE: std::ops::RangeInclusive<f64> = 0.000_001..=1_000_000.0;
 }
 
@@ -37,10 +37,10 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A rate that is neither a number of [`Rate::RANGE`] nor `max`.
+/// The text is neither a number in [`Rate::RANGE`] nor `max`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a rate: give a number from {} to {}, such as 0.5 or 2, or max",
+    "{text:?} is not a rate: use a number from {} to {}, such as 0.5 or 2, or max",
     Rate::RANGE.start(), Rate::RANGE.end()
 )]
 pub struct ParseRateError {
@@ -65,7 +65,7 @@ impl FromStr for Rate {
 /// Maps captured time onto the monotonic clock.
 ///
 /// The schedule is absolute: each due time is computed from the start, never from the previous
-/// event, so that nothing drifts however many events there are.
+/// event, so errors do not accumulate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     /// Captured time of the first event.
@@ -76,36 +76,36 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The event captured at `origin` is due at `start`.
+    /// Creates a schedule where the event captured at `origin` is due at `start`.
     pub(crate) fn new(origin: Timestamp, start: Instant, rate: Rate) -> Self {
         Self { origin, start, rate }
     }
 
-    /// When an event captured at `time` is due. Events from before the origin are due at the start.
+    /// When an event captured at `time` is due. Events before the origin are due at the start.
     pub(crate) fn due(&self, time: Timestamp) -> Instant {
         match self.rate {
             Rate::Max => self.start,
             Rate::Times(rate) => {
                 let elapsed = time.saturating_since(self.origin).as_secs_f64() / rate;
-                // Hundreds of years away is as good as never; `Instant` must not overflow.
-                let elapsed = Duration::try_from_secs_f64(elapsed).unwrap_or(FAR);
-                self.start + elapsed.min(FAR)
+                // Capped at a hundred years, because `Instant` must not overflow.
+                let elapsed = Duration::try_from_secs_f64(elapsed).unwrap_or(DELAY_MAX);
+                self.start + elapsed.min(DELAY_MAX)
             }
         }
     }
 
-    /// When the replay began.
+    /// When the replay started.
     pub(crate) fn start(&self) -> Instant {
         self.start
     }
 
-    /// Whether due times mean anything: at the highest speed they do not.
+    /// Whether due times are meaningful: at the highest speed they are not.
     pub(crate) fn is_paced(&self) -> bool {
         matches!(self.rate, Rate::Times(_))
     }
 }
 
-const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
+const DELAY_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 #[cfg(test)]
 mod tests {
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(at(0.5, 3_000_000), Duration::from_secs(6));
         assert_eq!(at(1.5, 3_000_000), Duration::from_secs(2));
         assert_eq!(at(1.0, 86_400_000_000), Duration::from_secs(86_400));
-        assert_eq!(at(1e-300, 1), FAR);
+        assert_eq!(at(1e-300, 1), DELAY_MAX);
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_from_before_the_first_is_due_at_once() {
+    fn event_before_origin_is_due_at_start() {
         let start = Instant::now();
         let schedule = Schedule::new(Timestamp::from_micros(1_000), start, Rate::default());
         assert_eq!(schedule.due(Timestamp::from_micros(1)), start);

@@ -1,10 +1,10 @@
-//! One captured session on the target: which of its events comes next and what to send for it.
+//! One captured session on the target: decides which of its events comes next and what to send.
 //!
-//! A player holds no socket and no clock. The worker gives it events, the time and the server's
-//! replies; it says what to do. So its decisions can be tested without a server.
+//! A player owns no socket and no clock. The worker passes in events, the time and the server's
+//! replies, and the player returns what to do, so its decisions can be tested without a server.
 
 mod batch;
-mod flight;
+mod in_flight;
 mod messages;
 mod outcome;
 mod typing;
@@ -15,57 +15,57 @@ use std::{
     time::Instant,
 };
 
-use howdah_session::{Client, EncodeError, TransactionStatus};
+use howdah_session::{ClientSession, EncodeError, TransactionStatus};
 use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text};
 
 pub(crate) use self::{
     batch::ends_transaction,
-    outcome::{End, Finished, Item, Skip},
+    outcome::{EventEnd, FinishedEvent, ScheduledEvent, SkipCause},
 };
 use self::{
-    batch::{begins, continues},
-    flight::{Flight, Part},
+    batch::{begins_transaction, continues_batch},
+    in_flight::{BatchPart, InFlightBatch},
     messages::function_oid,
 };
 use crate::{
-    link::{Failure, Reply},
-    types::{ParameterTypes, Probe, ProbeResult},
+    link::{ReplayFailure, Reply},
+    types::{ParameterTypes, TrialResult, TypeTrial},
 };
 
-/// What a worker has to do for a player next.
+/// What a worker must do next for a player.
 #[derive(Debug)]
-pub(crate) enum Step {
-    /// Nothing until the next event is due.
+pub(crate) enum PlayerStep {
+    /// Wait until the next event is due.
     WaitUntil(Instant),
-    /// Nothing until something arrives: an event, or the server's reply.
+    /// Wait for an event or a reply.
     Wait,
-    /// Open a connection. The item is the Connect event that asks for it, if one does.
-    Connect(Option<Item>),
+    /// Open a connection, for a Connect event if there is one.
+    Connect(Option<ScheduledEvent>),
     /// Send what the client has queued.
     Send,
     /// Close the connection.
-    Hangup(Item),
-    /// Cancel what is in flight.
-    Cancel(Item),
-    /// Record this; nothing was sent.
-    Record(Item, End),
+    Hangup(ScheduledEvent),
+    /// Send a cancel request for what is in flight.
+    Cancel(ScheduledEvent),
+    /// Record the outcome; nothing was sent.
+    Record(ScheduledEvent, EventEnd),
 }
 
-/// Where the player's connection is.
+/// The state of the player's connection.
 #[derive(Clone, Debug)]
-pub(crate) enum Presence {
-    /// Not connected; `outage` says why, if it should be.
-    Away {
+pub(crate) enum LinkState {
+    /// Not connected; `outage` is set if an attempt failed or the connection was lost.
+    Disconnected {
         outage: Option<Outage>,
     },
-    Arriving,
-    Here,
+    Connecting,
+    Connected,
 }
 
-/// A connection that was lost or could not be had.
+/// A lost connection or a failed attempt to connect.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
-    pub(crate) failure: Failure,
+    pub(crate) failure: ReplayFailure,
     /// When to try again.
     pub(crate) retry: Instant,
     /// It has lasted so long that events no longer wait for its end, even those without a due time.
@@ -75,46 +75,46 @@ pub(crate) struct Outage {
 /// The state of one session's replay.
 pub(crate) struct Player {
     pub(crate) id: SessionId,
-    queue: VecDeque<Item>,
-    pub(crate) presence: Presence,
-    flight: Option<Flight>,
-    /// Since when nothing has been in flight.
-    free: Instant,
-    /// What is prepared on the present connection, by name.
-    statements: HashMap<Text, Prepared>,
-    /// Portals opened on the present connection, by name.
+    queue: VecDeque<ScheduledEvent>,
+    pub(crate) link_state: LinkState,
+    in_flight: Option<InFlightBatch>,
+    /// When the session last became free.
+    free_since: Instant,
+    /// Statements prepared on the current connection, by name.
+    statements: HashMap<Text, PreparedText>,
+    /// Portals opened on the current connection, by name.
     portals: HashSet<Text>,
     /// The capture has this session's Parse messages, so an Execute needs none of its own.
-    parses_captured: bool,
+    has_captured_parses: bool,
     transaction: TransactionStatus,
-    /// The connection was lost inside a transaction whose end has not come yet.
-    transaction_lost: bool,
-    /// Its Disconnect was the last that happened.
-    has_left: bool,
+    /// The connection was lost inside a transaction whose end has not been reached yet.
+    is_transaction_lost: bool,
+    /// Its Disconnect was the last event.
+    has_disconnected: bool,
     fetch_rows: u32,
-    /// What its login is to set, if the capture says so.
+    /// Startup parameters of its login, if captured.
     settings: Vec<(Text, Text)>,
-    /// Types of parameters that a log does not hold.
+    /// Deduced types of parameters that a log does not contain.
     types: Arc<ParameterTypes>,
-    /// The next try of types for the event at the front.
-    probe: Option<Box<Probe>>,
+    /// The next trial of types for the event at the front.
+    trial: Option<Box<TypeTrial>>,
 }
 
-/// A text that was prepared, with the types that it was prepared with.
+/// The text of a prepared statement, with its parameter types.
 #[derive(Debug)]
-struct Prepared {
+struct PreparedText {
     sql: Text,
     types: Vec<u32>,
 }
 
-impl Prepared {
+impl PreparedText {
     /// What a Parse for this event prepares.
-    fn of(item: &Item) -> Self {
+    fn for_event(item: &ScheduledEvent) -> Self {
         let sql = item.event.action.sql().cloned().unwrap_or_default();
         Self { sql, types: item.types().to_vec() }
     }
 
-    fn is_of(&self, item: &Item) -> bool {
+    fn matches(&self, item: &ScheduledEvent) -> bool {
         item.event.action.sql() == Some(&self.sql) && self.types == item.types()
     }
 }
@@ -129,31 +129,31 @@ impl Player {
         Self {
             id,
             queue: VecDeque::new(),
-            presence: Presence::Away { outage: None },
-            flight: None,
-            free: now,
+            link_state: LinkState::Disconnected { outage: None },
+            in_flight: None,
+            free_since: now,
             statements: HashMap::new(),
             portals: HashSet::new(),
-            parses_captured: false,
+            has_captured_parses: false,
             transaction: TransactionStatus::Idle,
-            transaction_lost: false,
-            has_left: false,
+            is_transaction_lost: false,
+            has_disconnected: false,
             fetch_rows,
             settings: Vec::new(),
             types,
-            probe: None,
+            trial: None,
         }
     }
 
-    /// What its login is to set.
+    /// Startup parameters of its login.
     pub(crate) fn settings(&self) -> &[(Text, Text)] {
         &self.settings
     }
 
-    /// Adds the session's next event.
-    pub(crate) fn push(&mut self, item: Item) {
-        self.parses_captured |= item.event.action.kind() == Kind::Parse;
-        self.has_left = false;
+    /// Queues the session's next event.
+    pub(crate) fn push(&mut self, item: ScheduledEvent) {
+        self.has_captured_parses |= item.event.action.kind() == Kind::Parse;
+        self.has_disconnected = false;
         if let (Action::Connect, Some(wire)) = (&item.event.action, &item.event.wire) {
             self.settings.clone_from(&wire.settings);
         }
@@ -163,167 +163,191 @@ impl Player {
     /// Whether it has nothing to do and nothing to wait for.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
-            && self.flight.is_none()
-            && !matches!(self.presence, Presence::Arriving)
+            && self.in_flight.is_none()
+            && !matches!(self.link_state, LinkState::Connecting)
     }
 
-    /// Whether events wait, for their time or for the session.
-    pub(crate) fn has_waiting(&self) -> bool {
+    /// Whether events are queued.
+    pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Whether an event waits that is due.
+    /// Whether the next event is due.
     pub(crate) fn is_behind(&self, now: Instant) -> bool {
-        self.queue.front().is_some_and(|head| head.due <= now)
+        self.queue.front().is_some_and(|next| next.due <= now)
     }
 
-    /// Whether a statement is on its way.
+    /// Whether a batch is in flight.
     pub(crate) fn is_busy(&self) -> bool {
-        self.flight.is_some()
+        self.in_flight.is_some()
     }
 
     /// Whether its connection has an open transaction block.
     pub(crate) fn is_in_transaction(&self) -> bool {
-        matches!(self.presence, Presence::Here) && self.transaction != TransactionStatus::Idle
+        matches!(self.link_state, LinkState::Connected)
+            && self.transaction != TransactionStatus::Idle
     }
 
-    /// Whether it has left and nothing more is known of it: its place can be given away.
+    /// Whether it has disconnected and nothing is queued: its slot can be reused.
     pub(crate) fn is_done(&self) -> bool {
-        self.has_left && self.queue.is_empty()
+        self.has_disconnected && self.queue.is_empty()
     }
 
-    /// The event that comes next.
+    /// The next event.
     pub(crate) fn next_event(&self) -> Option<&Event> {
-        self.queue.front().map(|head| &head.event)
+        self.queue.front().map(|next| &next.event)
     }
 
-    /// Decides what comes next at `now`. Where that is [`Step::Send`], the messages are in `client`,
-    /// which must be given while the player is [`Presence::Here`].
-    pub(crate) fn step(&mut self, now: Instant, paced: bool, client: Option<&mut Client>) -> Step {
-        let Some(head) = self.queue.front() else { return Step::Wait };
-        if let Some(flight) = &self.flight {
-            // All others wait for what is in flight, which will look here when it has landed.
-            if head.event.action != Action::Cancel {
-                return Step::Wait;
+    /// Decides what to do at `now`. For [`PlayerStep::Send`], the messages are queued in `client`,
+    /// which must be given while the state is [`LinkState::Connected`].
+    pub(crate) fn step(
+        &mut self,
+        now: Instant,
+        paced: bool,
+        client: Option<&mut ClientSession>,
+    ) -> PlayerStep {
+        let Some(next) = self.queue.front() else { return PlayerStep::Wait };
+        if let Some(flight) = &self.in_flight {
+            // All other events wait for what is in flight.
+            if next.event.action != Action::Cancel {
+                return PlayerStep::Wait;
             }
-            let at = flight.cancel_at(head, paced);
-            return if at > now { Step::WaitUntil(at) } else { Step::Cancel(self.pop()) };
+            let at = flight.cancel_at(next, paced);
+            return if at > now {
+                PlayerStep::WaitUntil(at)
+            } else {
+                PlayerStep::Cancel(self.pop())
+            };
         }
-        if head.due > now {
-            return Step::WaitUntil(head.due);
+        if next.due > now {
+            return PlayerStep::WaitUntil(next.due);
         }
-        if let Some(skip) = self.reason_to_skip(&head.event) {
+        if let Some(skip) = self.reason_to_skip(&next.event) {
             let item = self.pop();
-            self.note_skipped(&item.event);
-            return Step::Record(item, End::Skipped(skip));
+            self.on_skipped(&item.event);
+            return PlayerStep::Record(item, EventEnd::Skipped(skip));
         }
-        match (&self.presence, client) {
-            (Presence::Here, Some(client)) => self.play(now, client),
-            (Presence::Away { outage }, _) => {
+        match (&self.link_state, client) {
+            (LinkState::Connected, Some(client)) => self.play(now, client),
+            (LinkState::Disconnected { outage }, _) => {
                 let outage = outage.clone().filter(|outage| outage.retry > now);
-                self.step_away(now, paced, outage)
+                self.step_disconnected(now, paced, outage)
             }
-            (Presence::Arriving | Presence::Here, _) => Step::Wait,
+            (LinkState::Connecting | LinkState::Connected, _) => PlayerStep::Wait,
         }
     }
 
-    fn pop(&mut self) -> Item {
-        self.queue.pop_front().expect("callers have looked at the front")
+    fn pop(&mut self) -> ScheduledEvent {
+        self.queue.pop_front().expect("callers check that the queue has a front")
     }
 
-    /// Decides what comes next without a connection, while `outage` allows no attempt to get one.
-    fn step_away(&mut self, now: Instant, paced: bool, outage: Option<Outage>) -> Step {
-        let head = self.queue.front().expect("step has looked").event.action.kind();
+    /// Decides what to do without a connection; while `outage` is set, no attempt to connect is
+    /// due.
+    fn step_disconnected(
+        &mut self,
+        now: Instant,
+        paced: bool,
+        outage: Option<Outage>,
+    ) -> PlayerStep {
+        let next =
+            self.queue.front().expect("step checks that the queue has a front").event.action.kind();
         match outage {
-            _ if head == Kind::Disconnect => {
-                self.left(now);
-                Step::Record(self.pop(), End::Done)
+            _ if next == Kind::Disconnect => {
+                self.on_disconnected(now);
+                PlayerStep::Record(self.pop(), EventEnd::Done)
             }
             Some(outage) if paced || outage.is_long => {
-                Step::Record(self.pop(), End::Failed(outage.failure))
+                PlayerStep::Record(self.pop(), EventEnd::Failed(outage.failure))
             }
-            Some(outage) => Step::WaitUntil(outage.retry),
-            None if head == Kind::Connect => Step::Connect(Some(self.pop())),
-            None => Step::Connect(None),
+            Some(outage) => PlayerStep::WaitUntil(outage.retry),
+            None if next == Kind::Connect => PlayerStep::Connect(Some(self.pop())),
+            None => PlayerStep::Connect(None),
         }
     }
 
-    /// Why this event cannot or must not be sent, if so.
-    fn reason_to_skip(&self, event: &Event) -> Option<Skip> {
-        // A Parse is the session's, not the transaction's.
+    /// The reason why this event cannot or must not be sent, if any.
+    fn reason_to_skip(&self, event: &Event) -> Option<SkipCause> {
+        // A prepared statement belongs to the session, so Parse is sent outside of the transaction,
+        // too.
         let kind = event.action.kind();
         let runs = kind.is_execution() || kind == Kind::Bind;
-        if self.transaction_lost && runs && !begins(&event.action) {
-            return Some(Skip::TransactionLost);
+        if self.is_transaction_lost && runs && !begins_transaction(&event.action) {
+            return Some(SkipCause::TransactionLost);
         }
         match &event.action {
-            Action::Cancel => Some(Skip::NothingToCancel),
+            Action::Cancel => Some(SkipCause::NothingToCancel),
             Action::Call { function } => {
                 let wire = event.wire.as_ref();
                 let is_known = wire.is_some_and(|wire| wire.arguments.is_some())
                     && function_oid(function).is_some();
-                (!is_known).then_some(Skip::CallArguments)
+                (!is_known).then_some(SkipCause::CallArguments)
             }
             Action::Copy { direction: CopyDirection::In, .. } => {
-                (!has_copy_data(event)).then_some(Skip::CopyData)
+                (!has_copy_data(event)).then_some(SkipCause::CopyData)
             }
-            Action::Bind(bound) | Action::Execute(bound) => unusable(bound.parameters.as_deref()),
+            Action::Bind(bound) | Action::Execute(bound) => {
+                parameters_skip_reason(bound.parameters.as_deref())
+            }
             Action::Fetch(bound) => {
-                (!self.portals.contains(&bound.portal)).then_some(Skip::PortalNotOpen)
+                (!self.portals.contains(&bound.portal)).then_some(SkipCause::PortalNotOpen)
             }
             _ => None,
         }
     }
 
-    fn note_skipped(&mut self, event: &Event) {
+    fn on_skipped(&mut self, event: &Event) {
         if let Action::Execute(bound) = &event.action {
             self.portals.remove(&bound.portal);
         }
         if ends_transaction(&event.action) {
-            self.transaction_lost = false;
+            self.is_transaction_lost = false;
         }
     }
 
-    /// Sends the head event, and those that belong to the same batch.
-    fn play(&mut self, now: Instant, client: &mut Client) -> Step {
-        let head = self.queue.front().expect("step has looked");
-        match head.event.action.kind() {
-            Kind::Connect => return Step::Record(self.pop(), End::Done),
-            Kind::Disconnect => return self.leave(now, client),
+    /// Queues the messages of the next event and of the events in the same batch.
+    fn play(&mut self, now: Instant, client: &mut ClientSession) -> PlayerStep {
+        let next = self.queue.front().expect("step checks that the queue has a front");
+        match next.event.action.kind() {
+            Kind::Connect => return PlayerStep::Record(self.pop(), EventEnd::Done),
+            Kind::Disconnect => return self.disconnect(now, client),
             _ => {}
         }
-        let mut parts = vec![Part::new(self.pop())];
+        let mut parts = vec![BatchPart::new(self.pop())];
         while let Some(next) = self.queue.front() {
-            let last = parts.last().expect("it began with one");
-            if !continues(&last.item.event, &next.event) || self.reason_to_part(&parts, next) {
+            let last = parts.last().expect("parts has at least one element");
+            if !continues_batch(&last.item.event, &next.event)
+                || self.must_split_before(&parts, next)
+            {
                 break;
             }
-            parts.push(Part::new(self.pop()));
+            parts.push(BatchPart::new(self.pop()));
         }
-        if self.transaction_lost && begins(&parts[0].item.event.action) {
-            self.transaction_lost = false;
+        if self.is_transaction_lost && begins_transaction(&parts[0].item.event.action) {
+            self.is_transaction_lost = false;
         }
-        if let Some(probe) = self.probe_before(&mut parts, client) {
-            self.put_back_parts(parts);
-            let flight = Flight::new(Vec::new(), now, None);
-            self.flight = Some(Flight { probe: Some((probe, ProbeResult::default())), ..flight });
-            return Step::Send;
+        if let Some(probe) = self.prepare_types(&mut parts, client) {
+            self.requeue_parts(parts);
+            let flight = InFlightBatch::new(Vec::new(), now, None);
+            self.in_flight =
+                Some(InFlightBatch { trial: Some((probe, TrialResult::default())), ..flight });
+            return PlayerStep::Send;
         }
-        // What cannot be written fails with all that stands behind it in its batch. What stands
-        // before it is queued by then, and nobody answers that without a Sync.
+        // An event that cannot be encoded fails, and so do the events after it in its batch. Those
+        // before it are queued already and get no reply without a Sync.
         let failure = self.queue_messages(&mut parts, client).err().map(|reason| {
             client.sync();
-            unwritable(&reason)
+            encode_failure(&reason)
         });
-        self.flight = Some(Flight::new(parts, now, failure));
-        Step::Send
+        self.in_flight = Some(InFlightBatch::new(parts, now, failure));
+        PlayerStep::Send
     }
 
-    /// Sends what was sent before a session's end, for no event of its own; then ends it.
-    fn leave(&mut self, now: Instant, client: &mut Client) -> Step {
-        let mut last = Part::new(self.pop());
+    /// Sends messages captured before a session's end that belong to no other event; then
+    /// disconnects.
+    fn disconnect(&mut self, now: Instant, client: &mut ClientSession) -> PlayerStep {
+        let mut last = BatchPart::new(self.pop());
         if last.item.event.messages().is_none() {
-            return Step::Hangup(last.item);
+            return PlayerStep::Hangup(last.item);
         }
         let sent = self.queue_messages(std::slice::from_mut(&mut last), client);
         if sent.is_err() {
@@ -333,12 +357,12 @@ impl Player {
             wire.messages = None;
         }
         self.queue.push_front(last.item);
-        self.flight = Some(Flight::new(Vec::new(), now, None));
-        Step::Send
+        self.in_flight = Some(InFlightBatch::new(Vec::new(), now, None));
+        PlayerStep::Send
     }
 
-    /// Whether `next` cannot go out with `parts`, although it belongs to them.
-    fn reason_to_part(&self, parts: &[Part], next: &Item) -> bool {
+    /// Whether `next` cannot be sent with `parts`, although it belongs to the same batch.
+    fn must_split_before(&self, parts: &[BatchPart], next: &ScheduledEvent) -> bool {
         let is_opened = |portal: &Text| {
             parts.iter().any(|part| {
                 matches!(&part.item.event.action, Action::Execute(bound) if bound.portal == *portal)
@@ -350,15 +374,15 @@ impl Player {
         }
     }
 
-    /// Takes in what the server said. `Some` when that ends what was in flight.
-    pub(crate) fn heard(
+    /// Handles a reply. Returns the finished events if it completes the batch in flight.
+    pub(crate) fn handle_reply(
         &mut self,
         reply: Reply,
         now: Instant,
-        client: &mut Client,
-    ) -> Vec<Finished> {
-        if self.flight.as_ref().is_some_and(|flight| flight.probe.is_some()) {
-            self.heard_of_probe(reply, client);
+        client: &mut ClientSession,
+    ) -> Vec<FinishedEvent> {
+        if self.in_flight.as_ref().is_some_and(|flight| flight.trial.is_some()) {
+            self.handle_trial_reply(reply, client);
             return Vec::new();
         }
         match reply {
@@ -368,39 +392,40 @@ impl Player {
                     // Portals end with their transaction.
                     self.portals.clear();
                 }
-                if client.ready_owed() > 0
-                    && let Some(flight) = &mut self.flight
+                if client.pending_ready_count() > 0
+                    && let Some(flight) = &mut self.in_flight
                 {
-                    // Of a pipeline that was sent in front, for no event.
+                    // The end of an earlier pipeline in the batch that belongs to no event.
                     flight.failure = None;
                     return Vec::new();
                 }
-                return self.land(now);
+                return self.finish_batch(now);
             }
             Reply::CopyIn => self.copy_in(client),
-            Reply::LoggedIn => self.arrived(now),
+            Reply::LoggedIn => self.on_logged_in(now),
             Reply::Parsed
             | Reply::ParameterTypes(_)
             | Reply::Bound
             | Reply::Rows(_)
             | Reply::Failed(_) => {}
         }
-        let Some(flight) = &mut self.flight else { return Vec::new() };
+        let Some(flight) = &mut self.in_flight else { return Vec::new() };
         match reply {
             Reply::Bound => {
-                flight.bound(client.answered());
+                flight.on_bind_complete(client.answered());
                 flight.complete(client.answered(), 0, now);
             }
             Reply::Parsed => flight.complete(client.answered(), 0, now),
             Reply::Rows(rows) => flight.complete(client.answered(), rows, now),
             Reply::Failed(failure) => {
-                // 26000: the name is not known there; prepare again before the next use.
+                // 26000 invalid_sql_statement_name: prepare again before the next use.
                 if failure.sqlstate == SqlState::new(b"26000") {
                     self.statements.clear();
                 }
                 flight.failure.get_or_insert(failure);
-                if client.ready_owed() == 0 {
-                    // No Sync ended what was sent, but a Query, and that is passed over now.
+                if client.pending_ready_count() == 0 {
+                    // The batch ends with a Query instead of a Sync, and after an error the server
+                    // skips it.
                     client.sync();
                 }
             }
@@ -409,9 +434,9 @@ impl Player {
         Vec::new()
     }
 
-    /// The server waits for rows: those that were captured, if they were.
-    fn copy_in(&mut self, client: &mut Client) {
-        let part = self.flight.as_mut().and_then(|flight| flight.parts.last_mut());
+    /// Sends the captured rows to a server that waits for COPY data, or fails the COPY.
+    fn copy_in(&mut self, client: &mut ClientSession) {
+        let part = self.in_flight.as_mut().and_then(|flight| flight.parts.last_mut());
         let copy = part.and_then(|part| {
             let copy = part.item.event.wire.as_ref()?.copy_in.as_ref()?;
             let data = copy.data.get(part.copies)?.as_ref()?;
@@ -421,39 +446,40 @@ impl Player {
         let sent = match copy {
             Some((data, fails)) => data
                 .as_bytes()
-                .chunks(COPY_PIECE_BYTES)
+                .chunks(COPY_CHUNK_BYTES)
                 .try_for_each(|it| client.copy_data(it))
-                .and_then(|()| match fails {
-                    true => client.copy_fail(b"the client ended this COPY"),
-                    false => {
+                .and_then(|()| {
+                    if fails {
+                        client.copy_fail(b"the client ended this COPY")
+                    } else {
                         client.copy_done();
                         Ok(())
                     }
                 }),
             None => client.copy_fail(b"the rows of this COPY are not in the capture"),
         };
-        sent.expect("there is no zero byte in the reasons, and pieces are short");
-        let kind = self.flight.as_ref().and_then(|flight| flight.parts.last());
+        sent.expect("the reasons have no zero byte and chunks are short");
+        let kind = self.in_flight.as_ref().and_then(|flight| flight.parts.last());
         if kind.is_some_and(|part| part.item.event.action.kind() == Kind::Execute) {
-            // The server ignored the Sync that came while it waited for rows.
+            // The server ignored the Sync that arrived while it waited for rows.
             client.sync();
         }
     }
 
-    fn arrived(&mut self, now: Instant) {
-        self.presence = Presence::Here;
-        self.free = now;
+    fn on_logged_in(&mut self, now: Instant) {
+        self.link_state = LinkState::Connected;
+        self.free_since = now;
         self.transaction = TransactionStatus::Idle;
         self.statements.clear();
         self.portals.clear();
     }
 
-    /// What was in flight has been answered.
-    fn land(&mut self, now: Instant) -> Vec<Finished> {
-        let Some(flight) = self.flight.take() else { return Vec::new() };
+    /// All replies to the batch in flight have arrived.
+    fn finish_batch(&mut self, now: Instant) -> Vec<FinishedEvent> {
+        let Some(flight) = self.in_flight.take() else { return Vec::new() };
         if flight.failure.is_some() {
-            // What was prepared before stays so; whether the failed batch prepared anything is not worth
-            // knowing: do it again.
+            // Statements prepared before stay prepared; whether the failed batch prepared any is
+            // not tracked, so they are prepared again.
             for part in flight.parts.iter().filter(|part| part.completed.is_none()) {
                 match &part.item.event.action {
                     Action::Parse { statement, .. } => drop(self.statements.remove(statement)),
@@ -465,72 +491,80 @@ impl Player {
             }
         }
         let Some(flight) = self.retry_with_types(flight) else { return Vec::new() };
-        let free = std::mem::replace(&mut self.free, now);
+        let free = std::mem::replace(&mut self.free_since, now);
         flight.finish(now, free)
     }
 
-    /// The connection is gone, or could not be had. What was in flight fails.
-    pub(crate) fn lost(&mut self, outage: Outage, now: Instant) -> Vec<Finished> {
+    /// The connection was lost, or the attempt to connect failed. What was in flight fails.
+    pub(crate) fn on_connection_lost(
+        &mut self,
+        outage: Outage,
+        now: Instant,
+    ) -> Vec<FinishedEvent> {
         let mut finished = Vec::new();
-        if let Some(mut flight) = self.flight.take() {
+        if let Some(mut flight) = self.in_flight.take() {
             flight.failure.get_or_insert_with(|| outage.failure.clone());
-            let free = std::mem::replace(&mut self.free, now);
+            let free = std::mem::replace(&mut self.free_since, now);
             finished = flight.finish(now, free);
         }
-        // A COMMIT that was in flight ended its transaction, one way or the other.
+        // A COMMIT in flight has ended its transaction in either case.
         let ended = finished.last().is_some_and(|last| ends_transaction(&last.item.event.action));
-        self.transaction_lost |= self.transaction != TransactionStatus::Idle && !ended;
+        self.is_transaction_lost |= self.transaction != TransactionStatus::Idle && !ended;
         self.transaction = TransactionStatus::Idle;
-        self.presence = Presence::Away { outage: Some(outage) };
+        self.link_state = LinkState::Disconnected { outage: Some(outage) };
         finished
     }
 
-    /// The connection that the next event needed could not be had: the event fails with it.
-    pub(crate) fn refuse_head(&mut self, failure: &Failure, now: Instant) -> Option<Finished> {
+    /// The attempt to connect for the next event failed: the event fails with it.
+    pub(crate) fn fail_next(
+        &mut self,
+        failure: &ReplayFailure,
+        now: Instant,
+    ) -> Option<FinishedEvent> {
         let item = self.queue.pop_front()?;
-        Some(Finished::unsent(item, now, self.free, End::Failed(failure.clone())))
+        Some(FinishedEvent::unsent(item, now, self.free_since, EventEnd::Failed(failure.clone())))
     }
 
-    /// Takes back the Connect event of a connection that could not be had, to try again.
-    pub(crate) fn put_back(&mut self, item: Item) {
+    /// Returns the Connect event of a failed attempt to the queue, to try again.
+    pub(crate) fn requeue(&mut self, item: ScheduledEvent) {
         self.queue.push_front(item);
     }
 
-    /// The connection was closed as the capture has it.
-    pub(crate) fn left(&mut self, now: Instant) {
-        self.presence = Presence::Away { outage: None };
+    /// The connection was closed, as in the capture.
+    pub(crate) fn on_disconnected(&mut self, now: Instant) {
+        self.link_state = LinkState::Disconnected { outage: None };
         self.transaction = TransactionStatus::Idle;
-        self.transaction_lost = false;
-        self.has_left = true;
-        self.free = now;
+        self.is_transaction_lost = false;
+        self.has_disconnected = true;
+        self.free_since = now;
     }
 
-    /// Since when it could have sent its next event.
-    pub(crate) fn free(&self) -> Instant {
-        self.free
+    /// When it could have sent its next event.
+    pub(crate) fn free_since(&self) -> Instant {
+        self.free_since
     }
 
-    /// Gives up all that waits.
-    pub(crate) fn give_up_waiting(&mut self, now: Instant) -> Vec<Finished> {
-        let end = End::Skipped(Skip::Interrupted);
-        let gone = |item| Finished::unsent(item, now, self.free, end.clone());
-        std::mem::take(&mut self.queue).into_iter().map(gone).collect()
+    /// Skips all queued events.
+    pub(crate) fn skip_queued(&mut self, now: Instant) -> Vec<FinishedEvent> {
+        let end = EventEnd::Skipped(SkipCause::Interrupted);
+        let abandoned = |item| FinishedEvent::unsent(item, now, self.free_since, end.clone());
+        std::mem::take(&mut self.queue).into_iter().map(abandoned).collect()
     }
 
-    /// Gives up what is in flight.
-    pub(crate) fn give_up_flight(&mut self, now: Instant) -> Vec<Finished> {
-        let Some(flight) = self.flight.take() else { return Vec::new() };
-        let end = End::Skipped(Skip::Abandoned);
-        let gone = |part: Part| Finished {
+    /// Abandons what is in flight.
+    pub(crate) fn abandon_in_flight(&mut self, now: Instant) -> Vec<FinishedEvent> {
+        let Some(flight) = self.in_flight.take() else { return Vec::new() };
+        let end = EventEnd::Skipped(SkipCause::Abandoned);
+        let abandoned = |part: BatchPart| FinishedEvent {
             item: part.item,
             sent: Some(flight.sent),
-            begun: Some(flight.sent),
+            started: Some(flight.sent),
             ended: now,
-            free: self.free,
+            free_since: self.free_since,
             rows: None,
             end: end.clone(),
         };
-        flight.parts.into_iter().map(gone).collect()
+        flight.parts.into_iter().map(abandoned).collect()
     }
 }
 
@@ -540,23 +574,24 @@ fn has_copy_data(event: &Event) -> bool {
     copy.is_some_and(|copy| copy.data.iter().all(Option::is_some))
 }
 
-/// Bytes of one CopyData message.
-const COPY_PIECE_BYTES: usize = 64 << 10;
+/// Maximum bytes of one CopyData message.
+const COPY_CHUNK_BYTES: usize = 64 << 10;
 
-/// Why these values cannot be bound, if so.
-fn unusable(parameters: Option<&[Parameter]>) -> Option<Skip> {
+/// The reason why these values cannot be bound, if any.
+fn parameters_skip_reason(parameters: Option<&[Parameter]>) -> Option<SkipCause> {
     match parameters {
-        None => Some(Skip::UnknownParameters),
+        None => Some(SkipCause::UnknownParameters),
         Some(values) => values
             .iter()
             .any(|value| matches!(value, Parameter::Truncated(_)))
-            .then_some(Skip::TruncatedParameter),
+            .then_some(SkipCause::TruncatedParameter),
     }
 }
 
-/// The failure of an event that the protocol has no bytes for. No server said it, so it has no code.
-fn unwritable(reason: &EncodeError) -> Failure {
-    Failure { sqlstate: None, message: Text::from(reason.to_string()) }
+/// The failure of an event that the protocol cannot encode. It has no code because no server
+/// reported it.
+fn encode_failure(reason: &EncodeError) -> ReplayFailure {
+    ReplayFailure { sqlstate: None, message: Text::from(reason.to_string()) }
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! Whether sessions will get in, found out before the first of them tries.
+//! Checks before the replay whether sessions will be able to log in.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
-use howdah_connect::{Client, ConnectError, ConnectFailure, Target};
+use howdah_connect::{Client, ConnectError, ConnectFailure, ConnectTarget};
 
-use crate::{identity::Identities, survey::Survey};
+use crate::{concurrency::ConcurrencyEstimate, identity::IdentityMap};
 
-/// Logins that are tried at most: those of the most sessions.
+/// Maximum number of logins that are tried: those with the most sessions.
 const LOGINS_MAX: usize = 16;
 
-/// How long each may take. They are tried side by side, so all of them take no longer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of each login. They run in parallel, so together they take no longer.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A role that the target does not let in.
+/// A login that the target refuses.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DeniedLogin {
@@ -20,30 +20,30 @@ pub struct DeniedLogin {
     pub user: String,
     /// The database on the target.
     pub database: String,
-    /// The role was named for the replay, not taken from the capture.
+    /// Whether the role was set for the replay rather than taken from the capture.
     pub is_mapped: bool,
-    /// Captured roles whose sessions need it.
+    /// Captured roles whose sessions use it.
     pub captured: Vec<String>,
-    /// The database was named for the replay, not taken from the capture.
+    /// Whether the database was set for the replay rather than taken from the capture.
     pub is_database_mapped: bool,
-    /// Captured databases whose sessions need it.
+    /// Captured databases whose sessions use it.
     pub captured_databases: Vec<String>,
-    /// Sessions that were seen to need it.
+    /// Sessions in the estimate that use it.
     pub sessions: u64,
-    /// What the target said.
+    /// The target's error.
     pub error: ConnectError,
 }
 
 impl DeniedLogin {
-    /// Whether the target has no such database (`3D000`), so that the role is not to blame.
+    /// Whether the target has no such database (`3D000`), in which case the role is not at fault.
     pub fn is_database_missing(&self) -> bool {
         self.error.sqlstate() == Some("3D000")
     }
 }
 
-/// A login that sessions need.
+/// A login that sessions will use.
 #[derive(Default)]
-struct Need {
+struct RequiredLogin {
     is_mapped: bool,
     captured: Vec<String>,
     is_database_mapped: bool,
@@ -51,20 +51,24 @@ struct Need {
     sessions: u64,
 }
 
-impl Need {
-    /// Whether the replay was asked for it by name.
+impl RequiredLogin {
+    /// Whether the role or database was set for the replay.
     fn is_named(&self) -> bool {
         self.is_mapped || self.is_database_mapped
     }
 }
 
-/// Tries to log in as the roles that sessions will use, as far as a survey and the mapping tell, and
-/// gives those that are refused for good: no such role or database, a wrong password, a rule of
-/// `pg_hba.conf`. What may pass, such as a server that is full, is not told here.
+/// Tries the logins that sessions will use, as far as the estimate and the mapping show them, and
+/// returns those that are refused permanently: no such role or database, wrong password, a rule in
+/// `pg_hba.conf`. Transient failures, such as a full server, are not returned.
 ///
-/// `target` has logged in before, as itself.
-pub fn shut_out(target: &Target, identities: &Identities, survey: &Survey) -> Vec<DeniedLogin> {
-    let mut needs: Vec<_> = needs(target, identities, survey)
+/// The target's own login is not tried: it has succeeded before.
+pub fn find_denied_logins(
+    target: &ConnectTarget,
+    identities: &IdentityMap,
+    estimate: &ConcurrencyEstimate,
+) -> Vec<DeniedLogin> {
+    let mut needs: Vec<_> = required_logins(target, identities, estimate)
         .into_iter()
         .filter(|((user, database), _)| {
             (&**user, &**database) != (target.user(), target.database())
@@ -81,14 +85,14 @@ pub fn shut_out(target: &Target, identities: &Identities, survey: &Survey) -> Ve
     })
 }
 
-fn needs(
-    target: &Target,
-    identities: &Identities,
-    survey: &Survey,
-) -> BTreeMap<(String, String), Need> {
+fn required_logins(
+    target: &ConnectTarget,
+    identities: &IdentityMap,
+    estimate: &ConcurrencyEstimate,
+) -> BTreeMap<(String, String), RequiredLogin> {
     let or = |name: &str, default: &str| if name.is_empty() { default } else { name }.to_owned();
-    let mut needs: BTreeMap<_, Need> = BTreeMap::new();
-    for ((captured_user, captured_database), sessions) in &survey.sessions {
+    let mut needs: BTreeMap<_, RequiredLogin> = BTreeMap::new();
+    for ((captured_user, captured_database), sessions) in &estimate.sessions {
         let user = or(identities.user(captured_user), target.user());
         let database = or(identities.database(captured_database), target.database());
         let need = needs.entry((user, database)).or_default();
@@ -102,20 +106,20 @@ fn needs(
             need.captured_databases.push(captured_database.clone());
         }
     }
-    // Those that the survey has not come to.
+    // Mapped names that the estimate has not seen.
     let default = or(identities.database(""), target.database());
     for (captured, user) in identities.named_users() {
-        let is_there = needs.iter().any(|((known, _), need)| known == user && need.is_mapped);
-        if !is_there {
+        let is_known = needs.iter().any(|((known, _), need)| known == user && need.is_mapped);
+        if !is_known {
             let need = needs.entry((user.to_owned(), default.clone())).or_default();
             need.is_mapped = true;
             need.captured.extend(captured.map(str::to_owned));
         }
     }
     for (captured, database) in identities.named_databases() {
-        let is_there =
+        let is_known =
             needs.iter().any(|((_, known), need)| known == database && need.is_database_mapped);
-        if !is_there {
+        if !is_known {
             let user = or(identities.user(""), target.user());
             let need = needs.entry((user, database.to_owned())).or_default();
             need.is_database_mapped = true;
@@ -126,18 +130,19 @@ fn needs(
 }
 
 fn try_login(
-    target: &Target,
+    target: &ConnectTarget,
     (user, database): (String, String),
-    need: Need,
+    need: RequiredLogin,
 ) -> Option<DeniedLogin> {
     let target =
-        target.with_user(&user).with_database(&database).with_connect_timeout(Some(PATIENCE));
+        target.with_user(&user).with_database(&database).with_connect_timeout(Some(LOGIN_TIMEOUT));
     let error = Client::connect(&target).err()?;
-    if !is_refusal(&error) {
+    if !is_permanent(&error) {
         tracing::debug!(%user, %database, %error, "no connection yet");
         return None;
     }
-    let Need { is_mapped, captured, is_database_mapped, captured_databases, sessions } = need;
+    let RequiredLogin { is_mapped, captured, is_database_mapped, captured_databases, sessions } =
+        need;
     Some(DeniedLogin {
         user,
         database,
@@ -150,8 +155,8 @@ fn try_login(
     })
 }
 
-/// Whether the same login will be refused the next time.
-fn is_refusal(error: &ConnectError) -> bool {
+/// Whether the same login would be refused again.
+fn is_permanent(error: &ConnectError) -> bool {
     // 28 invalid_authorization_specification, 3D invalid_catalog_name, 42501
     // insufficient_privilege: no right to CONNECT.
     if let Some(code) = error.sqlstate() {
@@ -167,30 +172,30 @@ fn is_refusal(error: &ConnectError) -> bool {
 mod tests {
     use std::collections::HashMap;
 
-    use howdah_connect::{Environment, Words};
+    use howdah_connect::{ConnParams, Environment};
 
     use super::*;
 
     #[test]
-    fn every_role_that_is_named_or_seen_is_needed() {
-        let words = Words::from_conninfo("host=nowhere user=me dbname=mine");
-        let target = Target::resolve(&words, &Environment::empty()).unwrap();
+    fn every_mapped_or_estimated_role_is_required() {
+        let words = ConnParams::from_conninfo("host=nowhere user=me dbname=mine");
+        let target = ConnectTarget::resolve(&words, &Environment::empty()).unwrap();
         let pair = |user: &str, database: &str| (user.to_owned(), database.to_owned());
-        let survey = Survey {
+        let estimate = ConcurrencyEstimate {
             sessions: BTreeMap::from([
                 (pair("app", "shop"), 3),
                 (pair("web", "shop"), 2),
                 (pair("", ""), 1),
             ]),
-            ..Survey::default()
+            ..ConcurrencyEstimate::default()
         };
-        let mut identities = Identities {
+        let mut identities = IdentityMap {
             users: HashMap::from(["app", "web", "late"].map(|user| {
                 (user.to_owned(), if user == "late" { "night" } else { "bench" }.to_owned())
             })),
-            ..Identities::default()
+            ..IdentityMap::default()
         };
-        let found: Vec<_> = needs(&target, &identities, &survey)
+        let found: Vec<_> = required_logins(&target, &identities, &estimate)
             .into_iter()
             .map(|((user, database), need)| {
                 (user, database, need.is_mapped, need.captured.join("+"), need.sessions)
@@ -208,13 +213,13 @@ mod tests {
             ]
         );
         identities.as_user = Some("one".to_owned());
-        let all: Vec<_> = needs(&target, &identities, &survey).into_keys().collect();
+        let all: Vec<_> = required_logins(&target, &identities, &estimate).into_keys().collect();
         assert_eq!(all, [pair("one", "mine"), pair("one", "shop")]);
         identities.databases = HashMap::from(
             [("shop", "copy"), ("late", "night")]
                 .map(|(from, to)| (from.to_owned(), to.to_owned())),
         );
-        let named: Vec<_> = needs(&target, &identities, &survey)
+        let named: Vec<_> = required_logins(&target, &identities, &estimate)
             .into_iter()
             .map(|((_, database), need)| (database, need.is_database_mapped))
             .collect();

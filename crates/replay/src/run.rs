@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::{Endpoint, Target};
+use howdah_connect::{ConnectTarget, Endpoint};
 use howdah_dataset::{RunWriter, WriteError};
 use howdah_net::Poller;
 use howdah_stats::Registry;
@@ -21,96 +21,98 @@ use howdah_traffic::{Event, Kind, SessionId, Timestamp};
 
 use crate::{
     capacity::Capacity,
-    inbox::{Arrival, Inbox, SendResult, event_bytes},
+    inbox::{Inbox, QueuedEvent, SendResult, event_bytes},
     metrics::Metrics,
-    notice::{Notice, Notices},
+    notice::{Notice, NoticeSink},
+    outcome_writer::{OutcomeWriter, ReplayTotals},
     pace::Schedule,
-    player::Finished,
-    recorder::{Recorder, Tally},
-    settings::Settings,
+    player::FinishedEvent,
+    settings::ReplaySettings,
     target::{self, Logins},
-    worker::{Shared, Worker, WorkerStats},
+    worker::{ReplayWorker, WorkerContext, WorkerStats},
 };
 
-/// Memory of events between the reader and one worker.
+/// Bytes of events that may be queued between the dispatcher and one worker.
 const INBOX_BYTES: usize = 4 << 20;
 
-/// From the first event read to its send: enough for workers to take what is due together with it.
-const LEAD: Duration = Duration::from_millis(20);
+/// Delay between reading the first event and sending it: long enough for workers to receive the
+/// other events that are due at the same time.
+const START_DELAY: Duration = Duration::from_millis(20);
 
-/// A reader that failed; whatever it is made of.
-pub type FeedError = Box<dyn std::error::Error + Send + Sync>;
+/// The event source failed. Boxed, because sources have different error types.
+pub type EventSourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a replay needs besides events.
+/// Everything a replay needs besides its events.
 pub struct Replay {
-    /// The server, and who logs in where the capture does not say.
-    pub target: Target,
-    /// Which of the target's places answered.
+    /// The server, and the identity to log in with where the capture has none.
+    pub target: ConnectTarget,
+    /// The endpoint of the target that accepted the first connection.
     pub endpoint: Endpoint,
-    /// Whether it answered with TLS. All connections do the same.
-    pub encrypted: bool,
-    /// How to replay.
-    pub settings: Settings,
-    /// Where outcomes go; `None` keeps only the numbers.
+    /// Whether the first connection uses TLS. All connections do the same.
+    pub is_encrypted: bool,
+    /// Pace, identities and limits.
+    pub settings: ReplaySettings,
+    /// Receives the outcomes; with `None`, only totals are kept.
     pub writer: Option<RunWriter>,
-    /// Whether events tell how they ended when they were captured. A log that is replayed as it is
-    /// read does not: a statement's end stands behind its beginning.
-    pub outcomes_known: bool,
-    /// What the target has room for, if it is to be said when the reader comes to a point of the
-    /// capture that needs more.
+    /// Whether events carry the outcome they had when captured. A log that is replayed while it is
+    /// read does not: the end of a statement is logged after its start.
+    pub has_outcomes: bool,
+    /// Connections the target has room for. If set, a notice is reported when the capture needs
+    /// more.
     pub capacity: Option<Capacity>,
-    /// Where notices go.
-    pub notices: Notices,
-    /// Where the live numbers go.
+    /// Receives notices.
+    pub notices: NoticeSink,
+    /// Receives the live metrics.
     pub registry: Registry,
-    /// Set it, from any thread, and the replay ends within a moment.
+    /// Stops the replay within a moment; may be set from any thread.
     pub stop: Arc<AtomicBool>,
 }
 
-/// What a replay did.
+/// The result of a replay.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Report {
-    /// The numbers.
-    pub tally: Tally,
-    /// Events read from the capture. Each of them is done, failed or skipped in the tally; of a
-    /// replay that was stopped, what had been read further ahead does not count.
+pub struct ReplayReport {
+    /// Counts and latencies.
+    pub tally: ReplayTotals,
+    /// Events read from the capture. Each is counted in `tally` as done, failed or skipped. If the
+    /// replay was stopped, events that were read ahead but not dispatched are not included.
     pub events_read: u64,
-    /// From the start to the last answer.
+    /// Time from the start to the last reply.
     pub elapsed: Duration,
     /// Captured sessions.
     pub sessions: u64,
-    /// Most connections open at once.
+    /// Peak number of open connections.
     pub connections_max: usize,
     /// Connections that logged in.
     pub connections: u64,
     /// Connections that the target closed or refused.
     pub connections_lost: u64,
-    /// Sessions that had a transaction open where the capture ends: they were closed, which rolled it
-    /// back.
+    /// Sessions that had a transaction open where the capture ends: they were closed, which rolled
+    /// it back.
     pub closed_in_transaction: u64,
-    /// Whether it is known what failed when it was captured: see [`Replay::outcomes_known`].
-    pub outcomes_known: bool,
-    /// It was told to stop before the end.
-    pub interrupted: bool,
-    /// What kept the reader from the end of the capture.
-    pub feed_error: Option<FeedError>,
-    /// What kept the outcomes from being written; the run has what came before.
+    /// Whether captured outcomes are known; see [`Replay::has_outcomes`].
+    pub has_outcomes: bool,
+    /// Whether the replay was stopped before the end of the capture.
+    pub is_interrupted: bool,
+    /// The error that ended reading before the end of the capture.
+    pub source_error: Option<EventSourceError>,
+    /// The error that ended writing the run; the run contains everything before it.
     pub write_error: Option<WriteError>,
-    /// The run, still open, for its summary.
+    /// The run, still open so that the summary can be added.
     pub writer: Option<RunWriter>,
 }
 
-impl Report {
-    /// Why no session could log in, in the words of one refusal; `None` if one could or none had to.
+impl ReplayReport {
+    /// The reason why no session could log in, as one of the errors states it; `None` if a session
+    /// could log in or none needed to.
     pub fn login_failure(&self) -> Option<&str> {
-        let is_refused = self.connections == 0 && self.connections_lost > 0 && !self.interrupted;
+        let is_refused = self.connections == 0 && self.connections_lost > 0 && !self.is_interrupted;
         let failures = self.tally.errors.values().max_by_key(|failures| failures.count);
         is_refused.then(|| failures.map_or("connections were refused", |failures| &failures.sample))
     }
 }
 
-/// A replay that could not begin.
+/// The replay could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -119,45 +121,46 @@ pub enum StartError {
     NoEvents,
     /// The capture could not be read at all.
     #[error("cannot read the capture")]
-    Feed(#[source] FeedError),
-    /// The target's name or address is of no use.
+    Source(#[source] EventSourceError),
+    /// The target's name or address is invalid.
     #[error(transparent)]
     Dial(#[from] howdah_net::DialError),
-    /// The TLS settings are of no use.
+    /// The TLS settings are invalid.
     #[error(transparent)]
     Tls(#[from] howdah_connect::tls::TlsError),
-    /// The kernel gave no poller or thread.
+    /// The kernel refused to create a poller or thread.
     #[error("cannot start a worker")]
     Worker(#[source] io::Error),
 }
 
 impl Replay {
-    /// Plays `events`, which come in the order of their time, through to the last answer.
+    /// Replays `events`, which must be in the order of their time, through to the last reply.
     ///
-    /// The first event starts the clock, so it is waited for, here and without regard to `stop`. The
-    /// others are pulled on a thread of their own, only as far ahead as the schedule needs; a slow
-    /// or endless source is fine. A statement that fails, a connection that is lost, a reader
-    /// that breaks off are results, found in the [`Report`].
+    /// The first event starts the clock, so this function waits for it, regardless of `stop`. The
+    /// others are pulled on a separate thread, only as far ahead as the schedule needs, so a slow
+    /// or endless source is fine. Failed statements, lost connections and a source that fails
+    /// midway are results, found in the [`ReplayReport`].
     ///
     /// # Errors
     ///
-    /// See [`StartError`]: nothing has been sent then.
-    pub fn run<E: Into<FeedError>>(
+    /// See [`StartError`]: in all these cases nothing has been sent.
+    pub fn run<E: Into<EventSourceError>>(
         self,
         mut events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
-    ) -> Result<Report, StartError> {
-        let dialer = target::dialer(&self.target, &self.endpoint, self.encrypted)?;
+    ) -> Result<ReplayReport, StartError> {
+        let dialer = target::dialer(&self.target, &self.endpoint, self.is_encrypted)?;
         let opening = match events.next() {
             None => return Err(StartError::NoEvents),
-            Some(Err(error)) => return Err(StartError::Feed(error.into())),
+            Some(Err(error)) => return Err(StartError::Source(error.into())),
             Some(Ok(event)) => event,
         };
-        let schedule = Schedule::new(opening.time, Instant::now() + LEAD, self.settings.rate);
+        let schedule =
+            Schedule::new(opening.time, Instant::now() + START_DELAY, self.settings.rate);
         let logins = Logins::new(self.target, self.endpoint, &self.settings);
         let metrics = Metrics::new(&self.registry);
-        let recorder = Recorder::new(self.writer, schedule, metrics.clone());
+        let outcome_writer = OutcomeWriter::new(self.writer, schedule, metrics.clone());
         let (finished, outcomes) = mpsc::sync_channel(1024);
-        let shared = Shared {
+        let shared = WorkerContext {
             schedule,
             dialer,
             logins: Arc::new(logins),
@@ -169,35 +172,35 @@ impl Replay {
             stop: self.stop.clone(),
             finished,
         };
-        let mut report = play(shared, recorder, outcomes, self.capacity, opening, events)?;
-        report.outcomes_known = self.outcomes_known;
+        let mut report = play(shared, outcome_writer, outcomes, self.capacity, opening, events)?;
+        report.has_outcomes = self.has_outcomes;
         Ok(report)
     }
 }
 
-fn play<E: Into<FeedError>>(
-    shared: Shared,
-    recorder: Recorder,
-    outcomes: Receiver<Vec<Finished>>,
+fn play<E: Into<EventSourceError>>(
+    shared: WorkerContext,
+    outcome_writer: OutcomeWriter,
+    outcomes: Receiver<Vec<FinishedEvent>>,
     capacity: Option<Capacity>,
     opening: Event,
     events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
-) -> Result<Report, StartError> {
-    let mut crew = Vec::with_capacity(shared.workers);
+) -> Result<ReplayReport, StartError> {
+    let mut workers = Vec::with_capacity(shared.workers);
     for _ in 0..shared.workers {
         let poller = Poller::new().map_err(StartError::Worker)?;
         let waker = poller.waker().map_err(StartError::Worker)?;
         let inbox = Arc::new(Inbox::new(waker, INBOX_BYTES));
-        crew.push((Worker::new(poller, inbox.clone(), shared.clone()), inbox));
+        workers.push((ReplayWorker::new(poller, inbox.clone(), shared.clone()), inbox));
     }
     let start = shared.schedule.start();
     let stop = shared.stop.clone();
     let notices = shared.notices.clone();
-    // The recorder ends when the last worker has dropped its end of the channel.
+    // The outcome writer ends when the last worker has dropped its sender.
     drop(shared);
-    let (crew, inboxes): (Vec<_>, Vec<_>) = crew.into_iter().unzip();
+    let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
     let error = Arc::new(Mutex::new(None));
-    let feeder = Dispatcher {
+    let dispatcher = Dispatcher {
         open: vec![HashSet::new(); inboxes.len()],
         inboxes,
         hash: RandomState::new(),
@@ -207,25 +210,26 @@ fn play<E: Into<FeedError>>(
         notices,
         error: error.clone(),
     };
-    // Not joined: it may hang in a read of an endless pipe when the replay is told to stop.
+    // Not joined: after a stop it may still be blocked in a read from an endless pipe.
     thread::Builder::new()
         .name("replay-reader".to_owned())
-        .spawn(move || feeder.run(opening, events))
+        .spawn(move || dispatcher.run(opening, events))
         .map_err(StartError::Worker)?;
     let (stats, (tally, writer, write_error)) = thread::scope(|scope| {
-        let recording = scope.spawn(move || recorder.run(&outcomes));
-        let crew: Vec<_> = crew.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
-        let stats: Vec<_> = crew
+        let writing = scope.spawn(move || outcome_writer.run(&outcomes));
+        let workers: Vec<_> =
+            workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
+        let stats: Vec<_> = workers
             .into_iter()
-            .map(|worker| worker.join().expect("a worker does not panic"))
+            .map(|worker| worker.join().expect("workers do not panic"))
             .collect();
-        (stats, recording.join().expect("the recorder does not panic"))
+        (stats, writing.join().expect("the outcome writer does not panic"))
     });
     let mut sum = WorkerStats::default();
     for stats in stats {
         sum.add(stats.map_err(StartError::Worker)?);
     }
-    Ok(Report {
+    Ok(ReplayReport {
         tally,
         events_read: sum.events,
         elapsed: start.elapsed(),
@@ -234,32 +238,32 @@ fn play<E: Into<FeedError>>(
         connections: sum.connections,
         connections_lost: sum.lost,
         closed_in_transaction: sum.closed_in_transaction,
-        outcomes_known: false,
-        interrupted: sum.stopped || stop.load(Ordering::Relaxed),
-        feed_error: error.lock().unwrap_or_else(PoisonError::into_inner).take(),
+        has_outcomes: false,
+        is_interrupted: sum.stopped || stop.load(Ordering::Relaxed),
+        source_error: error.lock().unwrap_or_else(PoisonError::into_inner).take(),
         write_error,
         writer,
     })
 }
 
-/// Reads events and deals them out to the workers.
+/// Reads events and distributes them over the workers by session.
 struct Dispatcher {
     inboxes: Vec<Arc<Inbox>>,
     /// Captured time of the latest event so far.
     last: Timestamp,
-    /// By worker: its sessions that are open at this point of the capture.
+    /// Per worker: its sessions that are open at this point of the capture.
     open: Vec<HashSet<SessionId>>,
     hash: RandomState,
-    /// When it last had to wait for room, if it ever had.
+    /// When it last waited for room in an inbox.
     held_up: Option<Instant>,
     capacity: Option<Capacity>,
-    notices: Arc<Notices>,
-    /// What it broke off for.
-    error: Arc<Mutex<Option<FeedError>>>,
+    notices: Arc<NoticeSink>,
+    /// The error that ended reading.
+    error: Arc<Mutex<Option<EventSourceError>>>,
 }
 
 impl Dispatcher {
-    fn run<E: Into<FeedError>>(
+    fn run<E: Into<EventSourceError>>(
         mut self,
         opening: Event,
         events: impl Iterator<Item = Result<Event, E>>,
@@ -267,7 +271,7 @@ impl Dispatcher {
         for event in std::iter::once(Ok(opening)).chain(events) {
             match event {
                 Ok(event) => {
-                    if !self.deal(event) {
+                    if !self.dispatch(event) {
                         return;
                     }
                 }
@@ -283,41 +287,41 @@ impl Dispatcher {
         }
     }
 
-    /// False when the workers take no more.
-    fn deal(&mut self, event: Event) -> bool {
+    /// Returns false when the workers accept no more events.
+    fn dispatch(&mut self, event: Event) -> bool {
         self.last = self.last.max(event.time);
         let worker = (self.hash.hash_one(&event.session) % self.inboxes.len() as u64) as usize;
         match event.action.kind() {
             Kind::Connect => {
                 self.open[worker].insert(event.session.clone());
-                self.compare_with_capacity();
+                self.check_capacity();
             }
             Kind::Disconnect => {
                 self.open[worker].remove(&event.session);
             }
             _ => {}
         }
-        let arrival = Arrival {
+        let arrival = QueuedEvent {
             bytes: event_bytes(&event),
             open_sessions: self.open[worker].len(),
-            read: Instant::now(),
-            held_up: self.held_up,
+            read_at: Instant::now(),
+            last_blocked: self.held_up,
             event,
         };
-        match self.inboxes[worker].put(arrival) {
-            SendResult::AtOnce => true,
-            SendResult::Late => {
+        match self.inboxes[worker].send(arrival) {
+            SendResult::Sent => true,
+            SendResult::SentAfterWait => {
                 self.held_up = Some(Instant::now());
                 true
             }
-            SendResult::Refused => false,
+            SendResult::Closed => false,
         }
     }
 
-    fn compare_with_capacity(&self) {
+    fn check_capacity(&self) {
         let sessions = self.open.iter().map(HashSet::len).sum();
-        if let Some(capacity) = self.capacity.filter(|capacity| sessions > capacity.free()) {
-            self.notices.give(&Notice::Crowded { sessions, capacity });
+        if let Some(capacity) = self.capacity.filter(|capacity| sessions > capacity.available()) {
+            self.notices.report(&Notice::TooManySessions { sessions, capacity });
         }
     }
 }

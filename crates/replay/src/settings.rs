@@ -1,52 +1,55 @@
-//! What a replay can be told.
+//! [`ReplaySettings`]: pace, identities and limits of a replay.
 
-use crate::{encoding::Encodings, identity::Identities, login_setting::LoginSetting, pace::Rate};
+use crate::{
+    encoding::EncodingMap, identity::IdentityMap, login_setting::LoginSetting, pace::Rate,
+};
 
-/// How to replay.
+/// Pace, identities and limits of a replay.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// How fast.
+pub struct ReplaySettings {
+    /// The pace.
     pub rate: Rate,
-    /// Who sessions are on the target.
-    pub identities: Identities,
-    /// Which encodings their texts are in.
-    pub encodings: Encodings,
-    /// Settings that sessions begin with; of several for one name, the last that matches counts.
+    /// Roles and databases of the sessions on the target.
+    pub identities: IdentityMap,
+    /// Encodings of the captured texts.
+    pub encodings: EncodingMap,
+    /// Settings that sessions start with; if several match with the same name, the last one
+    /// applies.
     pub login_settings: Vec<LoginSetting>,
-    /// Begin every session with `default_transaction_read_only` on, whatever else sets it.
+    /// Start every session with `default_transaction_read_only` on, whatever else sets it.
     pub is_read_only: bool,
-    /// Bounds on what it may take.
-    pub limits: Limits,
-    /// Threads that hold sessions. One is enough for some tens of thousands of statements a second.
+    /// Bounds on memory and rows.
+    pub limits: ReplayLimits,
+    /// Threads that run sessions. One is enough for tens of thousands of statements per second.
     pub workers: usize,
 }
 
-impl Default for Settings {
+impl Default for ReplaySettings {
     fn default() -> Self {
         Self {
             rate: Rate::default(),
-            identities: Identities::default(),
-            encodings: Encodings::default(),
+            identities: IdentityMap::default(),
+            encodings: EncodingMap::default(),
             login_settings: Vec::new(),
             is_read_only: false,
-            limits: Limits::default(),
+            limits: ReplayLimits::default(),
             workers: 1,
         }
     }
 }
 
-/// Bounds on memory and on what a capture leaves open. Memory is per worker.
+/// Bounds on memory, and values that captures leave open. Memory is per worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Rows per Execute of a portal that is fetched from; logs do not hold the number.
+pub struct ReplayLimits {
+    /// Rows per Execute of a portal that is fetched from; logs do not contain the number.
     pub fetch_rows: u32,
-    /// At the highest speed, events are read until this many bytes wait.
+    /// At the highest speed, reading pauses while this many bytes are queued.
     pub read_ahead_bytes: usize,
-    /// When this many bytes wait, further events of sessions that are behind are skipped.
+    /// Once this many bytes are queued, further events of sessions that are behind are skipped.
     pub backlog_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for ReplayLimits {
     fn default() -> Self {
         Self { fetch_rows: 100, read_ahead_bytes: 32 << 20, backlog_bytes: 256 << 20 }
     }

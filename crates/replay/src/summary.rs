@@ -1,4 +1,4 @@
-//! A report as JSON, for programs and the run's manifest, and as lines for a person.
+//! A report as JSON, for programs and the run's manifest, and as text for people.
 
 use std::{
     fmt::{self, Write as _},
@@ -9,20 +9,20 @@ use howdah_stats::Percentiles;
 use serde_json::{Value, json};
 
 use crate::{
+    outcome_writer::{EndCounts, FailureSummary, ReplayTotals},
     pace::Rate,
-    recorder::{Ends, Failures, Tally},
-    run::Report,
+    run::ReplayReport,
 };
 
-/// Version of [`Report::json`]; grows when a key changes its meaning or goes away.
-const VERSION: u32 = 1;
+/// Version of [`ReplayReport::json`]; incremented when a key changes its meaning or is removed.
+const REPORT_VERSION: u32 = 1;
 
-impl Report {
-    /// Every number. Durations are in microseconds unless the key says otherwise; a distribution
-    /// of nothing is null.
+impl ReplayReport {
+    /// All figures. Durations are in microseconds unless the key says otherwise; a distribution
+    /// without values is null.
     pub fn json(&self, rate: Rate) -> Value {
-        let Tally { latency, schedule_error, dependency_lag, input_late, .. } = &self.tally;
-        let by_code = |count: fn(&Failures) -> u64| -> serde_json::Map<_, _> {
+        let ReplayTotals { latency, schedule_error, dependency_lag, input_late, .. } = &self.tally;
+        let by_code = |count: fn(&FailureSummary) -> u64| -> serde_json::Map<_, _> {
             let errors = self.tally.errors.iter();
             errors.map(|(code, failures)| (code.clone(), count(failures).into())).collect()
         };
@@ -35,9 +35,9 @@ impl Report {
         let typed = self.tally.typed_statements.iter();
         let fingerprints: Vec<_> = typed.map(ToString::to_string).collect();
         json!({
-            "version": VERSION,
+            "version": REPORT_VERSION,
             "rate": rate.to_string(),
-            "complete": !self.interrupted && self.feed_error.is_none(),
+            "complete": !self.is_interrupted && self.source_error.is_none(),
             "elapsed_s": self.elapsed.as_secs_f64(),
             "captured_s": self.played_span().as_secs_f64(),
             "first_to_last_send_s": self.send_span().map(|span| span.as_secs_f64()),
@@ -47,9 +47,9 @@ impl Report {
             "by_kind": kinds,
             "errors": by_code(|failures| failures.count),
             "errors_captured_too":
-                self.outcomes_known.then(|| by_code(|failures| failures.captured_too)),
+                self.has_outcomes.then(|| by_code(|failures| failures.captured_too)),
             "failed_only_when_captured":
-                self.outcomes_known.then_some(self.tally.failed_only_when_captured),
+                self.has_outcomes.then_some(self.tally.failed_only_when_captured),
             "skipped": self.tally.skipped,
             "types_deduced": {
                 "executions": self.tally.types_deduced,
@@ -68,7 +68,7 @@ impl Report {
         })
     }
 
-    /// The numbers that matter, aligned, each line ending in a newline.
+    /// The most important figures as aligned text; each line ends with a newline.
     pub fn lines(&self, rate: Rate) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -80,41 +80,45 @@ impl Report {
         writeln!(
             out,
             "replayed {} of captured traffic in {}, {}{}",
-            Shown(self.played_span()),
-            Shown(self.elapsed),
-            pace_words(rate),
-            if self.interrupted { ", until it was interrupted" } else { "" }
+            ShortDuration(self.played_span()),
+            ShortDuration(self.elapsed),
+            describe_pace(rate),
+            if self.is_interrupted { ", until it was interrupted" } else { "" }
         )?;
-        line(out, "events", &ends_words(self.tally.total()))?;
-        line(out, "executions", &ends_words(self.tally.executions()))?;
+        line(out, "events", &describe_counts(self.tally.total()))?;
+        line(out, "executions", &describe_counts(self.tally.executions()))?;
         for (code, failures) in &self.tally.errors {
-            line(out, "  errors", &failures_words(code, failures, self.outcomes_known))?;
+            line(out, "  errors", &describe_failures(code, failures, self.has_outcomes))?;
         }
-        if self.outcomes_known && self.tally.failed_only_when_captured > 0 {
+        if self.has_outcomes && self.tally.failed_only_when_captured > 0 {
             let count = self.tally.failed_only_when_captured;
-            line(out, "  no errors", &format!("{count}  failed when captured, and not here"))?;
+            line(out, "  no errors", &format!("{count}  failed when captured, but not here"))?;
         }
         for (reason, count) in &self.tally.skipped {
             line(out, "  skipped", &format!("{count}  {reason}"))?;
         }
         if self.tally.types_deduced > 0 {
             let deduced = format!(
-                "{} executions of {} statements: the capture holds no parameter types",
+                "{} executions of {} statements: the capture has no parameter types",
                 self.tally.types_deduced,
                 self.tally.typed_statements.len()
             );
             line(out, "types deduced", &deduced)?;
         }
-        line(out, "latency", &percentiles_words(&self.tally.latency))?;
+        line(out, "latency", &describe_percentiles(&self.tally.latency))?;
         if self.tally.schedule_error.count() > 0 {
-            let ours = percentiles_words(&self.tally.schedule_error);
-            let theirs = percentiles_words(&self.tally.dependency_lag);
-            line(out, "schedule error", &format!("{ours}  (session free, sent late: ours)"))?;
+            let ours = describe_percentiles(&self.tally.schedule_error);
+            let theirs = describe_percentiles(&self.tally.dependency_lag);
+            line(
+                out,
+                "schedule error",
+                &format!("{ours}  (session free, but sent late: the replay's)"),
+            )?;
             line(out, "dependency lag", &format!("{theirs}  (session busy: the database's)"))?;
         }
         let late = self.tally.input_late.summary().filter(|summary| summary.max_us > 0);
         if late.is_some() {
-            let input = percentiles_words(&self.tally.input_late);
+            let input = describe_percentiles(&self.tally.input_late);
             line(out, "input late", &format!("{input}  (read after it was due: the source's)"))?;
         }
         let sessions = format!(
@@ -132,21 +136,21 @@ impl Report {
         Ok(())
     }
 
-    /// Captured time from the first event to the last; of a replay that was interrupted, to the last
-    /// that was played.
+    /// Captured time from the first event to the last; for an interrupted replay, to the last event
+    /// that was replayed.
     pub fn played_span(&self) -> Duration {
         self.tally.played.map_or(Duration::ZERO, |(first, last)| last.saturating_since(first))
     }
 
-    /// From the first send of an execution to the last; `None` if nothing was sent.
+    /// Time from the first execution sent to the last; `None` if nothing was sent.
     pub fn send_span(&self) -> Option<Duration> {
         self.tally.sends.map(|(first, last)| last - first)
     }
 }
 
-fn pace_words(rate: Rate) -> String {
+fn describe_pace(rate: Rate) -> String {
     match rate {
-        Rate::Max => "as fast as it goes".to_owned(),
+        Rate::Max => "as fast as possible".to_owned(),
         Rate::Times(1.0) => "at the captured pace".to_owned(),
         Rate::Times(rate) if rate > 1.0 => format!("{rate} times as fast as captured"),
         Rate::Times(rate) => format!("slowed down to {rate} of the captured pace"),
@@ -154,8 +158,8 @@ fn pace_words(rate: Rate) -> String {
 }
 
 /// `10  23505, 5 failed there too, 5 only here, such as: duplicate key …`.
-fn failures_words(code: &str, failures: &Failures, outcomes_known: bool) -> String {
-    let Failures { count, captured_too, sample } = failures;
+fn describe_failures(code: &str, failures: &FailureSummary, outcomes_known: bool) -> String {
+    let FailureSummary { count, captured_too, sample } = failures;
     let code = if code.is_empty() { "no code" } else { code };
     let compared = match (*captured_too, count - captured_too) {
         _ if !outcomes_known => String::new(),
@@ -171,12 +175,12 @@ fn line(out: &mut String, label: &str, value: &str) -> fmt::Result {
     writeln!(out, "  {label:<15} {value}")
 }
 
-fn ends_json(ends: Ends) -> Value {
+fn ends_json(ends: EndCounts) -> Value {
     json!({ "done": ends.done, "failed": ends.failed, "skipped": ends.skipped, "total": ends.total() })
 }
 
-fn ends_words(ends: Ends) -> String {
-    let Ends { done, failed, skipped } = ends;
+fn describe_counts(ends: EndCounts) -> String {
+    let EndCounts { done, failed, skipped } = ends;
     format!("{}: {done} done, {failed} failed, {skipped} skipped", ends.total())
 }
 
@@ -189,7 +193,7 @@ fn percentiles_json(percentiles: &Percentiles) -> Value {
     })
 }
 
-fn percentiles_words(percentiles: &Percentiles) -> String {
+fn describe_percentiles(percentiles: &Percentiles) -> String {
     let Some(sum) = percentiles.summary() else { return "nothing measured".to_owned() };
     [
         ("p50", sum.p50_us),
@@ -198,14 +202,14 @@ fn percentiles_words(percentiles: &Percentiles) -> String {
         ("p99", sum.p99_us),
         ("max", sum.max_us),
     ]
-    .map(|(name, us)| format!("{name} {}", Shown(Duration::from_micros(us))))
+    .map(|(name, us)| format!("{name} {}", ShortDuration(Duration::from_micros(us))))
     .join("  ")
 }
 
-/// A duration with three digits and the unit that fits.
-struct Shown(Duration);
+/// A duration with three significant digits and a suitable unit.
+struct ShortDuration(Duration);
 
-impl fmt::Display for Shown {
+impl fmt::Display for ShortDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs_f64();
         let (value, unit) = match seconds {
@@ -223,8 +227,8 @@ impl fmt::Display for Shown {
 }
 
 #[test]
-fn durations_show_three_digits() {
-    let shown = |micros| Shown(Duration::from_micros(micros)).to_string();
+fn durations_have_three_significant_digits() {
+    let shown = |micros| ShortDuration(Duration::from_micros(micros)).to_string();
     assert_eq!(shown(0), "0 µs");
     assert_eq!(shown(999), "999 µs");
     assert_eq!(shown(1_234), "1.23 ms");
@@ -234,15 +238,15 @@ fn durations_show_three_digits() {
 }
 
 #[test]
-fn paces_and_failures_are_told_in_words() {
-    assert_eq!(pace_words(Rate::Times(1.0)), "at the captured pace");
-    assert_eq!(pace_words(Rate::Times(2.5)), "2.5 times as fast as captured");
-    assert_eq!(pace_words(Rate::Times(0.5)), "slowed down to 0.5 of the captured pace");
+fn paces_and_failures_are_described() {
+    assert_eq!(describe_pace(Rate::Times(1.0)), "at the captured pace");
+    assert_eq!(describe_pace(Rate::Times(2.5)), "2.5 times as fast as captured");
+    assert_eq!(describe_pace(Rate::Times(0.5)), "slowed down to 0.5 of the captured pace");
     let failures =
-        |captured_too| Failures { count: 10, captured_too, sample: "no\nroom".to_owned() };
-    let told = |captured_too| failures_words("53300", &failures(captured_too), true);
+        |captured_too| FailureSummary { count: 10, captured_too, sample: "no\nroom".to_owned() };
+    let told = |captured_too| describe_failures("53300", &failures(captured_too), true);
     assert_eq!(told(5), "10  53300, 5 failed there too, 5 only here, such as: noroom");
     assert_eq!(told(10), "10  53300, failed there too, such as: noroom");
     assert_eq!(told(0), "10  53300, only here, such as: noroom");
-    assert_eq!(failures_words("", &failures(0), false), "10  no code, such as: noroom");
+    assert_eq!(describe_failures("", &failures(0), false), "10  no code, such as: noroom");
 }

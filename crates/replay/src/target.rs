@@ -1,35 +1,39 @@
 //! The server that is replayed against, and how each session logs in to it.
 
 use howdah_connect::{
-    Endpoint, GuardedInput, Target,
+    AuthFilter, ConnectTarget, Endpoint,
     tls::{self, SslNegotiation},
 };
 use howdah_net::Dialer;
-use howdah_session::{Client, Login, ScramKeys};
+use howdah_session::{ClientSession, Login, ScramKeys};
 use howdah_traffic::Text;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::{
-    encoding::Encodings, identity::Identities, login_setting::LoginSetting, run::StartError,
-    settings::Settings,
+    encoding::EncodingMap, identity::IdentityMap, login_setting::LoginSetting, run::StartError,
+    settings::ReplaySettings,
 };
 
-/// Makes the login of each session.
+/// Builds the login of each session.
 #[derive(Debug)]
 pub(crate) struct Logins {
-    target: Target,
+    target: ConnectTarget,
     endpoint: Endpoint,
-    identities: Identities,
-    encodings: Encodings,
+    identities: IdentityMap,
+    encodings: EncodingMap,
     login_settings: Vec<LoginSetting>,
     is_read_only: bool,
-    /// A role logs in once per session, and its keys are the same each time.
+    /// A role logs in once per session with the same keys each time, so they are derived once.
     scram_keys: ScramKeys,
     random: SystemRandom,
 }
 
 impl Logins {
-    pub(crate) fn new(target: Target, endpoint: Endpoint, settings: &Settings) -> Self {
+    pub(crate) fn new(
+        target: ConnectTarget,
+        endpoint: Endpoint,
+        settings: &ReplaySettings,
+    ) -> Self {
         Self {
             target,
             endpoint,
@@ -42,26 +46,26 @@ impl Logins {
         }
     }
 
-    /// Begins a login on a connection where the server has shown this certificate, under the same
+    /// Starts a login on a connection whose server presented `certificate`, under the same
     /// conditions (`channel_binding`, `require_auth`) as the first connection.
-    pub(crate) fn begin(
+    pub(crate) fn start_login(
         &self,
         mut login: Login,
         certificate: Option<&[u8]>,
-    ) -> (Client, GuardedInput) {
+    ) -> (ClientSession, AuthFilter) {
         login.channel_binding = self.target.tls().binding(certificate);
-        let guard = self.target.login_guard(&login);
+        let guard = self.target.auth_policy(&login);
         let mut nonce = [0; 18];
-        // Without a working random source a SCRAM login fails on its own.
+        // If the random source fails, a SCRAM login fails on its own.
         let _ = self.random.fill(&mut nonce);
-        let mut client = Client::new(login, nonce);
+        let mut client = ClientSession::new(login, nonce);
         client.share_scram_keys(self.scram_keys.clone());
-        (client, GuardedInput::new(guard))
+        (client, AuthFilter::new(guard))
     }
 
-    /// The login of a session captured with these names. It speaks the encoding of what was captured,
-    /// unless the target was named with another, and begins with `settings`, by name and value, then with
-    /// those that the replay was given.
+    /// The login of a session that was captured with these names. Its client encoding is that of
+    /// the captured text unless the target sets another. Parameters come from `settings` (by name
+    /// and value) first, then from those configured for the replay.
     pub(crate) fn login(
         &self,
         [user, database, application]: [&str; 3],
@@ -83,47 +87,47 @@ impl Logins {
         }
         let mut login = target.login(&self.endpoint);
         let is_chosen = login.parameters.iter().any(|(name, _)| name == CLIENT_ENCODING);
-        if let Some(encoding) = self.encodings.of(captured_database, target.database())
+        if let Some(encoding) = self.encodings.for_database(captured_database, target.database())
             && !is_chosen
         {
             login.parameters.push((CLIENT_ENCODING.to_owned(), encoding.to_owned()));
         }
         for (name, value) in settings {
-            // What a login cannot say, a client did not say in one.
+            // A name or value that a login cannot express cannot have been in one.
             let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
             if is_chosen && name.eq_ignore_ascii_case(CLIENT_ENCODING) {
                 continue;
             }
-            set(&mut login, name, value);
+            set_parameter(&mut login, name, value);
         }
         for setting in &self.login_settings {
             if setting.matches(captured_user, captured_database) {
-                set(&mut login, &setting.name, &setting.value);
+                set_parameter(&mut login, &setting.name, &setting.value);
             }
         }
         if self.is_read_only {
-            // It stands last, and a setting by its own name wins over one within `options`.
-            set(&mut login, READ_ONLY, "on");
+            // Added last, and a parameter takes precedence over the same setting within `options`.
+            set_parameter(&mut login, READ_ONLY, "on");
         }
         login
     }
 }
 
-fn set(login: &mut Login, name: &str, value: &str) {
+fn set_parameter(login: &mut Login, name: &str, value: &str) {
     login.parameters.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
     login.parameters.push((name.to_owned(), value.to_owned()));
 }
 
-/// The setting that makes a server refuse writes. As a startup parameter it is what `RESET ALL` and
-/// `DISCARD ALL` return to.
+/// The setting that makes a server refuse writes. As a startup parameter it is the value that
+/// `RESET ALL` and `DISCARD ALL` return to.
 const READ_ONLY: &str = "default_transaction_read_only";
 
-/// The setting that says what encoding a client speaks.
+/// The setting for the encoding that a client uses.
 pub(crate) const CLIENT_ENCODING: &str = "client_encoding";
 
-/// A dialer for `endpoint`, with TLS if the first connection had it.
+/// Creates a dialer for `endpoint`, with TLS if the first connection had it.
 pub(crate) fn dialer(
-    target: &Target,
+    target: &ConnectTarget,
     endpoint: &Endpoint,
     encrypted: bool,
 ) -> Result<Dialer, StartError> {

@@ -1,21 +1,22 @@
-//! Parameter types that a log does not hold.
+//! Parameter types that a log does not contain.
 //!
-//! A driver's Parse gives types for its parameters, which no log shows. Without them PostgreSQL refuses some
-//! statements (`select $1 + $2`), and compares others as texts (`select $1 < $2`). For these the types
-//! are deduced from the values: those of the execution at hand, and then those of all later executions, so that
-//! the types widen with the values. A capture of the wire holds the types, and nothing is deduced.
+//! A driver's Parse specifies types for its parameters, which no log shows. Without them PostgreSQL
+//! refuses some statements (`select $1 + $2`) and compares others as text (`select $1 < $2`). For
+//! these, the types are deduced from the values: first from those of the execution at hand, then
+//! also from those of later executions, so that the types widen with the values. A capture of the
+//! wire contains the types, and nothing is deduced.
 //!
-//! Whether a statement needs types is found out once for each fingerprint:
+//! Whether a statement needs types is determined once per fingerprint:
 //!
 //! ```text
-//! all placeholders beside columns or casts      sent as it is
-//! others, outside of a transaction              sent as it is; when it is refused, tried with types
-//! others, inside of a transaction or pipeline   tried before it is sent: a refusal would abort all of it
-//! placeholders compared with one another        tried before it is sent, to see what the server makes of it
+//! all placeholders next to columns or casts     sent as it is
+//! others, outside of a transaction              sent as it is; if refused, tried with types
+//! others, inside of a transaction or pipeline   tried before it is sent: a refusal would abort it
+//! placeholders compared with one another        tried before it is sent, to see the server's types
 //! ```
 //!
-//! A try is Parse, Describe and Bind without Execute, under names of its own; inside of a transaction it
-//! stands between SAVEPOINT and ROLLBACK TO SAVEPOINT.
+//! A trial is Parse, Describe and Bind without Execute, under a reserved name; inside of a
+//! transaction it is enclosed by SAVEPOINT and ROLLBACK TO SAVEPOINT.
 
 mod context;
 mod shape;
@@ -29,68 +30,69 @@ use howdah_sql::{Fingerprint, Fingerprinter, placeholder_count};
 use howdah_traffic::{Event, Parameter, Text};
 
 use self::{
-    context::Context,
-    shape::{Scalar, Shape},
+    context::PlaceholderContext,
+    shape::{Scalar, ValueShape},
 };
-use crate::link::Failure;
+use crate::link::ReplayFailure;
 
 /// What is known of statements without types, shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct ParameterTypes {
-    inner: Mutex<Inner>,
+    inner: Mutex<TypeCache>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct TypeCache {
     fingerprinter: Fingerprinter,
-    statements: HashMap<Key, Statement>,
+    statements: HashMap<StatementKey, TypingState>,
 }
 
-/// A statement: its database, its fingerprint, and its number of parameters, which literals in
-/// their places change.
-type Key = (Arc<str>, Fingerprint, usize);
+/// A statement: its database, its fingerprint, and its number of parameters, which differs where
+/// literals take the place of parameters.
+type StatementKey = (Arc<str>, Fingerprint, usize);
 
-/// Statements that are remembered, at most; then all are forgotten.
+/// Maximum number of cached statements; when it is reached, the cache is cleared.
 const STATEMENTS_MAX: usize = 64 << 10;
 
-/// Bytes of texts whose fingerprints are remembered.
+/// Bytes of texts whose fingerprints are cached.
 const FINGERPRINTS_BYTES: usize = 8 << 20;
 
-/// What to do with a statement.
+/// How to send a statement.
 #[derive(Clone, Debug)]
-enum Statement {
-    /// Its text was looked at, and no server was asked.
-    Unasked(Context),
+enum TypingState {
+    /// Its text was analyzed, but no trial was made.
+    Untried(PlaceholderContext),
     /// It works without types.
     AsIs,
     /// It was refused without types.
     Refused,
-    /// It is sent with types: those of the variant that its values fit, for a fingerprint says nothing of
-    /// the constants by which `to_char($1, 'YYYY')` and `to_char($1, '999')` differ. Never empty.
-    Typed(Vec<Variant>),
+    /// It is sent with the types of the variant that its values match. There can be several
+    /// variants because a fingerprint ignores the constants by which `to_char($1, 'YYYY')` and
+    /// `to_char($1, '999')` differ. Never empty.
+    Typed(Vec<TypeVariant>),
     /// No types make it work: it fails as it is.
-    Hopeless,
+    Untypable,
 }
 
 /// Values of one kind, and the types that work for them.
 #[derive(Clone, Debug)]
-struct Variant {
-    shapes: Vec<Shape>,
-    guess: Guess,
+struct TypeVariant {
+    shapes: Vec<ValueShape>,
+    guess: TypeGuess,
 }
 
-/// Variants of a statement that are remembered; values of further kinds are sent without types.
+/// Maximum number of variants per statement; values of further kinds are sent without types.
 const VARIANTS_MAX: usize = 8;
 
-impl Variant {
-    /// The types for these values, after widening its own shapes to cover them; `None` if they are of
-    /// another kind.
+impl TypeVariant {
+    /// The types for these values, after widening the variant's shapes to cover them; `None` if the
+    /// values are of another kind.
     fn types_for(&mut self, values: &[Parameter]) -> Option<Option<Arc<[u32]>>> {
-        let text = Shape::One(Scalar::Text);
+        let text = ValueShape::One(Scalar::Text);
         let mut widened = self.shapes.clone();
         for (shape, value) in widened.iter_mut().zip(values) {
-            let joined = shape.join(shape_of(value));
-            // A parameter that was a text can be anything; one that was not has to stay what it was.
+            let joined = shape.join(parameter_shape(value));
+            // A parameter that was text can be anything; any other keeps its kind.
             if joined == text && *shape != text {
                 return None;
             }
@@ -101,68 +103,69 @@ impl Variant {
     }
 }
 
-/// How types are made of shapes.
+/// How types are derived from shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Guess {
+struct TypeGuess {
     /// Only for these parameters; for all if `None`.
     only: Option<Vec<bool>>,
-    /// Texts are given as `text`.
+    /// Give the type `text` to text values instead of leaving it to the server.
     names_texts: bool,
-    /// A time of day is an interval.
+    /// Treat a time of day as an interval.
     time_is_interval: bool,
-    /// A number with decimals is a `double precision`.
+    /// Treat a number with decimals as `double precision`.
     numeric_is_float: bool,
 }
 
-/// What to send for an execution.
+/// How to send an execution.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    /// Types that were deduced, or none.
+    /// Send it, with deduced types or none.
     Send(Option<Arc<[u32]>>),
-    /// Try this first.
-    Try(Box<Probe>),
+    /// Make this trial first.
+    Try(Box<TypeTrial>),
 }
 
-/// A try of a statement with certain types.
+/// A trial of a statement with certain types.
 #[derive(Debug)]
-pub(crate) struct Probe {
-    key: Key,
+pub(crate) struct TypeTrial {
+    key: StatementKey,
     pub(crate) sql: Text,
     pub(crate) values: Vec<Parameter>,
-    shapes: Vec<Shape>,
-    stage: Stage,
-    guesses: VecDeque<Guess>,
+    shapes: Vec<ValueShape>,
+    stage: TrialStage,
+    guesses: VecDeque<TypeGuess>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum TrialStage {
     /// Without types.
     Untyped,
     /// With the first of the guesses.
     Guess {
-        /// It works without types, too.
+        /// Whether it works without types, too.
         works_untyped: bool,
     },
 }
 
-/// What a server made of a try: the types of all parameters, or why it refused.
+/// The result of a trial: the types of all parameters, or the error.
 #[derive(Debug, Default)]
-pub(crate) struct ProbeResult {
+pub(crate) struct TrialResult {
     pub(crate) types: Vec<u32>,
     pub(crate) is_bound: bool,
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<ReplayFailure>,
 }
 
 impl Default for ParameterTypes {
     fn default() -> Self {
         let fingerprinter = Fingerprinter::with_capacity(FINGERPRINTS_BYTES);
-        Self { inner: Mutex::new(Inner { fingerprinter, statements: HashMap::new() }) }
+        Self { inner: Mutex::new(TypeCache { fingerprinter, statements: HashMap::new() }) }
     }
 }
 
 impl ParameterTypes {
-    /// What to send for an execution of `sql` with `values`. `is_fragile`: a refusal would abort more than
-    /// the statement itself. `can_try` is false where the server would refuse whatever is tried.
+    /// Decides how to send an execution of `event` with `values`. `is_fragile`: a refusal would
+    /// abort more than the statement itself. `can_try` is false where the server would refuse any
+    /// trial.
     pub(crate) fn decide(
         &self,
         event: &Event,
@@ -174,11 +177,11 @@ impl ParameterTypes {
         let mut inner = self.lock();
         let key = inner.key(event, sql, values.len());
         let statement = inner.statements.get_mut(&key);
-        let is_to_be_tried = match statement {
-            Some(Statement::AsIs | Statement::Hopeless) => false,
-            Some(Statement::Refused) => true,
-            Some(Statement::Unasked(context)) => context.wants_try(is_fragile),
-            Some(Statement::Typed(variants)) => {
+        let should_try = match statement {
+            Some(TypingState::AsIs | TypingState::Untypable) => false,
+            Some(TypingState::Refused) => true,
+            Some(TypingState::Untried(context)) => context.needs_trial(is_fragile),
+            Some(TypingState::Typed(variants)) => {
                 let types = variants.iter_mut().find_map(|variant| variant.types_for(values));
                 if let Some(types) = types {
                     return Decision::Send(types);
@@ -186,93 +189,98 @@ impl ParameterTypes {
                 variants.len() < VARIANTS_MAX
             }
             None => {
-                let context = Context::of(sql.as_bytes());
-                inner.remember(key.clone(), Statement::Unasked(context));
-                context.wants_try(is_fragile)
+                let context = PlaceholderContext::from_sql(sql.as_bytes());
+                inner.insert(key.clone(), TypingState::Untried(context));
+                context.needs_trial(is_fragile)
             }
         };
-        // There is no way to write a zero byte.
-        if !is_to_be_tried || !can_try || sql.as_bytes().contains(&0) {
+        // The protocol cannot encode a zero byte.
+        if !should_try || !can_try || sql.as_bytes().contains(&0) {
             return Decision::Send(None);
         }
-        Decision::Try(Box::new(Probe::new(key, sql.clone(), values.to_vec())))
+        Decision::Try(Box::new(TypeTrial::new(key, sql.clone(), values.to_vec())))
     }
 
-    /// Types that are known for a Parse of which no values are at hand.
-    pub(crate) fn known(&self, event: &Event) -> Option<Arc<[u32]>> {
+    /// The cached types for a Parse whose values are not at hand.
+    pub(crate) fn known_types(&self, event: &Event) -> Option<Arc<[u32]>> {
         let sql = event.action.sql()?;
         let count = usize::from(placeholder_count(sql.as_bytes()));
         let mut inner = self.lock();
         let key = inner.key(event, sql, count);
         match inner.statements.get(&key)? {
-            Statement::Typed(variants) => {
-                let Variant { shapes, guess } = variants.first()?;
+            TypingState::Typed(variants) => {
+                let TypeVariant { shapes, guess } = variants.first()?;
                 guess.types(shapes)
             }
             _ => None,
         }
     }
 
-    /// Takes note that the server refused a statement without types. True if types are to be tried.
-    pub(crate) fn refused(&self, event: &Event, failure: &Failure) -> bool {
-        let Some(sql) = event.action.sql().filter(|_| is_want_of_types(failure)) else {
+    /// Records that the server refused a statement without types. Returns true if types should be
+    /// tried.
+    pub(crate) fn record_refusal(&self, event: &Event, failure: &ReplayFailure) -> bool {
+        let Some(sql) = event.action.sql().filter(|_| is_missing_types(failure)) else {
             return false;
         };
         let count = usize::from(placeholder_count(sql.as_bytes()));
         let mut inner = self.lock();
         let key = inner.key(event, sql, count);
         match inner.statements.get(&key) {
-            Some(Statement::Hopeless | Statement::Typed(_)) => false,
-            Some(Statement::Refused | Statement::AsIs | Statement::Unasked(_)) | None => {
-                inner.remember(key, Statement::Refused);
+            Some(TypingState::Untypable | TypingState::Typed(_)) => false,
+            Some(TypingState::Refused | TypingState::AsIs | TypingState::Untried(_)) | None => {
+                inner.insert(key, TypingState::Refused);
                 true
             }
         }
     }
 
-    /// Takes in what became of a try. The next one, if another is worth it.
-    pub(crate) fn conclude(&self, probe: Box<Probe>, result: &ProbeResult) -> Option<Box<Probe>> {
+    /// Records the result of a trial. Returns the next trial, if another is useful.
+    pub(crate) fn record_result(
+        &self,
+        probe: Box<TypeTrial>,
+        result: &TrialResult,
+    ) -> Option<Box<TypeTrial>> {
         let key = probe.key.clone();
         match probe.next(result) {
-            Next::Try(probe) => Some(probe),
-            Next::Known { statement, shapes } => {
-                self.lock().learn(key, statement, shapes);
+            TrialOutcome::Try(probe) => Some(probe),
+            TrialOutcome::Concluded { statement, shapes } => {
+                self.lock().cache_result(key, statement, shapes);
                 None
             }
         }
     }
 
-    /// Gives up a statement that the protocol has no bytes for.
-    pub(crate) fn give_up(&self, probe: &Probe) {
-        self.lock().remember(probe.key.clone(), Statement::Hopeless);
+    /// Gives up on a statement that the protocol cannot encode.
+    pub(crate) fn mark_untypable(&self, probe: &TypeTrial) {
+        self.lock().insert(probe.key.clone(), TypingState::Untypable);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // A panic elsewhere leaves a table that is still a table.
+    fn lock(&self) -> std::sync::MutexGuard<'_, TypeCache> {
+        // A panic on another thread leaves the cache valid.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    fn key(&mut self, event: &Event, sql: &Text, count: usize) -> Key {
+impl TypeCache {
+    fn key(&mut self, event: &Event, sql: &Text, count: usize) -> StatementKey {
         let fingerprint = self.fingerprinter.shape(sql.as_bytes()).fingerprint;
         (event.database.clone(), fingerprint, count)
     }
 
-    /// Remembers what came of a try with values of these shapes.
-    fn learn(&mut self, key: Key, statement: Statement, shapes: Vec<Shape>) {
-        let Some(Statement::Typed(variants)) = self.statements.get_mut(&key) else {
-            return self.remember(key, statement);
+    /// Caches the result of a trial with values of these shapes.
+    fn cache_result(&mut self, key: StatementKey, statement: TypingState, shapes: Vec<ValueShape>) {
+        let Some(TypingState::Typed(variants)) = self.statements.get_mut(&key) else {
+            return self.insert(key, statement);
         };
-        // Others of its values need types: these have a variant without any.
+        // The statement needs types for other values: for these, add a variant without types.
         let variant = match statement {
-            Statement::Typed(mut new) => new.pop(),
-            _ => Some(Variant { shapes, guess: Guess::nothing() }),
+            TypingState::Typed(mut new) => new.pop(),
+            _ => Some(TypeVariant { shapes, guess: TypeGuess::untyped() }),
         };
         variants.extend(variant);
     }
 
-    fn remember(&mut self, key: Key, statement: Statement) {
+    fn insert(&mut self, key: StatementKey, statement: TypingState) {
         if self.statements.len() >= STATEMENTS_MAX {
             self.statements.clear();
         }
@@ -280,93 +288,96 @@ impl Inner {
     }
 }
 
-impl Context {
-    fn wants_try(self, is_fragile: bool) -> bool {
+impl PlaceholderContext {
+    fn needs_trial(self, is_fragile: bool) -> bool {
         match self {
-            Self::Given => false,
+            Self::Typed => false,
             Self::Open => is_fragile,
             Self::Textual => true,
         }
     }
 }
 
-enum Next {
-    Try(Box<Probe>),
-    Known { statement: Statement, shapes: Vec<Shape> },
+enum TrialOutcome {
+    Try(Box<TypeTrial>),
+    Concluded { statement: TypingState, shapes: Vec<ValueShape> },
 }
 
-impl Probe {
-    fn new(key: Key, sql: Text, values: Vec<Parameter>) -> Self {
-        let shapes = values.iter().map(shape_of).collect();
-        Self { key, sql, values, shapes, stage: Stage::Untyped, guesses: VecDeque::new() }
+impl TypeTrial {
+    fn new(key: StatementKey, sql: Text, values: Vec<Parameter>) -> Self {
+        let shapes = values.iter().map(parameter_shape).collect();
+        Self { key, sql, values, shapes, stage: TrialStage::Untyped, guesses: VecDeque::new() }
     }
 
     /// The types to try.
     pub(crate) fn types(&self) -> Arc<[u32]> {
-        let guess = self.guesses.front().filter(|_| self.stage != Stage::Untyped);
+        let guess = self.guesses.front().filter(|_| self.stage != TrialStage::Untyped);
         guess.and_then(|guess| guess.types(&self.shapes)).unwrap_or_default()
     }
 
-    fn known(self, statement: Statement) -> Next {
-        Next::Known { statement, shapes: self.shapes }
+    fn concluded(self, statement: TypingState) -> TrialOutcome {
+        TrialOutcome::Concluded { statement, shapes: self.shapes }
     }
 
-    fn next(mut self: Box<Self>, result: &ProbeResult) -> Next {
+    fn next(mut self: Box<Self>, result: &TrialResult) -> TrialOutcome {
         let works = result.is_bound && result.failure.is_none();
         match self.stage {
-            Stage::Untyped if works => {
-                let is_text = |(at, shape): (usize, &Shape)| {
+            TrialStage::Untyped if works => {
+                let is_text = |(at, shape): (usize, &ValueShape)| {
                     // 25 text, 1043 varchar, 705 unknown.
                     matches!(result.types.get(at), Some(25 | 1043 | 705)) && shape.is_measure()
                 };
                 let only: Vec<bool> = self.shapes.iter().enumerate().map(is_text).collect();
-                // Of what the text does not compare, being a text is no harm.
-                if !only.contains(&true) || Context::of(self.sql.as_bytes()) != Context::Textual {
-                    return self.known(Statement::AsIs);
+                // Text compared with nothing else in the statement is harmless.
+                if !only.contains(&true)
+                    || PlaceholderContext::from_sql(self.sql.as_bytes())
+                        != PlaceholderContext::Textual
+                {
+                    return self.concluded(TypingState::AsIs);
                 }
-                self.guesses = Guess::all(Some(&only), &self.shapes);
-                self.guess_on(true)
+                self.guesses = TypeGuess::all(Some(&only), &self.shapes);
+                self.next_guess(true)
             }
-            Stage::Untyped => match &result.failure {
-                Some(failure) if is_want_of_types(failure) => {
-                    self.guesses = Guess::all(None, &self.shapes);
-                    self.guess_on(false)
+            TrialStage::Untyped => match &result.failure {
+                Some(failure) if is_missing_types(failure) => {
+                    self.guesses = TypeGuess::all(None, &self.shapes);
+                    self.next_guess(false)
                 }
-                // It fails for another reason: types are no help.
-                _ => self.known(Statement::AsIs),
+                // It fails for another reason: types do not help.
+                _ => self.concluded(TypingState::AsIs),
             },
-            Stage::Guess { .. } if works => {
+            TrialStage::Guess { .. } if works => {
                 let Some(guess) = self.guesses.pop_front() else {
-                    return self.known(Statement::Hopeless);
+                    return self.concluded(TypingState::Untypable);
                 };
-                let variant = Variant { shapes: self.shapes.clone(), guess };
-                self.known(Statement::Typed(vec![variant]))
+                let variant = TypeVariant { shapes: self.shapes.clone(), guess };
+                self.concluded(TypingState::Typed(vec![variant]))
             }
-            Stage::Guess { works_untyped } => {
+            TrialStage::Guess { works_untyped } => {
                 self.guesses.pop_front();
-                self.guess_on(works_untyped)
+                self.next_guess(works_untyped)
             }
         }
     }
 
-    fn guess_on(mut self: Box<Self>, works_untyped: bool) -> Next {
-        self.stage = Stage::Guess { works_untyped };
+    fn next_guess(mut self: Box<Self>, works_untyped: bool) -> TrialOutcome {
+        self.stage = TrialStage::Guess { works_untyped };
         if !self.guesses.is_empty() {
-            return Next::Try(self);
+            return TrialOutcome::Try(self);
         }
         let statement = match works_untyped {
-            true => Statement::AsIs,
+            true => TypingState::AsIs,
             // The next values may show more.
-            false if self.shapes.contains(&Shape::Unknown) => Statement::Refused,
-            false => Statement::Hopeless,
+            false if self.shapes.contains(&ValueShape::Unknown) => TypingState::Refused,
+            false => TypingState::Untypable,
         };
-        self.known(statement)
+        self.concluded(statement)
     }
 }
 
-impl Guess {
+impl TypeGuess {
     /// No types at all.
-    fn nothing() -> Self {
+    fn untyped() -> Self {
         Self {
             only: Some(Vec::new()),
             names_texts: false,
@@ -376,16 +387,17 @@ impl Guess {
     }
 
     /// Guesses that differ for these shapes, the most likely first.
-    fn all(only: Option<&Vec<bool>>, shapes: &[Shape]) -> VecDeque<Self> {
+    fn all(only: Option<&Vec<bool>>, shapes: &[ValueShape]) -> VecDeque<Self> {
         let mut guesses: VecDeque<Self> = VecDeque::new();
-        let mut seen = Vec::new();
+        let mut tried = Vec::new();
         for numeric_is_float in [false, true] {
             for time_is_interval in [false, true] {
                 for names_texts in [false, true] {
                     let only = only.cloned();
                     let guess = Self { only, names_texts, time_is_interval, numeric_is_float };
-                    if let Some(types) = guess.types(shapes).filter(|types| !seen.contains(types)) {
-                        seen.push(types);
+                    if let Some(types) = guess.types(shapes).filter(|types| !tried.contains(types))
+                    {
+                        tried.push(types);
                         guesses.push_back(guess);
                     }
                 }
@@ -394,12 +406,12 @@ impl Guess {
         guesses
     }
 
-    /// The types; `None` where all are left to the server.
-    fn types(&self, shapes: &[Shape]) -> Option<Arc<[u32]>> {
+    /// The types; `None` if all are left to the server.
+    fn types(&self, shapes: &[ValueShape]) -> Option<Arc<[u32]>> {
         // 25 is text.
-        let oid = |(at, shape): (usize, &Shape)| match shape {
+        let oid = |(at, shape): (usize, &ValueShape)| match shape {
             _ if self.only.as_ref().is_some_and(|only| !only.get(at).is_some_and(|it| *it)) => 0,
-            Shape::One(Scalar::Text) if self.names_texts => 25,
+            ValueShape::One(Scalar::Text) if self.names_texts => 25,
             shape => shape
                 .with_scalar(|scalar| match scalar {
                     Scalar::Time if self.time_is_interval => Scalar::Interval,
@@ -413,8 +425,8 @@ impl Guess {
     }
 }
 
-impl Shape {
-    /// Whether it has an order of its own, which is not that of its text.
+impl ValueShape {
+    /// Whether its order differs from that of its text.
     fn is_measure(self) -> bool {
         use Scalar::{Date, Float8, Int4, Int8, Interval, Numeric, Time, Timestamp, TimestampTz};
         let is_measure = |scalar| {
@@ -427,19 +439,19 @@ impl Shape {
     }
 }
 
-fn shape_of(value: &Parameter) -> Shape {
+fn parameter_shape(value: &Parameter) -> ValueShape {
     match value {
-        Parameter::Null => Shape::Unknown,
-        Parameter::Value(text) => Shape::of(text.as_bytes()),
-        Parameter::Truncated(_) => Shape::One(Scalar::Text),
+        Parameter::Null => ValueShape::Unknown,
+        Parameter::Value(text) => ValueShape::from_value(text.as_bytes()),
+        Parameter::Truncated(_) => ValueShape::One(Scalar::Text),
     }
 }
 
-/// Whether a server refuses so what it was given no types, or the wrong ones, for: at Parse, or at Bind
-/// where the value is not one of the type that it chose.
-pub(crate) fn is_want_of_types(failure: &Failure) -> bool {
+/// Whether a server fails with this error if types are missing or wrong: at Parse, or at Bind if
+/// the value does not fit the type that it chose.
+pub(crate) fn is_missing_types(failure: &ReplayFailure) -> bool {
     // ambiguous_function, indeterminate_datatype, ambiguous_parameter, datatype_mismatch,
-    // undefined_function, cannot_coerce, wrong_object_type; then of a value:
+    // undefined_function, cannot_coerce, wrong_object_type; then for values:
     // invalid_datetime_format, datetime_field_overflow, invalid_text_representation.
     const CODES: [&[u8]; 10] = [
         b"42725", b"42P18", b"42P08", b"42804", b"42883", b"42846", b"42809", b"22007", b"22008",

@@ -1,14 +1,13 @@
-//! The event loop: sends each session's next event when it is due and its session free.
+//! The event loop: sends each session's next event when it is due and its session is free.
 //!
 //! One worker is one thread with one [`Poller`]. Sessions never move between workers and no worker
-//! waits for another, so a slow statement delays its own session and nothing else. What one
-//! statement costs here: an event taken from the inbox, one timer, one write, one read, and its
-//! share of an `epoll_wait`.
+//! waits for another, so a slow statement delays only its own session. A statement costs here: an
+//! event popped from the inbox, one timer, one write, one read, and its share of an `epoll_wait`.
 
 mod admission;
-mod ending;
-mod finish;
-mod seat;
+mod end_of_capture;
+mod interruption;
+mod session_slot;
 mod stats;
 
 pub(crate) use stats::WorkerStats;
@@ -24,102 +23,104 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_net::{Dialer, Poller, Readiness, Timers};
+use howdah_net::{Dialer, Poller, SocketReadiness, Timers};
 use howdah_traffic::SessionId;
 use howdah_wire::startup::cancel_request;
 
 use crate::{
-    cancel::{Cancel, Cancels, NotBegun},
-    inbox::{Inbox, Supply},
-    link::{Link, Lost, Pumped, Reply},
+    cancel::{CancelRequests, CancelStartError, FinishedCancel},
+    inbox::{Inbox, QueueState},
+    link::{ConnectionLoss, Link, PumpResult, Reply},
     metrics::Metrics,
-    notice::{Notice, Notices},
+    notice::{Notice, NoticeSink},
     pace::Schedule,
-    player::{End, Finished, Item, Outage, Player, Presence, Skip, Step},
-    settings::Limits,
+    player::{
+        EventEnd, FinishedEvent, LinkState, Outage, Player, PlayerStep, ScheduledEvent, SkipCause,
+    },
+    settings::ReplayLimits,
     target::Logins,
     types::ParameterTypes,
 };
-use ending::Ending;
-use seat::{Seat, Slot};
+use interruption::Interruption;
+use session_slot::{SessionSlot, SlotId};
 
-/// How often a stop is looked for, and gauges are set.
-const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// How often the stop flag is checked and gauges are set.
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits between attempts to connect: doubled from the first to the second.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Delays between attempts to connect: the first, doubled up to the second.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Failed attempts to connect, some twenty seconds of them, after which an outage is a long one.
+/// Failed attempts to connect, about twenty seconds of them, after which an outage is a long one.
 const RETRIES_OF_LONG_OUTAGE: u32 = 8;
 
-/// Outcomes handed over at once, at most.
-const BATCH: usize = 512;
+/// Maximum outcomes per batch sent to the outcome writer.
+const BATCH_MAX: usize = 512;
 
-/// What workers share.
+/// Shared by all workers.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct WorkerContext {
     pub(crate) schedule: Schedule,
     pub(crate) dialer: Dialer,
     pub(crate) logins: Arc<Logins>,
     pub(crate) types: Arc<ParameterTypes>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ReplayLimits,
     pub(crate) workers: usize,
-    pub(crate) notices: Arc<Notices>,
+    pub(crate) notices: Arc<NoticeSink>,
     pub(crate) metrics: Metrics,
     pub(crate) stop: Arc<AtomicBool>,
-    pub(crate) finished: SyncSender<Vec<Finished>>,
+    pub(crate) finished: SyncSender<Vec<FinishedEvent>>,
 }
 
-pub(crate) struct Worker {
-    shared: Shared,
+pub(crate) struct ReplayWorker {
+    shared: WorkerContext,
     inbox: Arc<Inbox>,
     poller: Poller,
-    timers: Timers<Slot>,
-    seats: Vec<Seat>,
-    vacant: Vec<u32>,
-    by_session: HashMap<SessionId, Slot>,
-    /// Connections that have more to read, and will not be reported again.
-    unread: Vec<Slot>,
-    cancels: Cancels,
-    /// Outcomes not handed over yet.
-    ended: Vec<Finished>,
+    timers: Timers<SlotId>,
+    slots: Vec<SessionSlot>,
+    free_slots: Vec<u32>,
+    by_session: HashMap<SessionId, SlotId>,
+    /// Connections that have more to read and will not be reported as ready again.
+    unread: Vec<SlotId>,
+    cancels: CancelRequests,
+    /// Outcomes not yet sent to the outcome writer.
+    finished: Vec<FinishedEvent>,
     backlog_bytes: usize,
-    /// When something ended last.
+    /// When an event last ended.
     progress: Instant,
-    /// When sessions without further events are looked for next, after the end of the events.
+    /// When to check next for sessions without further events, after the end of the events.
     finish_check: Instant,
-    /// Set once somebody wants an end.
-    ending: Option<Ending>,
+    /// Set once the replay has been interrupted.
+    interruption: Option<Interruption>,
     stats: WorkerStats,
     buffer: Box<[u8]>,
 }
 
-impl Worker {
-    pub(crate) fn new(poller: Poller, inbox: Arc<Inbox>, shared: Shared) -> Self {
+impl ReplayWorker {
+    pub(crate) fn new(poller: Poller, inbox: Arc<Inbox>, shared: WorkerContext) -> Self {
         Self {
             shared,
             inbox,
             poller,
             timers: Timers::new(),
-            seats: Vec::new(),
-            vacant: Vec::new(),
+            slots: Vec::new(),
+            free_slots: Vec::new(),
             by_session: HashMap::new(),
             unread: Vec::new(),
-            cancels: Cancels::default(),
-            ended: Vec::new(),
+            cancels: CancelRequests::default(),
+            finished: Vec::new(),
             backlog_bytes: 0,
             progress: Instant::now(),
             finish_check: Instant::now(),
-            ending: None,
+            interruption: None,
             stats: WorkerStats::default(),
             buffer: vec![0; 64 * 1024].into(),
         }
     }
 
-    /// Plays until the inbox is finished and everything is answered, or until told to stop.
+    /// Plays until the inbox is finished and all replies have arrived, or until stopped.
     pub(crate) fn run(mut self) -> io::Result<WorkerStats> {
         let mut ready = Vec::new();
-        while let Some(deadline) = self.turn(Instant::now()) {
+        while let Some(deadline) = self.tick(Instant::now()) {
             ready.clear();
             self.poller.wait(Some(deadline), &mut ready)?;
             let unread = std::mem::take(&mut self.unread);
@@ -127,26 +128,26 @@ impl Worker {
                 self.handle(*one);
             }
             for slot in unread {
-                self.listen(slot);
+                self.receive(slot);
             }
         }
-        self.leave();
-        self.hand_over();
+        self.close_all();
+        self.send_finished();
         Ok(self.stats)
     }
 
-    /// Does what the time has come for, and says when to be called again at the latest; `None` when
-    /// there is nothing left to do.
-    fn turn(&mut self, now: Instant) -> Option<Instant> {
-        if self.ending.is_none() && self.shared.stop.load(Ordering::Relaxed) {
+    /// Does the work that is due, and returns the deadline of the next call; `None` when there is
+    /// nothing left to do.
+    fn tick(&mut self, now: Instant) -> Option<Instant> {
+        if self.interruption.is_none() && self.shared.stop.load(Ordering::Relaxed) {
             self.interrupt(now);
         }
-        let deadline = match self.ending {
+        let deadline = match self.interruption {
             Some(_) => self.wind_down(now)?,
             None => {
                 let supply = self.admit(now);
-                self.fire(now);
-                if let Supply::Finished(last) = supply
+                self.run_expired_timers(now);
+                if let QueueState::Finished(last) = supply
                     && self.finish_sessions(last, now)
                 {
                     return None;
@@ -154,157 +155,167 @@ impl Worker {
                 self.deadline(supply, now)
             }
         };
-        self.hand_over();
+        self.send_finished();
         self.set_gauges();
         Some(if self.unread.is_empty() { deadline } else { now })
     }
 
-    fn set_timer(&mut self, slot: Slot, due: Instant) {
-        let seat = &mut self.seats[slot.index as usize];
-        if seat.timer.is_none_or(|set| due < set) {
-            seat.timer = Some(due);
+    fn set_timer(&mut self, slot: SlotId, due: Instant) {
+        let slot_entry = &mut self.slots[slot.index as usize];
+        if slot_entry.timer.is_none_or(|set| due < set) {
+            slot_entry.timer = Some(due);
             self.timers.insert(due, slot);
         }
     }
 
-    /// Lets every player go on whose time has come.
-    fn fire(&mut self, now: Instant) {
-        while let Some((due, slot)) = self.timers.pop_due(now) {
-            let seat = &mut self.seats[slot.index as usize];
-            if seat.generation == slot.generation && seat.timer == Some(due) {
-                seat.timer = None;
+    /// Runs every player whose timer has expired.
+    fn run_expired_timers(&mut self, now: Instant) {
+        while let Some((due, slot)) = self.timers.pop_expired(now) {
+            let slot_entry = &mut self.slots[slot.index as usize];
+            if slot_entry.generation == slot.generation && slot_entry.timer == Some(due) {
+                slot_entry.timer = None;
                 self.play(slot);
             }
         }
     }
 
-    /// Lets one player do all it can now.
-    fn play(&mut self, slot: Slot) {
+    /// Runs one player until it waits for time or the server.
+    fn play(&mut self, slot: SlotId) {
         let paced = self.shared.schedule.is_paced();
         loop {
-            // Read anew for each step: what others did in this turn made this one late.
+            // Read for each step, because the work of earlier steps takes time.
             let now = Instant::now();
-            let seat = &mut self.seats[slot.index as usize];
-            if seat.generation != slot.generation {
+            let slot_entry = &mut self.slots[slot.index as usize];
+            if slot_entry.generation != slot.generation {
                 return;
             }
-            let Some(player) = seat.player.as_mut() else { return };
-            let client = seat.link.as_mut().and_then(Link::client);
+            let Some(player) = slot_entry.player.as_mut() else { return };
+            let client = slot_entry.link.as_mut().and_then(Link::client);
             match player.step(now, paced, client) {
-                Step::Wait => break,
-                Step::WaitUntil(due) => {
+                PlayerStep::Wait => break,
+                PlayerStep::WaitUntil(due) => {
                     self.set_timer(slot, due);
                     break;
                 }
-                Step::Send => {
+                PlayerStep::Send => {
                     self.stats.in_flight += 1;
                     self.send(slot);
                 }
-                Step::Connect(item) => self.connect(slot, item, now),
-                Step::Record(item, end) => {
-                    let free = player.free();
-                    self.end(unsent(item, end, now, free));
+                PlayerStep::Connect(item) => self.connect(slot, item, now),
+                PlayerStep::Record(item, end) => {
+                    let free = player.free_since();
+                    self.finish_event(unsent(item, end, now, free));
                 }
-                Step::Hangup(item) => {
-                    let free = player.free();
-                    player.left(now);
-                    if let Some(link) = seat.link.take() {
+                PlayerStep::Hangup(item) => {
+                    let free = player.free_since();
+                    player.on_disconnected(now);
+                    if let Some(link) = slot_entry.link.take() {
                         link.close();
                         self.stats.open -= 1;
                     }
-                    self.end(Finished {
+                    self.finish_event(FinishedEvent {
                         item,
                         sent: Some(now),
-                        begun: Some(now),
+                        started: Some(now),
                         ended: Instant::now(),
-                        free,
+                        free_since: free,
                         rows: None,
-                        end: End::Done,
+                        end: EventEnd::Done,
                     });
                 }
-                Step::Cancel(item) => self.cancel(slot, item, now),
+                PlayerStep::Cancel(item) => self.cancel(slot, item, now),
             }
         }
-        self.vacate_if_done(slot);
+        self.release_slot_if_done(slot);
     }
 
-    fn send(&mut self, slot: Slot) {
-        let seat = &mut self.seats[slot.index as usize];
-        let Some(link) = seat.link.as_mut() else { return };
+    fn send(&mut self, slot: SlotId) {
+        let slot_entry = &mut self.slots[slot.index as usize];
+        let Some(link) = slot_entry.link.as_mut() else { return };
         if link.flush().is_err() {
-            // The server has hung up. Reading finds out what it said before.
+            // The server has closed the connection. Reading returns the error it sent before.
             self.unread.push(slot);
         }
     }
 
-    fn connect(&mut self, slot: Slot, item: Option<Item>, now: Instant) {
-        let seat = &mut self.seats[slot.index as usize];
-        let Some(player) = seat.player.as_mut() else { return };
-        let who = item.as_ref().map(|item| &item.event).or_else(|| player.next_event());
-        let Some(who) = who else { return };
-        let who = [&*who.user, &who.database, &who.application];
-        let login = self.shared.logins.login(who, player.settings());
-        player.presence = Presence::Arriving;
-        seat.arriving = Some((item, now));
-        let begun = Link::begin(&self.shared.dialer, login)
+    fn connect(&mut self, slot: SlotId, item: Option<ScheduledEvent>, now: Instant) {
+        let slot_entry = &mut self.slots[slot.index as usize];
+        let Some(player) = slot_entry.player.as_mut() else { return };
+        let event = item.as_ref().map(|item| &item.event).or_else(|| player.next_event());
+        let Some(event) = event else { return };
+        let event = [&*event.user, &event.database, &event.application];
+        let login = self.shared.logins.login(event, player.settings());
+        player.link_state = LinkState::Connecting;
+        slot_entry.connecting = Some((item, now));
+        let begun = Link::open(&self.shared.dialer, login)
             .map_err(io::Error::other)
             .and_then(|link| self.poller.add(link.stream(), slot.token()).map(|()| link));
         match begun {
-            Ok(link) => self.seats[slot.index as usize].link = Some(link),
-            Err(error) => self.lose(slot, Lost::Io(error), now),
+            Ok(link) => self.slots[slot.index as usize].link = Some(link),
+            Err(error) => self.on_connection_lost(slot, ConnectionLoss::Io(error), now),
         }
     }
 
-    fn cancel(&mut self, slot: Slot, item: Item, now: Instant) {
-        let seat = &mut self.seats[slot.index as usize];
-        let Some(player) = seat.player.as_ref() else { return };
-        let free = player.free();
-        let Some(request) = cancel_of(seat) else {
-            self.end(unsent(item, End::Skipped(Skip::NothingToCancel), now, free));
+    fn cancel(&mut self, slot: SlotId, item: ScheduledEvent, now: Instant) {
+        let slot_entry = &mut self.slots[slot.index as usize];
+        let Some(player) = slot_entry.player.as_ref() else { return };
+        let free = player.free_since();
+        let Some(request) = cancel_request_for(slot_entry) else {
+            self.finish_event(unsent(
+                item,
+                EventEnd::Skipped(SkipCause::NothingToCancel),
+                now,
+                free,
+            ));
             return;
         };
-        let begun = self.cancels.begin(&self.shared.dialer, &self.poller, request, Some(item), now);
-        if let Err(NotBegun { item: Some(item), failure }) = begun.map_err(|refused| *refused) {
-            self.end(unsent(item, End::Failed(failure), now, free));
+        let begun = self.cancels.start(&self.shared.dialer, &self.poller, request, Some(item), now);
+        if let Err(CancelStartError { item: Some(item), failure }) =
+            begun.map_err(|refused| *refused)
+        {
+            self.finish_event(unsent(item, EventEnd::Failed(failure), now, free));
         }
     }
 
-    fn handle(&mut self, ready: Readiness) {
-        if Cancels::owns(ready.token) {
+    fn handle(&mut self, ready: SocketReadiness) {
+        if CancelRequests::owns_token(ready.token) {
             let cancel = self.cancels.advance(ready.token);
-            if let Some(Cancel { item: Some(item), sent, failure }) = cancel {
-                let end = failure.map_or(End::Done, End::Failed);
-                self.end(answered(item, sent, Instant::now(), end));
+            if let Some(FinishedCancel { item: Some(item), sent, failure }) = cancel {
+                let end = failure.map_or(EventEnd::Done, EventEnd::Failed);
+                self.finish_event(answered(item, sent, Instant::now(), end));
             }
             return;
         }
         let index = (ready.token.0 & 0xffff_ffff) as u32;
-        let Some(seat) = self.seats.get_mut(index as usize) else { return };
-        let slot = Slot { index, generation: seat.generation };
-        // A report about a connection that this place had before.
+        let Some(slot_entry) = self.slots.get_mut(index as usize) else { return };
+        let slot = SlotId { index, generation: slot_entry.generation };
+        // A late event of a connection that this slot had before.
         if slot.token() != ready.token {
             return;
         }
-        if let (true, Some(link)) = (ready.hung_up, seat.link.as_mut()) {
-            link.hung_up();
+        if let (true, Some(link)) = (ready.hung_up, slot_entry.link.as_mut()) {
+            link.on_hangup();
         }
-        self.listen(slot);
+        self.receive(slot);
     }
 
-    /// Reads what the server said on one connection.
-    fn listen(&mut self, slot: Slot) {
-        let seat = &mut self.seats[slot.index as usize];
-        if seat.generation != slot.generation {
+    /// Reads the replies on one connection.
+    fn receive(&mut self, slot: SlotId) {
+        let slot_entry = &mut self.slots[slot.index as usize];
+        if slot_entry.generation != slot.generation {
             return;
         }
-        let (Some(link), Some(player)) = (seat.link.as_mut(), seat.player.as_mut()) else { return };
+        let (Some(link), Some(player)) = (slot_entry.link.as_mut(), slot_entry.player.as_mut())
+        else {
+            return;
+        };
         let mut ended = Vec::new();
-        let mut arrived = false;
+        let mut has_logged_in = false;
         let was_busy = player.is_busy();
         let pumped = link.pump(&mut self.buffer, &self.shared.logins, |client, reply| {
-            arrived |= matches!(reply, Reply::LoggedIn);
-            // Read anew: a large answer may take long to arrive.
-            ended.extend(player.heard(reply, Instant::now(), client));
+            has_logged_in |= matches!(reply, Reply::LoggedIn);
+            // Read for each reply, because a large one may take long to arrive.
+            ended.extend(player.handle_reply(reply, Instant::now(), client));
         });
         let now = Instant::now();
         if was_busy && !player.is_busy() {
@@ -312,81 +323,88 @@ impl Worker {
             self.progress = now;
         }
         for one in ended {
-            self.end(one);
+            self.finish_event(one);
         }
-        if arrived {
-            self.arrive(slot, now);
+        if has_logged_in {
+            self.on_logged_in(slot, now);
         }
         match pumped {
-            Ok(Pumped::Dry) => self.play(slot),
-            Ok(Pumped::More) => {
+            Ok(PumpResult::Drained) => self.play(slot),
+            Ok(PumpResult::More) => {
                 self.unread.push(slot);
                 self.play(slot);
             }
-            Err(lost) => self.lose(slot, lost, now),
+            Err(lost) => self.on_connection_lost(slot, lost, now),
         }
     }
 
-    fn arrive(&mut self, slot: Slot, now: Instant) {
+    fn on_logged_in(&mut self, slot: SlotId, now: Instant) {
         self.stats.connections += 1;
         self.stats.open += 1;
         self.stats.open_max = self.stats.open_max.max(self.stats.open);
         self.shared.metrics.connections_established.add(1);
         self.progress = now;
-        let seat = &mut self.seats[slot.index as usize];
-        seat.retries = 0;
-        if let Some((Some(item), since)) = seat.arriving.take() {
-            self.end(answered(item, since, now, End::Done));
+        let slot_entry = &mut self.slots[slot.index as usize];
+        slot_entry.retries = 0;
+        if let Some((Some(item), since)) = slot_entry.connecting.take() {
+            self.finish_event(answered(item, since, now, EventEnd::Done));
         }
     }
 
-    /// The connection of a seat is gone or was refused: what was on it fails, the rest goes on.
-    fn lose(&mut self, slot: Slot, lost: Lost, now: Instant) {
-        let seat = &mut self.seats[slot.index as usize];
-        // What the server said at last tells more than that it hung up.
-        let said = seat.link.take().and_then(Link::into_last_words);
-        let failure = said.unwrap_or_else(|| lost.into());
-        let Some(player) = seat.player.as_mut() else { return };
-        let was_here = matches!(player.presence, Presence::Here);
+    /// Handles the loss or refusal of a slot's connection: what was in flight on it fails, the rest
+    /// continues.
+    fn on_connection_lost(&mut self, slot: SlotId, lost: ConnectionLoss, now: Instant) {
+        let slot_entry = &mut self.slots[slot.index as usize];
+        // The server's last error is more specific than the hangup.
+        let last_error = slot_entry.link.take().and_then(Link::into_last_error);
+        let failure = last_error.unwrap_or_else(|| lost.into());
+        let Some(player) = slot_entry.player.as_mut() else { return };
+        let was_connected = matches!(player.link_state, LinkState::Connected);
         let was_busy = player.is_busy();
-        let wait = RETRY.0.saturating_mul(1 << seat.retries.min(16)).min(RETRY.1);
-        seat.retries += 1;
-        // The first attempt after a loss is at once; waiting begins when that fails too.
-        let retry = if was_here { now } else { now + wait };
-        // At the highest speed there is no due time to miss, so a restart of the target is waited
-        // for; not so a refusal that will be the same next time.
-        let is_long = !failure.may_pass() || seat.retries > RETRIES_OF_LONG_OUTAGE;
-        let waits = !self.shared.schedule.is_paced() && !is_long;
-        let mut ended = player.lost(Outage { failure: failure.clone(), retry, is_long }, now);
-        match seat.arriving.take() {
-            Some((Some(item), _)) if waits => player.put_back(item),
+        let wait =
+            RETRY_DELAYS.0.saturating_mul(1 << slot_entry.retries.min(16)).min(RETRY_DELAYS.1);
+        slot_entry.retries += 1;
+        // The first attempt after a loss is immediate; delays start when that fails too.
+        let retry = if was_connected { now } else { now + wait };
+        // At the highest speed no due time can be missed, so a restart of the target is waited for,
+        // but not a refusal that will be the same next time.
+        let is_long = !failure.is_transient() || slot_entry.retries > RETRIES_OF_LONG_OUTAGE;
+        let can_wait = !self.shared.schedule.is_paced() && !is_long;
+        let mut ended =
+            player.on_connection_lost(Outage { failure: failure.clone(), retry, is_long }, now);
+        match slot_entry.connecting.take() {
+            Some((Some(item), _)) if can_wait => player.requeue(item),
             Some((Some(item), since)) => {
-                ended.push(answered(item, since, now, End::Failed(failure.clone())));
+                ended.push(answered(item, since, now, EventEnd::Failed(failure.clone())));
             }
-            // The event that wanted this connection does not get another.
-            _ if !was_here && !waits => ended.extend(player.refuse_head(&failure, now)),
+            // The event that needed this connection does not get another attempt.
+            _ if !was_connected && !can_wait => ended.extend(player.fail_next(&failure, now)),
             _ => {}
         }
-        if !was_here && failure.is_want_of_room() {
-            let said = failure.message.to_string();
+        if !was_connected && failure.is_too_many_connections() {
+            let last_error = failure.message.to_string();
             let paced = self.shared.schedule.is_paced();
-            self.shared.notices.give(&Notice::Full { said, open: self.stats.open, paced });
+            self.shared.notices.report(&Notice::NoConnectionsLeft {
+                message: last_error,
+                open: self.stats.open,
+                is_paced: paced,
+            });
         }
         self.stats.lost += 1;
         self.shared.metrics.connections_lost.add(1);
-        self.stats.open -= usize::from(was_here);
+        self.stats.open -= usize::from(was_connected);
         self.stats.in_flight -= usize::from(was_busy);
         self.progress = now;
         tracing::debug!(reason = %failure.message, "connection to the target lost");
         for one in ended {
-            self.end(one);
+            self.finish_event(one);
         }
         self.play(slot);
     }
 
-    fn end(&mut self, mut one: Finished) {
-        if self.ending.is_some() {
-            ending::judge(&mut one);
+    fn finish_event(&mut self, mut one: FinishedEvent) {
+        if self.interruption.is_some() {
+            interruption::mark_cancelled(&mut one);
         }
         self.backlog_bytes = self.backlog_bytes.saturating_sub(one.item.bytes);
         if let Some(sent) = one.sent
@@ -397,44 +415,51 @@ impl Worker {
             let late = sent.saturating_duration_since(one.item.due);
             self.shared.metrics.lag.set(late.as_secs_f64());
         }
-        self.ended.push(one);
+        self.finished.push(one);
     }
 
-    fn hand_over(&mut self) {
-        while !self.ended.is_empty() {
-            let rest = self.ended.split_off(self.ended.len().min(BATCH));
-            let batch = std::mem::replace(&mut self.ended, rest);
-            // The recorder is only gone when it panicked; its thread's join tells.
+    fn send_finished(&mut self) {
+        while !self.finished.is_empty() {
+            let rest = self.finished.split_off(self.finished.len().min(BATCH_MAX));
+            let batch = std::mem::replace(&mut self.finished, rest);
+            // The receiver is only gone if the outcome writer panicked; joining its thread reports
+            // that.
             let _ = self.shared.finished.send(batch);
         }
     }
 
-    /// Frees the place of a session that has left and has nothing more to do.
-    fn vacate_if_done(&mut self, slot: Slot) {
-        let seat = &mut self.seats[slot.index as usize];
-        if seat.generation != slot.generation || seat.link.is_some() || seat.arriving.is_some() {
+    /// Frees the slot of a session that has disconnected and has nothing more to do.
+    fn release_slot_if_done(&mut self, slot: SlotId) {
+        let slot_entry = &mut self.slots[slot.index as usize];
+        if slot_entry.generation != slot.generation
+            || slot_entry.link.is_some()
+            || slot_entry.connecting.is_some()
+        {
             return;
         }
-        let Some(player) = seat.player.take_if(|player| player.is_done()) else { return };
-        seat.generation = seat.generation.wrapping_add(1);
-        seat.timer = None;
-        seat.retries = 0;
+        let Some(player) = slot_entry.player.take_if(|player| player.is_done()) else { return };
+        slot_entry.generation = slot_entry.generation.wrapping_add(1);
+        slot_entry.timer = None;
+        slot_entry.retries = 0;
         self.by_session.remove(&player.id);
-        self.vacant.push(slot.index);
+        self.free_slots.push(slot.index);
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.cancels.is_empty()
-            && self.seats.iter().all(|seat| seat.player.as_ref().is_none_or(Player::is_idle))
+            && self
+                .slots
+                .iter()
+                .all(|slot_entry| slot_entry.player.as_ref().is_none_or(Player::is_idle))
     }
 
-    fn deadline(&self, supply: Supply, now: Instant) -> Instant {
-        let mut deadline = now + HOUSEKEEPING;
-        if let Some(due) = self.timers.next_due() {
+    fn deadline(&self, supply: QueueState, now: Instant) -> Instant {
+        let mut deadline = now + HOUSEKEEPING_INTERVAL;
+        if let Some(due) = self.timers.next_deadline() {
             deadline = deadline.min(due);
         }
-        if let (Supply::Next(time), true) = (supply, self.shared.schedule.is_paced()) {
-            // Half the lookahead late is early enough, and spares a wake-up per event.
+        if let (QueueState::Next(time), true) = (supply, self.shared.schedule.is_paced()) {
+            // Half of the lookahead is early enough, and saves a wake-up per event.
             let lookahead = admission::lookahead(self.backlog_bytes, self.shared.limits);
             deadline = deadline.min(self.shared.schedule.due(time) - lookahead / 2);
         }
@@ -449,18 +474,26 @@ impl Worker {
     }
 }
 
-fn unsent(item: Item, end: End, now: Instant, free: Instant) -> Finished {
-    Finished { item, sent: None, begun: None, ended: now, free, rows: None, end }
+fn unsent(item: ScheduledEvent, end: EventEnd, now: Instant, free: Instant) -> FinishedEvent {
+    FinishedEvent { item, sent: None, started: None, ended: now, free_since: free, rows: None, end }
 }
 
-/// What became of something that has no rows and was sent as soon as it could be.
-fn answered(item: Item, sent: Instant, ended: Instant, end: End) -> Finished {
-    Finished { item, sent: Some(sent), begun: Some(sent), ended, free: sent, rows: None, end }
+/// The outcome of an event without rows that was sent as soon as possible.
+fn answered(item: ScheduledEvent, sent: Instant, ended: Instant, end: EventEnd) -> FinishedEvent {
+    FinishedEvent {
+        item,
+        sent: Some(sent),
+        started: Some(sent),
+        ended,
+        free_since: sent,
+        rows: None,
+        end,
+    }
 }
 
-/// The request that cancels what a seat's connection is doing, if its server takes any.
-fn cancel_of(seat: &mut Seat) -> Option<Vec<u8>> {
-    let key = seat.link.as_mut()?.client()?.cancel_key()?;
+/// The cancel request for what a slot's connection is running, if its server sent a cancel key.
+fn cancel_request_for(slot_entry: &mut SessionSlot) -> Option<Vec<u8>> {
+    let key = slot_entry.link.as_mut()?.client()?.cancel_key()?;
     let mut request = Vec::new();
     cancel_request(&mut request, key);
     Some(request)

@@ -1,42 +1,42 @@
-//! A comparison for programs: one JSON document, versioned.
+//! A comparison for programs: a versioned JSON document.
 //!
-//! Fields are never renamed or removed within a version; new ones may come. Times are in
-//! microseconds, factors are run over base, what is not known is `null`.
+//! Within a version, fields are never renamed or removed; new ones may be added. Times are in
+//! microseconds, factors are run over base, unknown values are `null`.
 
 use howdah_compare::{
-    About, Caveat, Change, Comparison, Control, Crossing, ErrorChange, Interval, Measures, Part,
-    QueryComparison, Settings, Side,
+    Caveat, Change, ChangedPart, CompareSettings, Comparison, Control, ErrorChange, Interval,
+    Measures, QueryComparison, RunInfo, Side, Violation,
 };
 use serde::Serialize;
 
 use crate::headline;
 
-/// Version of [`Document`], in its `version` field.
-pub const VERSION: u32 = 1;
+/// Version of [`ComparisonDocument`], in its `version` field.
+pub const DOCUMENT_VERSION: u32 = 1;
 
-/// The document. Serialise it with any serde format; JSON is the one that is promised.
+/// The document. It can be serialised with any serde format; only its JSON form is stable.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
-pub struct Document {
+pub struct ComparisonDocument {
     /// Always `howdah-comparison`.
     pub format: &'static str,
-    /// See [`VERSION`].
+    /// See [`DOCUMENT_VERSION`].
     pub version: u32,
     /// `slower`, `faster`, `mixed`, `no change` or `too few`.
     pub verdict: &'static str,
-    /// The same for people, in one line.
+    /// The verdict in one line, for people.
     pub summary: String,
-    /// What a person should read first, a line each.
+    /// The most important results, one line each, for people.
     pub headlines: Vec<String>,
     base: SideDocument,
     run: SideDocument,
     control: Option<ControlDocument>,
     settings: SettingsDocument,
-    /// By what the typical judged query changed.
+    /// The factor by which the typical query changed.
     drift: Option<f64>,
     caveats: Vec<CaveatDocument>,
-    fail_on: Vec<CrossingDocument>,
-    /// Queries in all, those left out below included.
+    fail_on: Vec<ViolationDocument>,
+    /// All queries, including those not listed below.
     queries_total: usize,
     queries: Vec<QueryDocument>,
 }
@@ -44,7 +44,7 @@ pub struct Document {
 #[derive(Debug, Serialize)]
 struct SideDocument {
     #[serde(flatten)]
-    about: AboutDocument,
+    run_info: RunInfoDocument,
     calls: u64,
     errors: u64,
     skipped: u64,
@@ -53,7 +53,7 @@ struct SideDocument {
 }
 
 #[derive(Debug, Serialize)]
-struct AboutDocument {
+struct RunInfoDocument {
     name: String,
     capture: String,
     target: String,
@@ -65,7 +65,7 @@ struct AboutDocument {
 #[derive(Debug, Serialize)]
 struct ControlDocument {
     #[serde(flatten)]
-    about: AboutDocument,
+    run_info: RunInfoDocument,
     noise: f64,
 }
 
@@ -86,7 +86,7 @@ struct CaveatDocument {
 }
 
 #[derive(Debug, Serialize)]
-struct CrossingDocument {
+struct ViolationDocument {
     condition: String,
     metric: &'static str,
     fingerprint: String,
@@ -102,13 +102,13 @@ struct QueryDocument {
     database: String,
     /// `slower`, `faster`, `no change`, `too few`, `only in base` or `only in run`.
     verdict: &'static str,
-    /// `typical` or `tail` where something changed.
+    /// `typical` or `tail` if the query changed.
     part: Option<&'static str>,
-    /// Of typical executions.
+    /// The change of typical executions.
     change: Option<ChangeDocument>,
-    /// Of the mean, where the verdict looked at it; its interval is at 99 %.
+    /// The change of the mean, where the verdict used it; its interval is at 99 %.
     mean_change: Option<IntervalDocument>,
-    /// By what it differed between base and control.
+    /// The factor by which it differed between base and control.
     noise: Option<f64>,
     impact_us: f64,
     base: Option<MeasuresDocument>,
@@ -152,23 +152,23 @@ struct MeasuresDocument {
 
 #[derive(Debug, Serialize)]
 struct ErrorDocument {
-    /// `null` where no server said one.
+    /// `null` if no server reported one.
     sqlstate: Option<String>,
     message: String,
     base: u64,
     run: u64,
 }
 
-/// The document of a comparison and the conditions it crosses, with at most `queries_max` queries.
+/// The document of a comparison and the violated conditions, with at most `queries_max` queries.
 pub fn document(
     comparison: &Comparison,
-    crossings: &[Crossing],
+    violations: &[Violation],
     queries_max: Option<usize>,
-) -> Document {
+) -> ComparisonDocument {
     let queries = comparison.queries.iter().take(queries_max.unwrap_or(usize::MAX));
-    Document {
+    ComparisonDocument {
         format: "howdah-comparison",
-        version: VERSION,
+        version: DOCUMENT_VERSION,
         verdict: comparison.verdict.as_str(),
         summary: headline::verdict_line(comparison),
         headlines: headline::headlines(comparison),
@@ -177,8 +177,12 @@ pub fn document(
         control: comparison.control.as_ref().map(Into::into),
         settings: (&comparison.settings).into(),
         drift: comparison.drift,
-        caveats: comparison.caveats.iter().map(|it| CaveatDocument::of(it, comparison)).collect(),
-        fail_on: crossings.iter().map(Into::into).collect(),
+        caveats: comparison
+            .caveats
+            .iter()
+            .map(|it| CaveatDocument::from_caveat(it, comparison))
+            .collect(),
+        fail_on: violations.iter().map(Into::into).collect(),
         queries_total: comparison.queries.len(),
         queries: queries.map(Into::into).collect(),
     }
@@ -186,9 +190,9 @@ pub fn document(
 
 impl From<&Side> for SideDocument {
     fn from(side: &Side) -> Self {
-        let Side { about, calls, errors, skipped, total_us, unattributed } = side;
+        let Side { info: run_info, calls, errors, skipped, total_us, unattributed } = side;
         Self {
-            about: about.into(),
+            run_info: run_info.into(),
             calls: *calls,
             errors: *errors,
             skipped: *skipped,
@@ -198,21 +202,21 @@ impl From<&Side> for SideDocument {
     }
 }
 
-impl From<&About> for AboutDocument {
-    fn from(about: &About) -> Self {
-        let About { name, capture, target, rate, server_version, complete } = about.clone();
+impl From<&RunInfo> for RunInfoDocument {
+    fn from(run_info: &RunInfo) -> Self {
+        let RunInfo { name, capture, target, rate, server_version, complete } = run_info.clone();
         Self { name, capture, target, rate, server_version, complete }
     }
 }
 
 impl From<&Control> for ControlDocument {
     fn from(control: &Control) -> Self {
-        Self { about: (&control.about).into(), noise: control.noise }
+        Self { run_info: (&control.info).into(), noise: control.noise }
     }
 }
 
-impl From<&Settings> for SettingsDocument {
-    fn from(settings: &Settings) -> Self {
+impl From<&CompareSettings> for SettingsDocument {
+    fn from(settings: &CompareSettings) -> Self {
         Self {
             change_min: settings.change_min.get(),
             floor_us: settings.floor.as_micros(),
@@ -224,7 +228,7 @@ impl From<&Settings> for SettingsDocument {
 }
 
 impl CaveatDocument {
-    fn of(caveat: &Caveat, comparison: &Comparison) -> Self {
+    fn from_caveat(caveat: &Caveat, comparison: &Comparison) -> Self {
         let kind = match caveat {
             Caveat::DifferentCaptures => "different_captures",
             Caveat::DifferentRates => "different_rates",
@@ -237,14 +241,14 @@ impl CaveatDocument {
     }
 }
 
-impl From<&Crossing> for CrossingDocument {
-    fn from(crossing: &Crossing) -> Self {
+impl From<&Violation> for ViolationDocument {
+    fn from(violation: &Violation) -> Self {
         Self {
-            condition: crossing.condition.to_string(),
-            metric: crossing.condition.metric().as_str(),
-            fingerprint: crossing.fingerprint.to_string(),
-            base: crossing.base,
-            run: crossing.run,
+            condition: violation.condition.to_string(),
+            metric: violation.condition.metric().as_str(),
+            fingerprint: violation.fingerprint.to_string(),
+            base: violation.base,
+            run: violation.run,
         }
     }
 }
@@ -253,11 +257,11 @@ impl From<&QueryComparison> for QueryDocument {
     fn from(query: &QueryComparison) -> Self {
         Self {
             fingerprint: query.fingerprint.to_string(),
-            query: query.words.query.clone(),
-            user: query.words.user.clone(),
-            database: query.words.database.clone(),
+            query: query.text.query.clone(),
+            user: query.text.user.clone(),
+            database: query.text.database.clone(),
             verdict: query.verdict.as_str(),
-            part: query.verdict.part().map(Part::as_str),
+            part: query.verdict.part().map(ChangedPart::as_str),
             change: query.change.map(Into::into),
             mean_change: query.mean_change.map(Into::into),
             noise: query.noise,
@@ -266,7 +270,7 @@ impl From<&QueryComparison> for QueryDocument {
             run: query.run.map(Into::into),
             errors: query.errors.iter().map(Into::into).collect(),
             rows_differ: query.rows_differ(),
-            because: query.because.clone(),
+            because: query.plan_change.clone(),
             types_deduced: query.types_deduced,
         }
     }

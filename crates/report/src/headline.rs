@@ -1,18 +1,19 @@
-//! What a comparison says in a line each: what got slower, what got faster, what fails.
+//! Headlines of a comparison: what got slower, what got faster, what fails.
 
 use howdah_compare::{
-    Caveat, Change, Comparison, ErrorChange, Interval, Measures, Overall, Part, QueryComparison,
+    Caveat, Change, ChangedPart, Comparison, ErrorChange, Interval, Measures, Overall,
+    QueryComparison,
 };
 
 use crate::text;
 
-/// Characters of a query in a headline.
+/// Maximum characters of a query in a headline.
 const QUERY_WIDTH: usize = 100;
 
-/// Characters of an error message in a headline.
+/// Maximum characters of an error message in a headline.
 const MESSAGE_WIDTH: usize = 80;
 
-/// The conclusion in one line: `no change in 12 of 14 queries; 2 ran too seldom to say`.
+/// The verdict in one line: `no change in 12 of 14 queries; 2 not executed often enough to say`.
 pub fn verdict_line(comparison: &Comparison) -> String {
     let count = |test: fn(&QueryComparison) -> bool| {
         comparison.queries.iter().filter(|query| test(query)).count() as u64
@@ -20,9 +21,9 @@ pub fn verdict_line(comparison: &Comparison) -> String {
     let judged = count(|query| query.change.is_some());
     let slower = count(|query| query.verdict.is_slower());
     let faster = count(|query| query.verdict.is_faster());
-    let of_judged = format!("of {}", counted_queries(judged));
+    let of_judged = format!("of {}", count_queries(judged));
     let mut line = match comparison.verdict {
-        Overall::NoChange => format!("no change in {}", counted_queries(judged)),
+        Overall::NoChange => format!("no change in {}", count_queries(judged)),
         Overall::Slower => format!("{slower} {of_judged} slower"),
         Overall::Faster => format!("{faster} {of_judged} faster"),
         Overall::Mixed => format!("{slower} {of_judged} slower, {faster} faster"),
@@ -35,12 +36,12 @@ pub fn verdict_line(comparison: &Comparison) -> String {
     line
 }
 
-fn counted_queries(count: u64) -> String {
+fn count_queries(count: u64) -> String {
     format!("{count} {}", if count == 1 { "query" } else { "queries" })
 }
 
-/// One line for each query that got slower, worst first; then for each that got faster, most
-/// first; then for new and vanished errors; then for what makes the runs hard to compare.
+/// One line for each query that got slower, the worst first; then for each that got faster, the
+/// best first; then for new and vanished errors; then for caveats.
 ///
 /// ```text
 /// slower: select … where customer = ? 14.2× (p50 0.20 ms → 2.91 ms, 95 % CI 13.1–15.0), because
@@ -66,10 +67,10 @@ pub fn headlines(comparison: &Comparison) -> Vec<String> {
 fn change_line(query: &QueryComparison, confidence: f64) -> Option<String> {
     let (base, run) = (query.base?, query.run?);
     let amount = match query.verdict.part()? {
-        Part::Typical => typical(query.change?, &base, &run, confidence),
-        Part::Tail => tail(query.mean_change?, &base, &run),
+        ChangedPart::Typical => typical(query.change?, &base, &run, confidence),
+        ChangedPart::Tail => tail(query.mean_change?, &base, &run),
     };
-    let because = query.because.as_ref().map(|because| format!(", because {because}"));
+    let because = query.plan_change.as_ref().map(|because| format!(", because {because}"));
     Some(format!(
         "{}: {} {amount}{}",
         query.verdict,
@@ -88,7 +89,7 @@ fn typical(change: Change, base: &Measures, run: &Measures, confidence: f64) -> 
     )
 }
 
-/// The level is that of [`QueryComparison::mean_change`].
+/// The confidence level is that of [`QueryComparison::mean_change`].
 fn tail(mean: Interval, base: &Measures, run: &Measures) -> String {
     format!(
         "{} in the mean, by its slow executions (mean {}, p99 {}, 99 % CI {})",
@@ -103,7 +104,7 @@ pub(crate) fn range(interval: Interval) -> String {
     format!("{}–{}", text::factor_digits(interval.low), text::factor_digits(interval.high))
 }
 
-/// New and vanished errors are headlines; more or fewer of the same are in the table.
+/// New and vanished errors are headlines; changed numbers of errors are in the table.
 fn error_line(query: &QueryComparison, change: &ErrorChange) -> Option<String> {
     let (what, count) = match change {
         change if change.is_new() => ("errors", change.run),
@@ -122,9 +123,10 @@ pub(crate) fn sqlstate(change: &ErrorChange) -> String {
     change.sqlstate.map_or_else(|| "no SQLSTATE".to_owned(), |code| code.to_string())
 }
 
-/// The query in one line of at most `width` characters, or its fingerprint where no text is known.
+/// The query in one line of at most `width` characters, or its fingerprint if its text is not
+/// known.
 pub fn query_text(query: &QueryComparison, width: usize) -> String {
-    match query.words.query.as_str() {
+    match query.text.query.as_str() {
         "" => format!("query {}", query.fingerprint),
         known => text::one_line(known, width),
     }
@@ -138,22 +140,22 @@ pub(crate) fn caveat_text(caveat: &Caveat, comparison: &Comparison) -> String {
         Caveat::EverythingMoved => {
             let moved = "most queries changed by about the same factor, which may be the machine";
             match &comparison.control {
-                // A control is as far away in time as any other run, so it vouches for nothing.
+                // A control run is as distant in time as any other run, so it proves nothing.
                 Some(control) => format!(
                     "{moved}: the control run differs from the base by {} but shows only what the \
                      machine did while it ran; replay base and run again in turns",
                     text::factor(control.noise)
                 ),
                 None => format!(
-                    "{moved}: replay base and run again in turns, and give one more run of the base \
+                    "{moved}: replay base and run again in turns, and pass one more run of the base \
                      as --control"
                 ),
             }
         }
         Caveat::TypesDeduced { queries } => {
-            let queries = counted_queries(*queries as u64);
+            let queries = count_queries(*queries as u64);
             format!(
-                "parameter types of {queries} were deduced from values, since no log holds them"
+                "parameter types of {queries} were deduced from values, since logs do not contain them"
             )
         }
         _ => "the two runs are hard to compare".to_owned(),

@@ -1,39 +1,41 @@
-//! A comparison for a terminal.
+//! Renders a comparison for a terminal.
 
 use std::fmt::Write as _;
 
-use howdah_compare::{Comparison, Crossing, Measures, Part, QueryComparison, Side, Verdict};
+use howdah_compare::{
+    ChangedPart, Comparison, Measures, QueryComparison, QueryVerdict, Side, Violation,
+};
 
 use crate::{headline, text};
 
-/// How a table is drawn.
+/// The style of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct TableStyle {
-    /// Whether verdicts are coloured, by ANSI escapes.
-    pub color: bool,
-    /// Columns of the terminal; queries are cut to fit. Below 86, numbers stand below each other.
+    /// Whether verdicts are coloured with ANSI escapes.
+    pub is_colored: bool,
+    /// Columns of the terminal; queries are truncated to fit. Below 86, measures are wrapped.
     pub width: usize,
-    /// Queries that are shown, the worst first; all if `None`.
+    /// Maximum number of queries, the worst first; all if `None`.
     pub queries_max: Option<usize>,
 }
 
 impl Default for TableStyle {
-    /// Plain, 120 columns, all queries.
+    /// No colour, 120 columns, all queries.
     fn default() -> Self {
-        Self { color: false, width: 120, queries_max: None }
+        Self { is_colored: false, width: 120, queries_max: None }
     }
 }
 
-/// The comparison in lines: the two runs, the headlines, the conditions crossed, then three lines
-/// and more for each query.
+/// The comparison as text: the two runs, the headlines, the violated conditions, then at least
+/// three lines for each query.
 ///
-/// Ends in a line break.
-pub fn table(comparison: &Comparison, crossings: &[Crossing], style: &TableStyle) -> String {
+/// Ends with a line break.
+pub fn table(comparison: &Comparison, violations: &[Violation], style: &TableStyle) -> String {
     let mut out = String::new();
     side(&mut out, "base", &comparison.base, style);
     side(&mut out, "run", &comparison.run, style);
     if let Some(control) = &comparison.control {
-        let name = text::one_line(&control.about.name, style.width / 2);
+        let name = text::one_line(&control.info.name, style.width / 2);
         let noise = text::factor(control.noise);
         let _ = writeln!(out, "control  {name}: the typical query differs by {noise} from base");
     }
@@ -41,26 +43,28 @@ pub fn table(comparison: &Comparison, crossings: &[Crossing], style: &TableStyle
     let line = format!("verdict: {}", headline::verdict_line(comparison));
     let _ = writeln!(out, "{}", paint(&line, color_of_overall(comparison), style));
     for line in headline::headlines(comparison) {
-        let _ = writeln!(out, "{}", emphasised(&line, style));
+        let _ = writeln!(out, "{}", colored_headline(&line, style));
     }
-    for crossing in crossings {
-        let _ = writeln!(out, "{}", emphasised(&crossing_line(comparison, crossing), style));
+    for violation in violations {
+        let _ =
+            writeln!(out, "{}", colored_headline(&violation_line(comparison, violation), style));
     }
-    if !comparison.queries.is_empty() && style.width >= COLUMNS {
+    if !comparison.queries.is_empty() && style.width >= WIDE_COLUMNS_MIN {
         let _ = writeln!(out, "\n{}", HEADER.trim_end());
     }
     let shown = style.queries_max.unwrap_or(usize::MAX).min(comparison.queries.len());
-    // Where nothing can be said, even a large difference is no reason to stand first.
-    let too_few = |query: &&QueryComparison| query.verdict == Verdict::TooFew;
-    let (unjudged, judged): (Vec<_>, Vec<_>) = comparison.queries.iter().partition(too_few);
-    for query in judged.iter().take(shown) {
+    // Queries without a verdict come last, even if they differ much.
+    let too_few = |query: &&QueryComparison| query.verdict == QueryVerdict::TooFew;
+    let (without_verdict, with_verdict): (Vec<_>, Vec<_>) =
+        comparison.queries.iter().partition(too_few);
+    for query in with_verdict.iter().take(shown) {
         rows(&mut out, query, style);
     }
-    let unjudged = &unjudged[..shown.saturating_sub(judged.len())];
-    if !unjudged.is_empty() {
+    let without_verdict = &without_verdict[..shown.saturating_sub(with_verdict.len())];
+    if !without_verdict.is_empty() {
         let _ = writeln!(out, "\nnot executed often enough to say:");
     }
-    for query in unjudged {
+    for query in without_verdict {
         rows(&mut out, query, style);
     }
     if shown < comparison.queries.len() {
@@ -71,34 +75,34 @@ pub fn table(comparison: &Comparison, crossings: &[Crossing], style: &TableStyle
 }
 
 /// `fail-on p95>1.5x: select … 1.20 ms → 3.40 ms`.
-pub(crate) fn crossing_line(comparison: &Comparison, crossing: &Crossing) -> String {
+pub(crate) fn violation_line(comparison: &Comparison, violation: &Violation) -> String {
     const QUERY_WIDTH: usize = 100;
     let mut queries = comparison.queries.iter();
-    let query = queries.find(|query| query.fingerprint == crossing.fingerprint);
+    let query = queries.find(|query| query.fingerprint == violation.fingerprint);
     let name = match query {
         Some(query) => headline::query_text(query, QUERY_WIDTH),
-        None => crossing.fingerprint.to_string(),
+        None => violation.fingerprint.to_string(),
     };
-    let values = match (crossing.base, crossing.condition.metric().is_time()) {
-        (Some(base), true) => text::durations(base, crossing.run),
-        (None, true) => text::duration(crossing.run),
-        (base, false) => format!("{} → {}", base.unwrap_or(0.0), crossing.run),
+    let values = match (violation.base, violation.condition.metric().is_time()) {
+        (Some(base), true) => text::durations(base, violation.run),
+        (None, true) => text::duration(violation.run),
+        (base, false) => format!("{} → {}", base.unwrap_or(0.0), violation.run),
     };
-    format!("fail-on {}: {name} {values}", crossing.condition)
+    format!("fail-on {}: {name} {values}", violation.condition)
 }
 
-/// Columns that the numbers take beside each other.
-const COLUMNS: usize = 86;
+/// Minimum width for measures in one line.
+const WIDE_COLUMNS_MIN: usize = 86;
 
 const HEADER: &str =
     "           calls  errors     mean      p50      p90      p95      p99      max    total";
 
 fn side(out: &mut String, label: &str, side: &Side, style: &TableStyle) {
-    let about = &side.about;
-    let name = text::one_line(&about.name, style.width / 2);
+    let info = &side.info;
+    let name = text::one_line(&info.name, style.width / 2);
     let _ = write!(out, "{label:<8} {name}: ");
-    if !about.server_version.is_empty() {
-        let _ = write!(out, "PostgreSQL {}, ", text::one_line(&about.server_version, 40));
+    if !info.server_version.is_empty() {
+        let _ = write!(out, "PostgreSQL {}, ", text::one_line(&info.server_version, 40));
     }
     let calls = text::counted(side.calls, "execution");
     let errors = text::counted(side.errors, "error");
@@ -113,7 +117,7 @@ fn side(out: &mut String, label: &str, side: &Side, style: &TableStyle) {
 }
 
 fn rows(out: &mut String, query: &QueryComparison, style: &TableStyle) {
-    let mut title = format!("{:<13}", verdict_word(query.verdict));
+    let mut title = format!("{:<13}", verdict_label(query.verdict));
     if let Some(amount) = amount(query) {
         let _ = write!(title, "{amount}  ");
     }
@@ -122,7 +126,7 @@ fn rows(out: &mut String, query: &QueryComparison, style: &TableStyle) {
     let _ = writeln!(out, "{}{name}", paint(&title, color_of(query.verdict), style));
     for (label, side) in [("base", query.base), ("run", query.run)] {
         match side {
-            Some(side) if style.width >= COLUMNS => measures(out, label, &side),
+            Some(side) if style.width >= WIDE_COLUMNS_MIN => measures(out, label, &side),
             Some(side) => narrow_measures(out, label, &side, style.width),
             None => {}
         }
@@ -139,14 +143,14 @@ fn rows(out: &mut String, query: &QueryComparison, style: &TableStyle) {
     if query.types_deduced {
         let _ = writeln!(out, "  parameter types deduced from values");
     }
-    if let Some(because) = &query.because {
-        let _ = writeln!(out, "  because {}", text::one_line(because, usize::MAX));
+    if let Some(plan_change) = &query.plan_change {
+        let _ = writeln!(out, "  because {}", text::one_line(plan_change, usize::MAX));
     }
 }
 
-fn verdict_word(verdict: Verdict) -> String {
+fn verdict_label(verdict: QueryVerdict) -> String {
     match verdict.part() {
-        Some(Part::Tail) => format!("{verdict} tail"),
+        Some(ChangedPart::Tail) => format!("{verdict} tail"),
         _ => verdict.to_string(),
     }
 }
@@ -154,7 +158,7 @@ fn verdict_word(verdict: Verdict) -> String {
 /// `14.2× (13.1–15.0)  +3.90 s`.
 fn amount(query: &QueryComparison) -> Option<String> {
     let interval = match query.verdict.part() {
-        Some(Part::Tail) => query.mean_change?,
+        Some(ChangedPart::Tail) => query.mean_change?,
         _ => query.change?.factor,
     };
     let factor = text::factor(interval.estimate);
@@ -175,11 +179,10 @@ fn measures(out: &mut String, label: &str, side: &Measures) {
     out.push('\n');
 }
 
-/// The same where there is no room beside each other: each number with its name, as many in a line as
-/// fit.
+/// Measures for narrow terminals: each number with its name, as many per line as fit.
 fn narrow_measures(out: &mut String, label: &str, side: &Measures, width: usize) {
     const INDENT: usize = 7;
-    let mut words = vec![format!("calls {}", side.calls), format!("errors {}", side.errors)];
+    let mut fields = vec![format!("calls {}", side.calls), format!("errors {}", side.errors)];
     if side.timed > 0 {
         let times = [
             ("mean", side.mean_us),
@@ -190,15 +193,15 @@ fn narrow_measures(out: &mut String, label: &str, side: &Measures, width: usize)
             ("max", side.max_us as f64),
             ("total", side.total_us as f64),
         ];
-        words.extend(times.map(|(name, micros)| format!("{name} {}", text::duration(micros))));
+        fields.extend(times.map(|(name, micros)| format!("{name} {}", text::duration(micros))));
     }
     let mut line = format!("  {label:<5}");
-    for word in words {
-        if line.chars().count() > INDENT && line.chars().count() + word.chars().count() > width {
+    for field in fields {
+        if line.chars().count() > INDENT && line.chars().count() + field.chars().count() > width {
             let _ = writeln!(out, "{}", line.trim_end());
             line = " ".repeat(INDENT);
         }
-        line.push_str(&word);
+        line.push_str(&field);
         line.push_str("  ");
     }
     let _ = writeln!(out, "{}", line.trim_end());
@@ -208,11 +211,11 @@ const RED: &str = "31";
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
 
-fn color_of(verdict: Verdict) -> Option<&'static str> {
+fn color_of(verdict: QueryVerdict) -> Option<&'static str> {
     match verdict {
-        Verdict::Slower(_) => Some(RED),
-        Verdict::Faster(_) => Some(GREEN),
-        Verdict::OnlyInBase | Verdict::OnlyInRun => Some(YELLOW),
+        QueryVerdict::Slower(_) => Some(RED),
+        QueryVerdict::Faster(_) => Some(GREEN),
+        QueryVerdict::OnlyInBase | QueryVerdict::OnlyInRun => Some(YELLOW),
         _ => None,
     }
 }
@@ -223,20 +226,20 @@ fn color_of_overall(comparison: &Comparison) -> Option<&'static str> {
 }
 
 /// A headline with its first word coloured.
-fn emphasised(line: &str, style: &TableStyle) -> String {
-    let Some((word, rest)) = line.split_once(':') else { return line.to_owned() };
-    let color = match word {
+fn colored_headline(line: &str, style: &TableStyle) -> String {
+    let Some((field, rest)) = line.split_once(':') else { return line.to_owned() };
+    let color = match field {
         "slower" | "errors" => RED,
         "faster" | "no more errors" => GREEN,
         "note" => YELLOW,
         _ => RED,
     };
-    format!("{}:{rest}", paint(word, Some(color), style))
+    format!("{}:{rest}", paint(field, Some(color), style))
 }
 
 fn paint(text: &str, color: Option<&str>, style: &TableStyle) -> String {
     match color {
-        Some(color) if style.color => format!("\x1b[{color}m{text}\x1b[0m"),
+        Some(color) if style.is_colored => format!("\x1b[{color}m{text}\x1b[0m"),
         _ => text.to_owned(),
     }
 }

@@ -1,17 +1,17 @@
-//! Numbers and texts as people read them.
+//! Formats numbers and texts for people.
 
 /// Units of time, smallest first, with their length in microseconds.
 const UNITS: [(&str, f64); 3] = [("µs", 1.0), ("ms", 1e3), ("s", 1e6)];
 
-/// `203 µs`, `2.91 ms`, `14.2 s`: three digits, or whole numbers.
+/// `203 µs`, `2.91 ms`, `14.2 s`: three significant digits, or whole numbers.
 pub(crate) fn duration(micros: f64) -> String {
-    let (unit, scale) = unit_of(micros);
+    let (unit, scale) = time_unit(micros);
     format!("{} {unit}", digits(micros / scale, scale))
 }
 
-/// `0.20 ms → 2.91 ms`: both in the unit of the longer.
+/// `0.20 ms → 2.91 ms`: both in the unit of the longer one.
 pub(crate) fn durations(before: f64, after: f64) -> String {
-    let (unit, scale) = unit_of(before.max(after));
+    let (unit, scale) = time_unit(before.max(after));
     format!("{} {unit} → {} {unit}", digits(before / scale, scale), digits(after / scale, scale))
 }
 
@@ -20,12 +20,12 @@ pub(crate) fn difference(micros: f64) -> String {
     format!("{}{}", if micros < 0.0 { "-" } else { "+" }, duration(micros.abs()))
 }
 
-/// `14.2×`: as many digits as matter.
+/// `14.2×`: with three significant digits.
 pub(crate) fn factor(factor: f64) -> String {
     format!("{}×", factor_digits(factor))
 }
 
-/// The factor without its sign, for ranges such as `13.1–15.0`.
+/// The factor without `×`, for ranges such as `13.1–15.0`.
 pub(crate) fn factor_digits(factor: f64) -> String {
     match factor {
         factor if factor >= 100.0 => format!("{factor:.0}"),
@@ -34,15 +34,15 @@ pub(crate) fn factor_digits(factor: f64) -> String {
     }
 }
 
-fn unit_of(micros: f64) -> (&'static str, f64) {
-    // What would be rounded to 1000 of a unit is shown as 1 of the next.
+fn time_unit(micros: f64) -> (&'static str, f64) {
+    // A value that would be rounded to 1000 of a unit is shown as 1 of the next.
     let fits = |unit: &&(&str, f64)| micros / unit.1 < 999.5;
     *UNITS.iter().find(fits).unwrap_or(&UNITS[UNITS.len() - 1])
 }
 
 fn digits(value: f64, scale: f64) -> String {
     match value {
-        // There is nothing below a microsecond, but means have fractions.
+        // Fractions of a microsecond, which means can have, are not shown.
         value if scale == 1.0 || value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
         value => format!("{value:.2}"),
@@ -54,22 +54,22 @@ pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// One line of at most `width` characters, at least 1. Control characters become spaces: a query is
-/// not to move the cursor of whoever reads about it.
+/// One line of at most `width` characters, at least 1. Control characters become spaces, because a
+/// query must not control the terminal on which it is printed.
 pub(crate) fn one_line(text: &str, width: usize) -> String {
     let is_gap = |c: char| c.is_whitespace() || c.is_control();
     let mut line = String::new();
     let mut free = width.max(1);
     for word in text.split(is_gap).filter(|word| !word.is_empty()) {
         let gap = if line.is_empty() { "" } else { " " };
-        for letter in gap.chars().chain(word.chars()) {
+        for char in gap.chars().chain(word.chars()) {
             if free == 0 {
                 line.pop();
                 line.truncate(line.trim_end().len());
                 line.push('…');
                 return line;
             }
-            line.push(letter);
+            line.push(char);
             free -= 1;
         }
     }
@@ -77,7 +77,7 @@ pub(crate) fn one_line(text: &str, width: usize) -> String {
 }
 
 #[test]
-fn durations_have_three_digits_at_most() {
+fn durations_have_at_most_three_digits() {
     let cases = [
         (0.0, "0 µs"),
         (0.4, "0 µs"),
@@ -101,7 +101,7 @@ fn durations_have_three_digits_at_most() {
 }
 
 #[test]
-fn lines_are_one_and_fit() {
+fn text_is_truncated_to_one_line() {
     assert_eq!(one_line("select\n  1", 20), "select 1");
     assert_eq!(one_line("select column from t", 12), "select colu…");
     assert_eq!(one_line("\x1b[31mred\x07", 20), "[31mred");

@@ -1,9 +1,9 @@
-//! From a statement's tree to its [`ShardScope`].
+//! Determines the [`ShardScope`] of a statement from its parse tree.
 //!
-//! Never wrong is what counts, and to be sure there are two looks. [`survey`] sees every name of a table in
-//! the tree, wherever it stands, but not what it is there for. [`scope`] follows queries, joins and conditions
-//! as far as it understands them. Only if the second has met every table that the first has seen is what it
-//! found believed; in all else the statement tells no key.
+//! A wrong shard must be impossible, so there are two passes. [`scan`] collects every table name in
+//! the tree, wherever it occurs, without interpreting it. [`scope`] follows queries, joins and
+//! conditions as far as it supports them. The result of the second pass is used only if it has
+//! accounted for every table that the first one found; otherwise the statement has no known key.
 
 use pg_query::{
     NodeEnum,
@@ -14,69 +14,77 @@ use howdah_sql::{Lexer, ParameterizedText, TokenKind};
 
 use crate::{
     copy::CopyFrom,
-    keys::{Row, Source},
+    keys::{KeySource, KeyValueSource},
     plan::{MergePlan, ShardScope},
     refusal::NoShardKey,
-    settings::{DefaultShard, Meaning, Settings},
+    settings::{DefaultShard, RouteSettings, TableClass},
 };
 
 mod copy;
-mod fan;
+mod fan_out;
 mod plan;
 mod query;
+mod scan;
 mod scope;
 mod source;
-mod survey;
 mod write;
 
 pub(crate) use plan::plan;
+use scan::StatementScan;
 use scope::Scope;
-use survey::Survey;
 
-/// What a look at one statement has gathered.
+/// The state of the analysis of one statement.
 pub(crate) struct Analysis<'a> {
-    settings: &'a Settings,
+    settings: &'a RouteSettings,
     sql: &'a [u8],
     /// Every constant of the text, in order.
     constants: Vec<std::ops::Range<usize>>,
-    /// How many of them were taken out of the skeleton.
-    taken: usize,
-    rows: Vec<Row>,
-    /// Places where parameters are keys.
+    /// Number of constants that were extracted from the parameterized text.
+    extracted: usize,
+    keys: Vec<KeySource>,
+    /// Positions where parameters are keys.
     parameters: Vec<(u16, i32)>,
-    /// Names met: of sharded tables, of unlisted ones, and of queries in `WITH`.
+    /// Number of references found: to sharded tables, to unlisted tables, and to CTEs.
     sharded: usize,
     unlisted: usize,
-    of_queries: usize,
-    /// Names of queries in `WITH` that can be seen at the moment.
-    queries: Vec<String>,
+    cte_references: usize,
+    /// Names of the CTEs in scope.
+    cte_names: Vec<String>,
     is_exact: bool,
 }
 
-/// That a statement is not understood.
+/// The statement uses a construct that the analysis does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NotUnderstood;
+pub(crate) struct UnsupportedStatement;
 
-type Understood<T = ()> = Result<T, NotUnderstood>;
+type AnalysisResult<T = ()> = Result<T, UnsupportedStatement>;
 
-/// What one statement reaches.
-struct Found {
-    pub(crate) reach: ShardScope,
-    /// It holds for this very text only.
+/// The shards that one statement reaches.
+struct StatementScope {
+    pub(crate) scope: ShardScope,
+    /// The result is valid for this exact text only.
     pub(crate) is_exact: bool,
-    /// It reads the catalog.
+    /// The statement reads the catalog.
     pub(crate) reads_catalog: bool,
 }
 
-/// Which shards one statement reaches.
-fn reach(statement: &Node, sql: &[u8], skeleton: &ParameterizedText, settings: &Settings) -> Found {
-    let unknown =
-        |why| Found { reach: ShardScope::Keyless(Err(why)), is_exact: true, reads_catalog: false };
-    // Places in the tree are places in the text only then.
+/// Determines which shards one statement reaches.
+fn statement_scope(
+    statement: &Node,
+    sql: &[u8],
+    parameterized: &ParameterizedText,
+    settings: &RouteSettings,
+) -> StatementScope {
+    let unknown = |why| StatementScope {
+        scope: ShardScope::Unkeyed(Err(why)),
+        is_exact: true,
+        reads_catalog: false,
+    };
+    // Positions in the tree are valid positions in the text only if the text is UTF-8.
     if str::from_utf8(sql).is_err() {
         return unknown(NoShardKey::Encoding);
     }
-    let Some(survey) = Survey::of(statement, settings) else {
+    let Some(scan) = StatementScan::from_statement(statement, settings) else {
         return unknown(NoShardKey::Unreadable);
     };
     let mut at = 0;
@@ -91,61 +99,62 @@ fn reach(statement: &Node, sql: &[u8], skeleton: &ParameterizedText, settings: &
         settings,
         sql,
         constants,
-        taken: skeleton.constants().len(),
-        rows: Vec::new(),
+        extracted: parameterized.constants().len(),
+        keys: Vec::new(),
         parameters: Vec::new(),
         sharded: 0,
         unlisted: 0,
-        of_queries: 0,
-        queries: Vec::new(),
+        cte_references: 0,
+        cte_names: Vec::new(),
         is_exact: false,
     };
-    let reach = analysis.statement(statement, &survey);
-    Found { reach, is_exact: analysis.is_exact, reads_catalog: survey.has_system }
+    let reach = analysis.statement(statement, &scan);
+    StatementScope { scope: reach, is_exact: analysis.is_exact, reads_catalog: scan.has_system }
 }
 
 impl<'a> Analysis<'a> {
-    fn statement(&mut self, statement: &'a Node, survey: &Survey) -> ShardScope {
+    fn statement(&mut self, statement: &'a Node, scan: &StatementScan) -> ShardScope {
         let Some(node) = &statement.node else {
-            return ShardScope::Keyless(Err(NoShardKey::Unreadable));
+            return ShardScope::Unkeyed(Err(NoShardKey::Unreadable));
         };
         match node {
             NodeEnum::SelectStmt(select) if select.into_clause.is_none() => {
-                let otherwise = |analysis: &mut Self| analysis.fan(select, survey);
-                self.rows_of(statement, survey, true, otherwise)
+                let otherwise = |analysis: &mut Self| analysis.merge_plan(select, scan);
+                self.keyed_scope(statement, scan, true, otherwise)
             }
             NodeEnum::InsertStmt(_) | NodeEnum::UpdateStmt(_) | NodeEnum::DeleteStmt(_) => {
-                let why = self.why_no_key(node, survey);
-                self.rows_of(statement, survey, false, |_| Err(why))
+                let why = self.why_no_key(node, scan);
+                self.keyed_scope(statement, scan, false, |_| Err(why))
             }
             NodeEnum::CopyStmt(copy) if copy.is_from => match copy.relation.as_ref() {
-                Some(relation) => match self.meaning(&relation.schemaname, &relation.relname) {
-                    Meaning::Sharded(table) if copy.filename.is_empty() && !copy.is_program => {
+                Some(relation) => match self.classify_name(&relation.schemaname, &relation.relname)
+                {
+                    TableClass::Sharded(table) if copy.filename.is_empty() && !copy.is_program => {
                         match CopyFrom::read(copy, table) {
                             Ok(copy) => ShardScope::Copy(copy.into()),
-                            Err(why) => ShardScope::Keyless(Err(why)),
+                            Err(why) => ShardScope::Unkeyed(Err(why)),
                         }
                     }
-                    _ => other(survey),
+                    _ => unanalyzed_scope(scan),
                 },
-                None => other(survey),
+                None => unanalyzed_scope(scan),
             },
             NodeEnum::CopyStmt(copy) => match copy.query.as_deref() {
-                Some(query) => alone(self.statement(query, survey), COPY_TO),
-                None if survey.has_everywhere && copy.filename.is_empty() && !copy.is_program => {
+                Some(query) => without_merge(self.statement(query, scan), COPY_TO),
+                None if scan.has_replicated && copy.filename.is_empty() && !copy.is_program => {
                     ShardScope::Free
                 }
-                None => other(survey),
+                None => unanalyzed_scope(scan),
             },
-            NodeEnum::ExplainStmt(explain) => self.explained(explain, survey),
+            NodeEnum::ExplainStmt(explain) => self.explain_scope(explain, scan),
             NodeEnum::DeclareCursorStmt(declare) => match declare.query.as_deref() {
-                Some(query) => alone(self.statement(query, survey), CURSOR),
-                None => other(survey),
+                Some(query) => without_merge(self.statement(query, scan), CURSOR),
+                None => unanalyzed_scope(scan),
             },
             NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
                 Transaction::TransStmtPrepare
                 | Transaction::TransStmtCommitPrepared
-                | Transaction::TransStmtRollbackPrepared => other(survey),
+                | Transaction::TransStmtRollbackPrepared => unanalyzed_scope(scan),
                 _ => ShardScope::Free,
             },
             NodeEnum::VariableSetStmt(_)
@@ -156,51 +165,51 @@ impl<'a> Analysis<'a> {
             | NodeEnum::FetchStmt(_)
             | NodeEnum::ClosePortalStmt(_)
             | NodeEnum::UnlistenStmt(_) => ShardScope::Free,
-            _ => other(survey),
+            _ => unanalyzed_scope(scan),
         }
     }
 
-    fn explained(&mut self, explain: &'a ExplainStmt, survey: &Survey) -> ShardScope {
+    fn explain_scope(&mut self, explain: &'a ExplainStmt, scan: &StatementScan) -> ShardScope {
         match explain.query.as_deref() {
-            Some(query) => alone(self.statement(query, survey), "cannot be explained as one"),
-            None => other(survey),
+            Some(query) => without_merge(self.statement(query, scan), "cannot be explained as one"),
+            None => unanalyzed_scope(scan),
         }
     }
 
-    /// Of a statement that reads rows, or writes them.
-    fn rows_of(
+    /// The scope of a statement that reads or writes rows.
+    fn keyed_scope(
         &mut self,
         statement: &'a Node,
-        survey: &Survey,
+        scan: &StatementScan,
         reads: bool,
         otherwise: impl FnOnce(&mut Self) -> MergePlan,
     ) -> ShardScope {
-        let reads = reads && !survey.writes;
-        let is_understood = self.any(statement, None).is_ok();
-        let is_complete = self.is_complete(survey);
-        let unlisted = match &survey.first_unlisted {
-            _ if survey.calls_unknown && survey.sharded == 0 => Some(NoShardKey::Function),
-            Some(_) if is_understood && is_complete && self.unlisted == 0 => None,
+        let reads = reads && !scan.writes;
+        let is_analyzed = self.analyze(statement, None).is_ok();
+        let is_complete = self.is_complete(scan);
+        let unlisted = match &scan.first_unlisted {
+            _ if scan.calls_unknown && scan.sharded == 0 => Some(NoShardKey::Function),
+            Some(_) if is_analyzed && is_complete && self.unlisted == 0 => None,
             Some(name) => Some(NoShardKey::Unlisted(name.clone())),
             None => None,
         };
-        if let Some(name) = &survey.writes_everywhere {
-            return ShardScope::Keyless(Err(NoShardKey::Everywhere(name.clone())));
+        if let Some(name) = &scan.writes_replicated {
+            return ShardScope::Unkeyed(Err(NoShardKey::ReplicatedTable(name.clone())));
         }
-        let Some(table) = survey.first_sharded.clone() else {
+        let Some(table) = scan.first_sharded.clone() else {
             return match unlisted {
-                Some(why) => ShardScope::Unlisted { why, reads: reads && !survey.calls_unknown },
+                Some(why) => ShardScope::Unlisted { why, reads: reads && !scan.calls_unknown },
                 None if !reads => ShardScope::Unlisted { why: NoShardKey::Kind, reads },
                 None => ShardScope::Free,
             };
         };
-        let is_keyed = is_understood && is_complete && !self.rows.is_empty();
-        let rows = std::mem::take(&mut self.rows);
-        // What is written to an unlisted table is not where the key is, or not there only.
-        if !is_keyed || (!reads && survey.writes_unlisted) {
-            return ShardScope::Keyless(otherwise(self));
+        let is_keyed = is_analyzed && is_complete && !self.keys.is_empty();
+        let rows = std::mem::take(&mut self.keys);
+        // Rows written to an unlisted table are not on the shard of the key, or not only there.
+        if !is_keyed || (!reads && scan.writes_unlisted) {
+            return ShardScope::Unkeyed(otherwise(self));
         }
-        let rows = self.with_lone_parameters(rows, survey);
+        let rows = self.mark_sole_parameters(rows, scan);
         let otherwise = match rows.len() {
             1 => Err(NoShardKey::Value(table.clone())),
             _ => otherwise(self),
@@ -208,87 +217,94 @@ impl<'a> Analysis<'a> {
         ShardScope::Keyed { table, rows, unlisted, otherwise }
     }
 
-    /// Whether everything that is there has been met.
-    fn is_complete(&self, survey: &Survey) -> bool {
-        self.sharded == survey.sharded && self.unlisted + self.of_queries == survey.unlisted
+    /// Whether every reference found by the scan has been accounted for.
+    fn is_complete(&self, scan: &StatementScan) -> bool {
+        self.sharded == scan.sharded && self.unlisted + self.cte_references == scan.unlisted
     }
 
-    fn with_lone_parameters(&self, mut rows: Vec<Row>, survey: &Survey) -> Vec<Row> {
-        let mut places = self.parameters.clone();
-        places.sort_unstable();
-        places.dedup();
+    fn mark_sole_parameters(
+        &self,
+        mut rows: Vec<KeySource>,
+        scan: &StatementScan,
+    ) -> Vec<KeySource> {
+        let mut positions = self.parameters.clone();
+        positions.sort_unstable();
+        positions.dedup();
         for source in rows.iter_mut().flat_map(|row| &mut row.sources) {
-            if let Source::Parameter { index, is_alone, .. } = source {
-                let met = places.iter().filter(|(parameter, _)| parameter == index).count();
-                *is_alone = survey.parameters.get(index) == Some(&met);
+            if let KeyValueSource::Parameter { index, is_key_only: is_alone, .. } = source {
+                let as_keys = positions.iter().filter(|(parameter, _)| parameter == index).count();
+                *is_alone = scan.parameters.get(index) == Some(&as_keys);
             }
         }
         rows
     }
 
-    /// A table stands where tables stand.
-    fn met(&mut self, relation: &RangeVar) -> Meaning<'a> {
-        let meaning = self.meaning(&relation.schemaname, &relation.relname);
-        match meaning {
-            Meaning::Sharded(_) => self.sharded += 1,
-            Meaning::Unlisted | Meaning::Temporary => self.unlisted += 1,
-            Meaning::Everywhere | Meaning::System => {}
+    /// Records a reference to a table where the grammar expects a table.
+    fn record_table(&mut self, relation: &RangeVar) -> TableClass<'a> {
+        let class = self.classify_name(&relation.schemaname, &relation.relname);
+        match class {
+            TableClass::Sharded(_) => self.sharded += 1,
+            TableClass::Unlisted | TableClass::Temporary => self.unlisted += 1,
+            TableClass::Replicated | TableClass::System => {}
         }
-        meaning
+        class
     }
 
-    /// Whether a name in FROM is that of a query in `WITH`.
-    fn query_of(&mut self, relation: &RangeVar) -> Understood<bool> {
-        let is_query = relation.schemaname.is_empty() && self.queries.contains(&relation.relname);
+    /// Whether a name in FROM refers to a CTE.
+    fn is_cte_reference(&mut self, relation: &RangeVar) -> AnalysisResult<bool> {
+        let is_query = relation.schemaname.is_empty() && self.cte_names.contains(&relation.relname);
         if is_query {
-            match self.meaning("", &relation.relname) {
-                Meaning::Unlisted => self.of_queries += 1,
-                // Whoever calls a query like a sharded table is not followed.
-                _ => return Err(NotUnderstood),
+            match self.classify_name("", &relation.relname) {
+                TableClass::Unlisted => self.cte_references += 1,
+                // A CTE with the name of a sharded table is not supported.
+                _ => return Err(UnsupportedStatement),
             }
         }
         Ok(is_query)
     }
 
-    fn meaning(&self, schema: &str, name: &str) -> Meaning<'a> {
-        self.settings.tables.meaning(schema, name)
+    fn classify_name(&self, schema: &str, name: &str) -> TableClass<'a> {
+        self.settings.tables.classify_table(schema, name)
     }
 
-    /// A query, or a statement that writes, at the top or within another.
-    fn any(&mut self, statement: &'a Node, outer: Option<&Scope<'a, '_>>) -> Understood {
-        match statement.node.as_ref().ok_or(NotUnderstood)? {
+    /// Analyzes a query or a writing statement, at the top level or nested.
+    fn analyze(&mut self, statement: &'a Node, outer: Option<&Scope<'a, '_>>) -> AnalysisResult {
+        match statement.node.as_ref().ok_or(UnsupportedStatement)? {
             NodeEnum::SelectStmt(select) => self.query(select, outer),
             NodeEnum::InsertStmt(insert) => self.insert(insert),
             NodeEnum::UpdateStmt(update) => self.update(update),
             NodeEnum::DeleteStmt(delete) => self.delete(delete),
-            _ => Err(NotUnderstood),
+            _ => Err(UnsupportedStatement),
         }
     }
 }
 
-const COPY_TO: &str = "COPY does not put together";
-const CURSOR: &str = "a cursor does not put together";
+const COPY_TO: &str = "COPY cannot merge";
+const CURSOR: &str = "a cursor cannot merge";
 
-/// Of a statement within one whose answers are not put together.
-fn alone(reach: ShardScope, why: &'static str) -> ShardScope {
-    match reach {
-        ShardScope::Keyless(Ok(_)) => ShardScope::Keyless(Err(NoShardKey::Spread(why))),
-        ShardScope::Keyed { table, rows, unlisted, otherwise: Ok(_) } => {
-            ShardScope::Keyed { table, rows, unlisted, otherwise: Err(NoShardKey::Spread(why)) }
-        }
+/// The scope of a nested statement whose results cannot be merged.
+fn without_merge(scope: ShardScope, why: &'static str) -> ShardScope {
+    match scope {
+        ShardScope::Unkeyed(Ok(_)) => ShardScope::Unkeyed(Err(NoShardKey::FanOutNotAllowed(why))),
+        ShardScope::Keyed { table, rows, unlisted, otherwise: Ok(_) } => ShardScope::Keyed {
+            table,
+            rows,
+            unlisted,
+            otherwise: Err(NoShardKey::FanOutNotAllowed(why)),
+        },
         other => other,
     }
 }
 
-/// Of a statement that is not looked into.
-fn other(survey: &Survey) -> ShardScope {
-    if survey.sharded > 0 || survey.has_everywhere || survey.speaks_of_listed {
-        return ShardScope::Keyless(Err(NoShardKey::Kind));
+/// The scope of a statement that is not analyzed further.
+fn unanalyzed_scope(scan: &StatementScan) -> ShardScope {
+    if scan.sharded > 0 || scan.has_replicated || scan.mentions_listed {
+        return ShardScope::Unkeyed(Err(NoShardKey::Kind));
     }
     ShardScope::Unlisted { why: NoShardKey::Kind, reads: false }
 }
 
-/// Whether it is `left = right`, or `left IN (…)`, by the operator of that name.
+/// Whether it is `left = right` or `left IN (…)` with the operator of that name.
 fn is_equality(kind: AExprKind, name: &[Node]) -> bool {
     let is_equal = match name {
         [only] => matches!(&only.node, Some(NodeEnum::String(name)) if name.sval == "="),
@@ -297,7 +313,7 @@ fn is_equality(kind: AExprKind, name: &[Node]) -> bool {
     is_equal && matches!(kind, AExprKind::AexprOp | AExprKind::AexprIn)
 }
 
-/// Whether unlisted tables may stand beside sharded ones on every shard.
-fn unlisted_are_everywhere(settings: &Settings) -> bool {
+/// Whether every shard has the unlisted tables, so that they can be joined with sharded ones.
+fn unlisted_are_everywhere(settings: &RouteSettings) -> bool {
     settings.default_shard == DefaultShard::Any
 }

@@ -1,8 +1,9 @@
-//! Plans that are remembered.
+//! Cache of plans.
 //!
-//! First by the text as it is: an application that binds its values sends the same text again and again, and
-//! pays one hash and one comparison. Then by the [`ParameterizedText`]: texts that differ in constants share a plan.
-//! Hashes are compared first and texts then, so that no two texts are ever taken for one.
+//! The first lookup is by the exact text: an application that binds its values sends the same text
+//! again and again, and pays one hash and one comparison. The second is by the
+//! [`ParameterizedText`]: texts that differ only in constants share a plan. Entries are found by
+//! hash and then compared by text, so two texts are never confused.
 
 use std::{
     collections::HashMap,
@@ -15,84 +16,86 @@ use xxhash_rust::xxh3::xxh3_64;
 
 #[cfg(feature = "grammar")]
 use crate::analysis::plan;
-use crate::{plan::Plan, settings::Settings};
+use crate::{plan::RoutePlan, settings::RouteSettings};
 
-/// The plan of a text in a build without PostgreSQL's grammar, which reads none.
+/// The plan of a text in a build without PostgreSQL's grammar, which analyzes no statements.
 #[cfg(not(feature = "grammar"))]
-fn plan(_: &[u8], _: &ParameterizedText, _: &Settings) -> Plan {
-    Plan::unreadable(crate::refusal::NoShardKey::NoGrammar)
+fn plan(_: &[u8], _: &ParameterizedText, _: &RouteSettings) -> RoutePlan {
+    RoutePlan::unreadable(crate::refusal::NoShardKey::NoGrammar)
 }
 
-/// Plans by text, in two generations: when the young one is full, the old one is forgotten.
+/// Plans by text, in two generations: when the young one is full, the old one is dropped.
 #[derive(Debug)]
-pub(crate) struct Cache {
-    young: Generation,
-    old: Generation,
+pub(crate) struct PlanCache {
+    young: PlanGeneration,
+    old: PlanGeneration,
     bytes_max: usize,
-    skeleton: ParameterizedText,
+    parameterized: ParameterizedText,
 }
 
 /// A text and its plan.
-type Remembered = (Box<[u8]>, Arc<Plan>);
+type CachedPlan = (Box<[u8]>, Arc<RoutePlan>);
 
 #[derive(Debug, Default)]
-struct Generation {
-    /// Of two texts of one hash, the later is remembered.
-    plans: HashMap<u64, Remembered, BuildHasherDefault<Identity>>,
+struct PlanGeneration {
+    /// If two texts have the same hash, the later one replaces the earlier.
+    plans: HashMap<u64, CachedPlan, BuildHasherDefault<IdentityHasher>>,
     bytes: usize,
 }
 
-/// What an entry costs beside its text: a plan, pointers, the table's spare room, roughly.
+/// Approximate cost of an entry besides its text: a plan, pointers, unused table capacity.
 const ENTRY_BYTES: usize = 512;
 
-impl Cache {
-    /// Remembers up to about `bytes`.
+impl PlanCache {
+    /// Caches up to about `bytes`.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self {
-            young: Generation::default(),
-            old: Generation::default(),
+            young: PlanGeneration::default(),
+            old: PlanGeneration::default(),
             bytes_max: bytes,
-            skeleton: ParameterizedText::default(),
+            parameterized: ParameterizedText::default(),
         }
     }
 
-    /// The plan of a text. [`Self::skeleton`] is that of the text if the plan speaks of constants.
-    pub(crate) fn plan(&mut self, sql: &[u8], settings: &Settings) -> Arc<Plan> {
+    /// The plan of a text. If the plan refers to constants, [`Self::parameterized`] is that of this
+    /// text.
+    pub(crate) fn plan(&mut self, sql: &[u8], settings: &RouteSettings) -> Arc<RoutePlan> {
         let hash = xxh3_64(sql);
         if let Some(plan) = self.find(hash, sql) {
-            // What is remembered by text has no constants that were taken out.
-            self.skeleton.read(b"");
+            // A plan cached by exact text refers to no extracted constants.
+            self.parameterized.read(b"");
             return plan;
         }
-        self.skeleton.read(sql);
-        let has_constants = !self.skeleton.constants().is_empty();
-        let hash_of_skeleton = xxh3_64(self.skeleton.bytes());
-        if has_constants && self.skeleton.is_whole() {
-            // Outside quotes a skeleton has bytes that no text has, so they share one room.
-            let skeleton = std::mem::take(&mut self.skeleton);
-            let found = self.find(hash_of_skeleton, skeleton.bytes());
-            self.skeleton = skeleton;
+        self.parameterized.read(sql);
+        let has_constants = !self.parameterized.constants().is_empty();
+        let parameterized_hash = xxh3_64(self.parameterized.bytes());
+        if has_constants && self.parameterized.is_complete() {
+            // A parameterized text contains bytes that a plain text has only inside quotes, so both
+            // kinds can share one table.
+            let parameterized = std::mem::take(&mut self.parameterized);
+            let found = self.find(parameterized_hash, parameterized.bytes());
+            self.parameterized = parameterized;
             if let Some(plan) = found {
                 return plan;
             }
         }
-        let plan = Arc::new(plan(sql, &self.skeleton, settings));
+        let plan = Arc::new(plan(sql, &self.parameterized, settings));
         if !plan.is_exact && has_constants {
-            let skeleton = std::mem::take(&mut self.skeleton);
-            self.remember(hash_of_skeleton, skeleton.bytes(), &plan);
-            self.skeleton = skeleton;
+            let parameterized = std::mem::take(&mut self.parameterized);
+            self.remember(parameterized_hash, parameterized.bytes(), &plan);
+            self.parameterized = parameterized;
         } else if !has_constants {
             self.remember(hash, sql, &plan);
         }
         plan
     }
 
-    /// Of the text last asked for.
-    pub(crate) fn skeleton(&self) -> &ParameterizedText {
-        &self.skeleton
+    /// The parameterized text of the last request.
+    pub(crate) fn parameterized(&self) -> &ParameterizedText {
+        &self.parameterized
     }
 
-    fn find(&mut self, hash: u64, text: &[u8]) -> Option<Arc<Plan>> {
+    fn find(&mut self, hash: u64, text: &[u8]) -> Option<Arc<RoutePlan>> {
         if let Some(plan) = self.young.find(hash, text) {
             return Some(Arc::clone(plan));
         }
@@ -101,7 +104,7 @@ impl Cache {
         Some(plan)
     }
 
-    fn remember(&mut self, hash: u64, text: &[u8], plan: &Arc<Plan>) {
+    fn remember(&mut self, hash: u64, text: &[u8], plan: &Arc<RoutePlan>) {
         if text.len() > self.bytes_max / 16 {
             return;
         }
@@ -112,13 +115,13 @@ impl Cache {
     }
 }
 
-impl Generation {
-    fn find(&self, hash: u64, text: &[u8]) -> Option<&Arc<Plan>> {
+impl PlanGeneration {
+    fn find(&self, hash: u64, text: &[u8]) -> Option<&Arc<RoutePlan>> {
         self.plans.get(&hash).filter(|(known, _)| **known == *text).map(|(_, plan)| plan)
     }
 
-    fn insert(&mut self, hash: u64, text: &[u8], plan: &Arc<Plan>) {
-        // Plans of long lists of keys weigh more, as their texts do.
+    fn insert(&mut self, hash: u64, text: &[u8], plan: &Arc<RoutePlan>) {
+        // Plans with long lists of keys are larger, but so are their texts.
         self.bytes += ENTRY_BYTES + text.len() * 8;
         if let Some((text, _)) = self.plans.insert(hash, (text.into(), Arc::clone(plan))) {
             self.bytes -= ENTRY_BYTES + text.len() * 8;
@@ -126,11 +129,11 @@ impl Generation {
     }
 }
 
-/// Keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default)]
-struct Identity(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Identity {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -145,14 +148,14 @@ impl Hasher for Identity {
 }
 
 #[test]
-fn memory_stays_bounded_and_plans_stay_the_same() {
-    let settings = Settings::default();
-    let mut cache = Cache::with_capacity(100_000);
+fn cache_memory_is_bounded_and_plans_are_stable() {
+    let settings = RouteSettings::default();
+    let mut cache = PlanCache::with_capacity(100_000);
     for id in 0..1000 {
         let sql = format!("select c{} from t where a = {id}", id % 300);
         let plan = cache.plan(sql.as_bytes(), &settings);
         assert_eq!(plan.primary, None);
-        assert_eq!(cache.skeleton().constants().len(), 1);
+        assert_eq!(cache.parameterized().constants().len(), 1);
         assert!(cache.young.bytes + cache.old.bytes < 110_000);
     }
     for sql in [&b"delete from t where a = 1"[..], b"delete from t"] {

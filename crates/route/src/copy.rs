@@ -1,43 +1,44 @@
-//! [`CopyFrom`]: rows that a client sends by COPY, and where in each its key stands.
+//! [`CopyFrom`]: a COPY from the client to a sharded table, and the position of the key in each
+//! row.
 
 mod rows;
 
-pub use rows::{CopyRows, RowPlace};
+pub use rows::{CopyRowSplitter, RowTarget};
 
 /// A `COPY table (columns) FROM STDIN` of a sharded table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyFrom {
-    /// The table, as the settings name it.
+    /// The table, as named in the settings.
     pub table: Box<str>,
-    /// Which columns of a row, from 0, are the key, in the map's order.
+    /// Indexes of the key columns in a row, from 0, in the order of the map.
     pub key: Vec<usize>,
-    /// How rows are written.
-    pub format: CopyFormat,
-    /// The first line is not a row; every shard needs it.
+    /// The format of the rows.
+    pub format: CopyRowFormat,
+    /// Whether the first line is a header, which every shard needs.
     pub header: bool,
 }
 
-/// How rows are written.
+/// The format of COPY rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CopyFormat {
-    /// Columns between delimiters, with escapes by backslash.
+pub enum CopyRowFormat {
+    /// Delimited columns with backslash escapes.
     Text {
-        /// Between columns.
+        /// Column delimiter.
         delimiter: u8,
-        /// What stands for NULL.
+        /// The string that represents NULL.
         null: Box<str>,
     },
     /// Comma-separated values.
     Csv {
-        /// Between columns.
+        /// Column delimiter.
         delimiter: u8,
-        /// What stands for NULL where it is not quoted.
+        /// The unquoted string that represents NULL.
         null: Box<str>,
-        /// Around values.
+        /// Quote character around values.
         quote: u8,
-        /// Before a quote within them.
+        /// Escape character before a quote within values.
         escape: u8,
     },
-    /// PostgreSQL's own, with a header and a trailer for every shard.
+    /// PostgreSQL's binary format, with a header and a trailer for every shard.
     Binary,
 }

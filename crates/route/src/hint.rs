@@ -1,23 +1,23 @@
 //! Hints in comments: `/* shard_id: 1 */ select …`.
 //!
-//! Only comments before the first word of a text and one at its very end are looked at, so that nothing within
-//! a string is ever taken for a hint, and only [`LOOK_BYTES_MAX`] bytes at each end.
+//! Only comments before the first keyword of a text and one at its very end are examined, so that
+//! nothing inside a string is taken for a hint, and only [`SEARCH_BYTES_MAX`] bytes at each end.
 
 use memchr::memmem;
 
 use crate::{Refusal, role::RolePreference};
 
-/// How far from the front and from the end of a text hints are looked for.
-pub(crate) const LOOK_BYTES_MAX: usize = 1000;
+/// Number of bytes at each end of a text that are searched for hints.
+pub(crate) const SEARCH_BYTES_MAX: usize = 1000;
 
-/// By which words hints are known. An empty one is never found.
+/// The names of hints. An empty name disables the hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HintNames {
-    /// Before a shard's number: `/* shard_id: 1 */`.
+    /// Name of the shard number hint: `/* shard_id: 1 */`.
     pub shard: String,
-    /// Before a sharding key: `/* sharding_key: 'x' */`.
+    /// Name of the sharding key hint: `/* sharding_key: 'x' */`.
     pub key: String,
-    /// Before a role, or `auto`: `/* role: replica */`.
+    /// Name of the role hint, whose value is a role or `auto`: `/* role: replica */`.
     pub role: String,
 }
 
@@ -28,7 +28,7 @@ impl Default for HintNames {
     }
 }
 
-/// What hints say.
+/// The hints of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hints {
     pub(crate) shard: Option<u32>,
@@ -37,10 +37,10 @@ pub(crate) struct Hints {
 }
 
 impl Hints {
-    /// Reads those of a text. Of two that say the same sort of thing, the later counts.
+    /// Reads the hints of a text. If a hint occurs twice, the later one applies.
     pub(crate) fn read(sql: &[u8], names: &HintNames) -> Result<Self, Refusal> {
         let mut hints = Self::default();
-        let mut rest = sql[..sql.len().min(LOOK_BYTES_MAX)].trim_ascii_start();
+        let mut rest = sql[..sql.len().min(SEARCH_BYTES_MAX)].trim_ascii_start();
         while let Some(inside) = rest.strip_prefix(b"/*") {
             let Some(end) = memmem::find(inside, b"*/") else { return Ok(hints) };
             hints.comment(&inside[..end], names)?;
@@ -48,7 +48,7 @@ impl Hints {
         }
         let is_past = |byte: &u8| byte.is_ascii_whitespace() || *byte == b';';
         let end = sql.iter().rposition(|byte| !is_past(byte)).map_or(0, |last| last + 1);
-        let tail = &sql[end.saturating_sub(LOOK_BYTES_MAX)..end];
+        let tail = &sql[end.saturating_sub(SEARCH_BYTES_MAX)..end];
         if let Some(inside) = tail.strip_suffix(b"*/")
             && let Some(start) = memmem::rfind(inside, b"/*")
         {
@@ -57,15 +57,15 @@ impl Hints {
         Ok(hints)
     }
 
-    /// Pairs within a comment: a name, `:` or `=`, a value. Everything else is what people write.
+    /// Reads the pairs in a comment: a name, `:` or `=`, a value. Other text is ignored.
     fn comment(&mut self, text: &[u8], names: &HintNames) -> Result<(), Refusal> {
         let mut rest = text;
-        while let Some(start) = rest.iter().position(|byte| is_of_name(*byte)) {
+        while let Some(start) = rest.iter().position(|byte| is_name_byte(*byte)) {
             let (name, behind) = bare(&rest[start..]);
             rest = behind;
             let behind = behind.trim_ascii_start();
             let Some((b':' | b'=', behind)) = behind.split_first() else { continue };
-            let is = |known: &str| !known.is_empty() && name == known.as_bytes();
+            let is = |expected: &str| !expected.is_empty() && name == expected.as_bytes();
             if !(is(&names.shard) || is(&names.key) || is(&names.role)) {
                 continue;
             }
@@ -74,7 +74,11 @@ impl Hints {
             let value = String::from_utf8_lossy(value).into_owned();
             if is(&names.shard) {
                 let Ok(shard) = value.parse() else {
-                    return Err(Refusal::Value { what: "the shard", value, wanted: "a number" });
+                    return Err(Refusal::Value {
+                        parameter: "the shard",
+                        value,
+                        expected: "a number",
+                    });
                 };
                 self.shard = Some(shard);
             } else if is(&names.key) {
@@ -82,24 +86,24 @@ impl Hints {
             } else if let Some(role) = RolePreference::parse(&value) {
                 self.role = Some(role);
             } else {
-                let wanted = "primary, replica, any or auto";
-                return Err(Refusal::Value { what: "the server role", value, wanted });
+                let expected = "primary, replica, any or auto";
+                return Err(Refusal::Value { parameter: "the server role", value, expected });
             }
         }
         Ok(())
     }
 }
 
-fn is_of_name(byte: u8) -> bool {
+fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.') || byte >= 0x80
 }
 
 fn bare(text: &[u8]) -> (&[u8], &[u8]) {
-    let end = text.iter().position(|byte| !is_of_name(*byte)).unwrap_or(text.len());
+    let end = text.iter().position(|byte| !is_name_byte(*byte)).unwrap_or(text.len());
     text.split_at(end)
 }
 
-/// In quotes of either sort, or bare.
+/// A value in single or double quotes, or bare.
 fn value(text: &[u8]) -> (&[u8], &[u8]) {
     if let [quote @ (b'\'' | b'"'), inside @ ..] = text
         && let Some(end) = memchr::memchr(*quote, inside)
@@ -118,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_stand_before_and_behind() {
+    fn hints_are_read_before_and_after_statement() {
         let hints =
             |shard, key: Option<&str>, role| Ok(Hints { shard, key: key.map(str::to_owned), role });
         for sql in [
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_that_cannot_be_are_told() {
+    fn invalid_hints_are_refused() {
         for sql in ["/* shard_id: x */", "/* shard_id: */", "/* shard_id: -1 */", "/* role: 7 */"] {
             assert!(read(sql).is_err(), "{sql}");
         }

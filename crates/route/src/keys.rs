@@ -1,114 +1,116 @@
-//! Where in a statement its keys stand, and their values in one text or Bind.
+//! The positions of key values in a statement, and their values in a text or Bind.
 
 use std::{borrow::Cow, ops::Range};
 
-use howdah_shard::{Key, KeyType};
-use howdah_wire::{Format, frontend::Bind};
+use crate::shard::{KeyType, ShardKey};
+use howdah_wire::{ValueFormat, frontend::Bind};
 
-/// What stands for one column of a key.
+/// The source of the value of one key column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// The word NULL.
+pub(crate) enum KeyValueSource {
+    /// The keyword NULL.
     Null,
     /// A constant.
     Constant {
-        at: Place,
-        /// A minus stands before it.
+        at: ConstantPosition,
+        /// A minus sign precedes it.
         is_negative: bool,
     },
     /// A parameter, counted from 0.
     Parameter {
         index: u16,
-        /// It is cast to the key's type, so it may be text that is read as one.
+        /// It is cast to the key's type, so it may be text that is parsed as that type.
         is_cast: bool,
-        /// It stands nowhere but where keys do, so that its type follows if it is not said.
-        is_alone: bool,
+        /// It is used only as a key, so its type follows from the column if it is not declared.
+        is_key_only: bool,
     },
 }
 
-/// Where a constant is written.
+/// The position of a constant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// It is the `n`-th that was taken out of the skeleton.
-    Taken(usize),
-    /// It is part of the skeleton.
-    Kept(Box<[u8]>),
+pub(crate) enum ConstantPosition {
+    /// It is the `n`-th constant extracted from the parameterized text.
+    Extracted(usize),
+    /// It is part of the parameterized text.
+    Inline(Box<[u8]>),
 }
 
-/// A key as a statement gives it: a source for each column.
+/// A key in a statement: a source for each column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
-    pub(crate) sources: Vec<Source>,
-    /// It is inserted, not compared with: then NULL is a value like any other.
+pub(crate) struct KeySource {
+    pub(crate) sources: Vec<KeyValueSource>,
+    /// It is inserted rather than compared: then NULL is a value like any other.
     pub(crate) is_inserted: bool,
 }
 
 /// One text with its constants, or one Bind with its values.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Values<'a> {
+pub(crate) struct KeyValues<'a> {
     pub(crate) sql: &'a [u8],
-    /// Places in `sql`.
+    /// Positions in `sql`.
     pub(crate) constants: &'a [Range<usize>],
-    /// Types that the Parse said, and the Bind.
+    /// Parameter types from Parse, and the Bind message.
     pub(crate) bind: Option<(&'a [u32], &'a Bind<'a>)>,
-    /// Letters beyond ASCII are the same bytes on the server.
+    /// Non-ASCII characters have the same bytes on the server.
     pub(crate) same_encoding: bool,
 }
 
-/// What a [`Row`] is in one text or Bind.
+/// The result of evaluating a [`KeySource`] for one text or Bind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum KeyLookup {
     /// A key.
-    Key(Vec<Option<Key>>),
-    /// Nothing is equal to NULL, so no row is meant, on whatever shard.
-    Nothing,
-    /// A value is not understood.
-    NotUnderstood,
+    Key(Vec<Option<ShardKey>>),
+    /// Nothing equals NULL, so no row can match on any shard.
+    NoRows,
+    /// A value is not supported.
+    Unsupported,
 }
 
-impl Row {
-    /// The key's values.
-    pub(crate) fn key(&self, columns: &[KeyType], values: Values<'_>) -> Found {
+impl KeySource {
+    /// Evaluates the key.
+    pub(crate) fn key(&self, columns: &[KeyType], values: KeyValues<'_>) -> KeyLookup {
         let mut key = Vec::with_capacity(columns.len());
         let mut is_nothing = false;
         for (source, of) in self.sources.iter().zip(columns) {
             match source.key(*of, values) {
-                None => return Found::NotUnderstood,
+                None => return KeyLookup::Unsupported,
                 Some(None) if !self.is_inserted => is_nothing = true,
-                // Spaces at the end are cut where a column's length is limited.
-                Some(Some(Key::Bytes(bytes)))
+                // Trailing spaces are trimmed where a column's length is limited.
+                Some(Some(ShardKey::Bytes(bytes)))
                     if self.is_inserted && *of == KeyType::Text && bytes.ends_with(b" ") =>
                 {
-                    return Found::NotUnderstood;
+                    return KeyLookup::Unsupported;
                 }
                 Some(value) => key.push(value),
             }
         }
-        if is_nothing { Found::Nothing } else { Found::Key(key) }
+        if is_nothing { KeyLookup::NoRows } else { KeyLookup::Key(key) }
     }
 }
 
-impl Source {
-    /// The outer is none if it is not understood, the inner if it is NULL.
-    fn key(&self, of: KeyType, values: Values<'_>) -> Option<Option<Key>> {
+impl KeyValueSource {
+    /// The outer option is `None` if the value is not supported, the inner if it is NULL.
+    fn key(&self, of: KeyType, values: KeyValues<'_>) -> Option<Option<ShardKey>> {
         match self {
             Self::Null => Some(None),
             Self::Constant { at, is_negative } => {
                 let text = match at {
-                    Place::Taken(index) => &values.sql[values.constants.get(*index)?.clone()],
-                    Place::Kept(text) => text,
+                    ConstantPosition::Extracted(index) => {
+                        &values.sql[values.constants.get(*index)?.clone()]
+                    }
+                    ConstantPosition::Inline(text) => text,
                 };
                 constant(text, *is_negative, of, values.same_encoding).map(Some)
             }
-            Self::Parameter { index, is_cast, is_alone } => {
+            Self::Parameter { index, is_cast, is_key_only: is_alone } => {
                 let (types, bind) = values.bind?;
-                let said = types.get(usize::from(*index)).copied().unwrap_or(0);
-                let is_text = is_text_for(of, said, *is_cast, *is_alone)?;
-                let format = bind.formats.of(usize::from(*index))?;
+                let declared = types.get(usize::from(*index)).copied().unwrap_or(0);
+                let is_text = is_text_for(of, declared, *is_cast, *is_alone)?;
+                let format = bind.formats.at(usize::from(*index))?;
                 match bind.values.clone().nth(usize::from(*index))? {
                     None => Some(None),
                     Some(value) => {
-                        let as_text = is_text || format == Format::Text;
+                        let as_text = is_text || format == ValueFormat::Text;
                         let key = if as_text { of.parse(value) } else { of.decode(value) };
                         let is_same =
                             of != KeyType::Text || values.same_encoding || value.is_ascii();
@@ -129,11 +131,11 @@ const UNKNOWN: u32 = 705;
 const VARCHAR: u32 = 1043;
 const UUID: u32 = 2950;
 
-/// Whether a parameter of the type that was said is text, in both formats; none if a value of this type is
-/// not, or not surely, a key of type `of`.
-fn is_text_for(of: KeyType, said: u32, is_cast: bool, is_alone: bool) -> Option<bool> {
-    match (of, said) {
-        // The server takes the type of the column that it is compared with.
+/// Whether a parameter of the declared type is text, in both formats; `None` if a value of this
+/// type is not, or not certainly, a key of type `of`.
+fn is_text_for(of: KeyType, declared: u32, is_cast: bool, is_alone: bool) -> Option<bool> {
+    match (of, declared) {
+        // The server infers the type from the column that the parameter is compared with.
         (_, 0 | UNKNOWN) => is_alone.then_some(false),
         (KeyType::Int, INT2 | INT4 | INT8) => Some(false),
         (KeyType::Text, TEXT | VARCHAR) => Some(false),
@@ -144,10 +146,11 @@ fn is_text_for(of: KeyType, said: u32, is_cast: bool, is_alone: bool) -> Option<
     }
 }
 
-/// The key that a constant is, as it is written.
-fn constant(text: &[u8], is_negative: bool, of: KeyType, same_encoding: bool) -> Option<Key> {
+/// The key of a constant as written in the text.
+fn constant(text: &[u8], is_negative: bool, of: KeyType, same_encoding: bool) -> Option<ShardKey> {
     if text.first()?.is_ascii_digit() {
-        // A number with a point or an exponent may be rounded, and of a number no other key is made.
+        // A number with a point or an exponent may be rounded, and only integer keys can be written
+        // as numbers.
         let is_plain = of == KeyType::Int && text.iter().all(u8::is_ascii_digit);
         let sign: &[u8] = if is_negative { b"-" } else { b"" };
         return is_plain.then(|| of.parse([sign, text].concat()).ok()).flatten();
@@ -157,8 +160,8 @@ fn constant(text: &[u8], is_negative: bool, of: KeyType, same_encoding: bool) ->
     (!is_negative && is_same).then(|| of.parse(&*value).ok()).flatten()
 }
 
-/// The value of a string constant of one piece: `'…'`, `E'…'` with no escapes but of quote and backslash,
-/// `$tag$…$tag$`.
+/// The value of a single-segment string constant: `'…'`, `E'…'` with only quote and backslash
+/// escapes, `$tag$…$tag$`.
 fn string(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     match text {
         [b'$', rest @ ..] => {
@@ -190,7 +193,7 @@ fn quoted(inside: &[u8], escapes: bool) -> Option<Cow<'_, [u8]>> {
                 value.push(*escaped);
                 behind
             }
-            // The end of a piece that another follows, or an escape that is not followed here.
+            // The end of a segment that is continued, or an unsupported escape.
             [b'\'', ..] => return None,
             [b'\\', ..] if escapes => return None,
             [byte, behind @ ..] => {
@@ -207,18 +210,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_are_read_as_the_server_reads_them() {
+    fn constants_are_parsed_like_server() {
         let int = |text: &str, negative| constant(text.as_bytes(), negative, KeyType::Int, true);
-        assert_eq!(int("42", false), Some(Key::Int(42)));
-        assert_eq!(int("9223372036854775808", true), Some(Key::Int(i64::MIN)));
-        assert_eq!(int("'-7'", false), Some(Key::Int(-7)));
-        assert_eq!(int("$$8$$", false), Some(Key::Int(8)));
+        assert_eq!(int("42", false), Some(ShardKey::Int(42)));
+        assert_eq!(int("9223372036854775808", true), Some(ShardKey::Int(i64::MIN)));
+        assert_eq!(int("'-7'", false), Some(ShardKey::Int(-7)));
+        assert_eq!(int("$$8$$", false), Some(ShardKey::Int(8)));
         for not in ["4.0", "1e3", "0x10", "1_000", "9223372036854775808", "'a'", "'1'\n'2'", "x'1'"]
         {
             assert_eq!(int(not, false), None, "{not}");
         }
         let text = |text: &str, same| constant(text.as_bytes(), false, KeyType::Text, same);
-        let bytes = |text: &str| Some(Key::Bytes(text.as_bytes().to_vec()));
+        let bytes = |text: &str| Some(ShardKey::Bytes(text.as_bytes().to_vec()));
         assert_eq!(text("'it''s'", true), bytes("it's"));
         assert_eq!(text("E'it\\'s \\\\'", true), bytes("it's \\"));
         assert_eq!(text("'\\n'", true), bytes("\\n"));
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_parameters_decide_what_they_are() {
+    fn parameter_types_determine_key_format() {
         assert_eq!(is_text_for(KeyType::Int, 0, false, true), Some(false));
         assert_eq!(is_text_for(KeyType::Int, 0, false, false), None);
         assert_eq!(is_text_for(KeyType::Int, 1700, false, true), None);
@@ -244,12 +247,9 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn strings_come_back_as_they_were_quoted(value in proptest::collection::vec(1_u8.., 0..30)) {
+        fn quoted_strings_round_trip(value in proptest::collection::vec(1_u8.., 0..30)) {
             let doubled = |special: &[u8]| -> Vec<u8> {
-                let each = |byte: &u8| match special.contains(byte) {
-                    true => vec![*byte, *byte],
-                    false => vec![*byte],
-                };
+                let each = |byte: &u8| if special.contains(byte) { vec![*byte, *byte] } else { vec![*byte] };
                 value.iter().flat_map(each).collect()
             };
             let plain = [b"'", &doubled(b"'")[..], b"'"].concat();

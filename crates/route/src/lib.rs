@@ -1,39 +1,45 @@
-//! Where a client's request goes: to which shard, and to the primary or a replica of it. Decided from what
-//! the client has said (commands, hints in comments) and from the statement itself, by PostgreSQL's grammar.
+//! Decides where a client's request goes: to which shard, and to its primary or a replica. The
+//! decision depends on commands, on hints in comments, and on the statement itself, by PostgreSQL's
+//! grammar.
 //!
-//! No connection is known here and nothing is sent. [`Session`] is a state machine for one client: it is asked
-//! before a request goes out, and told when a server is linked and let go. [`Router`] holds what a database's
-//! [`Settings`] say, and what has been learnt about its statements.
+//! This crate knows no connections and sends nothing. [`RouteSession`] is a state machine for one
+//! client: the caller asks it before sending a request, and reports when a server is linked and
+//! released. [`Router`] holds the [`RouteSettings`] of a database and the plans cached for its
+//! statements.
 //!
-//! Reading statements needs PostgreSQL's grammar, which the feature `grammar` compiles. Without it settings that
-//! depend on what statements say are refused ([`SettingsError::AutoWithoutGrammar`]); the rest works the same.
+//! Analyzing statements needs PostgreSQL's grammar, which the feature `grammar` compiles. Without
+//! it, settings that depend on the contents of statements are refused
+//! ([`SettingsError::AutoWithoutGrammar`]); everything else works the same.
 //!
-//! What is not understood has no key, and what may write is a write: a wrong shard would be a wrong answer.
+//! A statement that cannot be analyzed has no key, and a statement that may write counts as a
+//! write: a wrong shard would be a wrong result.
 //!
 //! ```
 //! use std::sync::Arc;
 //!
-//! use howdah_route::{PinScope, Request, Role, Router, Session, Settings, Shards, Table};
-//! use howdah_shard::{KeyType, ShardMap};
+//! use howdah_route::{
+//!     PinScope, RouteRole, RouteSession, RouteSettings, RoutedRequest, RoutedTable, Router, ShardTarget,
+//! };
+//! use howdah_route::shard::{KeyType, ShardMap};
 //!
-//! let orders = Table { schema: None, name: "orders".into(), key: vec!["customer".into()] };
-//! let settings = Settings {
+//! let orders = RoutedTable { schema: None, name: "orders".into(), key: vec!["customer".into()] };
+//! let settings = RouteSettings {
 //!     role: howdah_route::RolePreference::Auto,
 //!     shards: 3,
 //!     map: Some(ShardMap::hash(3, vec![KeyType::Int])?),
 //!     tables: [orders].into_iter().collect(),
-//!     ..Settings::default()
+//!     ..RouteSettings::default()
 //! };
 //! settings.check()?;
 //! let mut router = Router::new(Arc::new(settings), 1 << 20);
-//! let mut session = Session::new(PinScope::Transaction, 7);
+//! let mut session = RouteSession::new(PinScope::Transaction, 7);
 //! let request = session.simple(&mut router, b"SELECT * FROM orders WHERE customer = 1234")?;
-//! let Request::Route(route) = request else { panic!("no command") };
-//! assert_eq!((route.shards, route.role), (Shards::One(0), Role::Any));
+//! let RoutedRequest::Route(route) = request else { panic!("no command") };
+//! assert_eq!((route.shards, route.role), (ShardTarget::One(0), RouteRole::Any));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// What statements are read into stays declared in a build that cannot read them.
+// In a build without the grammar, the types for analyzed statements are still declared.
 #![cfg_attr(not(feature = "grammar"), allow(dead_code))]
 
 #[cfg(feature = "grammar")]
@@ -42,7 +48,7 @@ mod cache;
 mod command;
 mod copy;
 mod dialect;
-mod fan;
+mod fan_out;
 mod hint;
 mod keys;
 mod merge;
@@ -53,15 +59,20 @@ mod route;
 mod router;
 mod session;
 mod settings;
+pub mod shard;
 
-pub use command::{Answer, Command};
-pub use copy::{CopyFormat, CopyFrom, CopyRows, RowPlace};
-pub use fan::{Aggregate, FanOut, SortColumn, SortKey};
+pub use command::{CommandAnswer, RouteCommand};
+pub use copy::{CopyFrom, CopyRowFormat, CopyRowSplitter, RowTarget};
+pub use fan_out::{Aggregate, FanOut, SortColumn, SortKey};
 pub use hint::HintNames;
-pub use merge::{Asked, Merger};
+pub use merge::{Merger, ShardRequest};
 pub use refusal::{NoShardKey, Refusal};
-pub use role::{Cause, Role, RolePreference};
-pub use route::{Route, Shards};
+pub use role::{PrimaryReason, RolePreference, RouteRole};
+pub use route::{Route, ShardTarget};
 pub use router::Router;
-pub use session::{Parsed, PinScope, Request, Said, Session, Statement};
-pub use settings::{DefaultShard, Functions, Settings, SettingsError, Table, Tables};
+pub use session::{
+    Parsed, PinScope, RouteSession, RoutedRequest, RoutedStatement, SessionOverrides,
+};
+pub use settings::{
+    DefaultShard, FunctionLists, RouteSettings, RoutedTable, RoutedTables, SettingsError,
+};

@@ -1,12 +1,12 @@
-//! [`Merger`]: what several shards answer to the same requests, put together as it comes.
+//! [`Merger`]: merges the replies of several shards to the same requests as they arrive.
 
 mod aggregate;
 mod columns;
-mod fault;
+mod error;
 mod float;
-mod held;
 mod numeric;
 mod order;
+mod reply_buffer;
 mod rows;
 mod value;
 
@@ -14,23 +14,25 @@ use std::{collections::VecDeque, sync::Arc};
 
 use howdah_wire::{
     Frame, Header, HeaderError, Tag,
-    backend::{CommandTag, ErrorField, Message, Severity, TransactionStatus, encode},
+    backend::{BackendMessage, CommandTag, ErrorField, Severity, TransactionStatus, encode},
 };
 
-use self::{columns::Columns, fault::Fault, held::Held, rows::Rows};
-use crate::fan::FanOut;
+use self::{
+    columns::ResultColumns, error::MergeError, reply_buffer::ReplyBuffer, rows::MergedRows,
+};
+use crate::fan_out::FanOut;
 
-/// What all shards were asked, in the order in which they answer.
+/// A request that was sent to all shards, in the order of their replies.
 #[derive(Clone, Debug)]
-pub enum Asked {
+pub enum ShardRequest {
     /// A Query with one read.
     Query(Arc<FanOut>),
-    /// A Query with a `COPY … FROM STDIN`, whose data is sent on by row: the answer is kept until
-    /// [`Asked::Commit`] is answered.
+    /// A Query with a `COPY … FROM STDIN`, whose data is distributed by row. The reply is held
+    /// until [`ShardRequest::Commit`] is answered.
     Copy,
-    /// A Query of nobody's: its answer is not passed on.
-    Hidden,
-    /// A Query of nobody's that makes what was copied last, or undoes it.
+    /// An internal Query: its reply is not forwarded to the client.
+    HiddenQuery,
+    /// An internal Query that commits or rolls back the last COPY.
     Commit,
     /// A Parse.
     Parse,
@@ -42,49 +44,50 @@ pub enum Asked {
     DescribeStatement,
     /// A Describe of a portal.
     DescribePortal,
-    /// A Describe of a portal that nobody asked for: ahead of every [`Asked::Execute`], for the formats of
-    /// its columns.
-    Look,
-    /// An Execute of all rows.
+    /// An internal Describe of a portal, sent before every [`ShardRequest::Execute`] to learn the
+    /// formats of its columns.
+    HiddenDescribe,
+    /// An Execute without a row limit.
     Execute(Arc<FanOut>),
     /// A Sync.
     Sync,
 }
 
-/// What is to come next of every shard.
+/// The next message expected from every shard.
 #[derive(Debug)]
-enum Expected {
+enum NextMessage {
     /// One message of a kind.
     One {
         tag: u8,
         is_visible: bool,
     },
-    /// What rows are like.
+    /// The row description.
     Description {
         is_visible: bool,
     },
     Rows(Arc<FanOut>),
-    /// How many rows a COPY took.
-    Copied,
+    /// The number of rows copied.
+    CopyCount,
     Ready {
         is_visible: bool,
     },
 }
 
-/// Puts the answers of several shards together, for a client that takes them for those of one server.
+/// Merges the replies of several shards for a client that expects those of one server.
 ///
-/// Bytes go in as each shard sends them, and come out as soon as they can. A shard that is ahead of the others
-/// is not to be read from while it [is full](Merger::is_full): this bounds what is held to a message or
-/// 256 KiB for each, whichever is more.
+/// Bytes are pushed as each shard sends them and come out as early as possible. Do not read from a
+/// shard that is ahead of the others while it [is full](Merger::is_full): this limits buffered data
+/// per shard to one message or 256 KiB, whichever is more.
 ///
-/// The first error of any shard is the client's; what the others answer is passed over until they are ready.
+/// The first error of any shard is sent to the client; other replies are discarded until all shards
+/// are ready.
 #[derive(Debug)]
 pub struct Merger {
-    shards: Vec<Held>,
-    expected: VecDeque<Expected>,
-    columns: Option<Columns>,
-    rows: Option<Rows>,
-    /// The answer to a COPY, until it is committed.
+    shards: Vec<ReplyBuffer>,
+    expected: VecDeque<NextMessage>,
+    columns: Option<ResultColumns>,
+    rows: Option<MergedRows>,
+    /// The reply to a COPY, held until commit.
     copied: Option<Vec<u8>>,
     has_failed: bool,
     text_by_byte: bool,
@@ -92,11 +95,12 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// For so many shards. `text_by_byte`: text is in the order of its bytes on every shard, as in the
-    /// collation `C`; otherwise no text is put in order. A message of more than `body_bytes_max` is refused.
+    /// Creates a merger for `shards` shards. `text_by_byte`: text sorts bytewise on every shard, as
+    /// in the collation `C`; otherwise text is not merged in order. A message longer than
+    /// `body_bytes_max` is refused.
     pub fn new(shards: usize, text_by_byte: bool, body_bytes_max: u32) -> Self {
         Self {
-            shards: (0..shards).map(|_| Held::default()).collect(),
+            shards: (0..shards).map(|_| ReplyBuffer::default()).collect(),
             expected: VecDeque::new(),
             columns: None,
             rows: None,
@@ -107,46 +111,49 @@ impl Merger {
         }
     }
 
-    /// Every shard was sent this.
-    pub fn asked(&mut self, asked: Asked) {
-        let one = |tag, is_visible| Expected::One { tag, is_visible };
+    /// Records a request that was sent to every shard.
+    pub fn expect_replies(&mut self, request: ShardRequest) {
+        let one = |tag, is_visible| NextMessage::One { tag, is_visible };
         let expected = &mut self.expected;
-        match asked {
-            Asked::Query(how) => expected.extend([
-                Expected::Description { is_visible: true },
-                Expected::Rows(how),
-                Expected::Ready { is_visible: true },
+        match request {
+            ShardRequest::Query(fan_out) => expected.extend([
+                NextMessage::Description { is_visible: true },
+                NextMessage::Rows(fan_out),
+                NextMessage::Ready { is_visible: true },
             ]),
-            Asked::Copy => expected.extend([
+            ShardRequest::Copy => expected.extend([
                 one(b'G', true),
-                Expected::Copied,
-                Expected::Ready { is_visible: false },
+                NextMessage::CopyCount,
+                NextMessage::Ready { is_visible: false },
             ]),
-            Asked::Hidden => {
-                expected.extend([one(b'C', false), Expected::Ready { is_visible: false }]);
+            ShardRequest::HiddenQuery => {
+                expected.extend([one(b'C', false), NextMessage::Ready { is_visible: false }]);
             }
-            Asked::Commit => {
-                expected.extend([one(b'C', false), Expected::Ready { is_visible: true }]);
+            ShardRequest::Commit => {
+                expected.extend([one(b'C', false), NextMessage::Ready { is_visible: true }]);
             }
-            Asked::Parse => expected.push_back(one(b'1', true)),
-            Asked::Bind => expected.push_back(one(b'2', true)),
-            Asked::Close => expected.push_back(one(b'3', true)),
-            Asked::DescribeStatement => {
-                expected.extend([one(b't', true), Expected::Description { is_visible: true }]);
+            ShardRequest::Parse => expected.push_back(one(b'1', true)),
+            ShardRequest::Bind => expected.push_back(one(b'2', true)),
+            ShardRequest::Close => expected.push_back(one(b'3', true)),
+            ShardRequest::DescribeStatement => {
+                expected.extend([one(b't', true), NextMessage::Description { is_visible: true }]);
             }
-            Asked::DescribePortal => {
-                expected.push_back(Expected::Description { is_visible: true });
+            ShardRequest::DescribePortal => {
+                expected.push_back(NextMessage::Description { is_visible: true });
             }
-            Asked::Look => expected.push_back(Expected::Description { is_visible: false }),
-            Asked::Execute(how) => expected.push_back(Expected::Rows(how)),
-            Asked::Sync => expected.push_back(Expected::Ready { is_visible: true }),
+            ShardRequest::HiddenDescribe => {
+                expected.push_back(NextMessage::Description { is_visible: false });
+            }
+            ShardRequest::Execute(fan_out) => expected.push_back(NextMessage::Rows(fan_out)),
+            ShardRequest::Sync => expected.push_back(NextMessage::Ready { is_visible: true }),
         }
         if self.has_failed {
-            self.expected.retain(|expected| matches!(expected, Expected::Ready { .. }));
+            self.expected.retain(|expected| matches!(expected, NextMessage::Ready { .. }));
         }
     }
 
-    /// Takes what a shard has sent, whole messages or not, and appends to `out` what the client gets.
+    /// Handles bytes from a shard, complete messages or not, and appends the client's messages to
+    /// `out`.
     pub fn push(&mut self, shard: usize, bytes: &[u8], out: &mut Vec<u8>) {
         if !self.shards[shard].is_lost {
             self.shards[shard].push(bytes);
@@ -154,39 +161,40 @@ impl Merger {
         }
     }
 
-    /// The connection to a shard is gone. The client is told, unless nothing was asked.
-    pub fn lost(&mut self, shard: usize, out: &mut Vec<u8>) {
-        let held = &mut self.shards[shard];
-        held.clear();
-        held.is_lost = true;
+    /// Handles the loss of a shard's connection. The client gets an error unless no request is
+    /// pending.
+    pub fn on_disconnect(&mut self, shard: usize, out: &mut Vec<u8>) {
+        let buffer = &mut self.shards[shard];
+        buffer.clear();
+        buffer.is_lost = true;
         if !self.is_done() && !self.has_failed {
-            self.fail(&Fault::Lost, out);
+            self.fail(&MergeError::Lost, out);
         }
         self.advance(out);
     }
 
-    /// Tells the client what needs no answer: every shard that was to give one is gone.
-    pub fn go_on(&mut self, out: &mut Vec<u8>) {
+    /// Completes requests that need no more replies because every shard that owed one is gone.
+    pub fn finish_disconnected(&mut self, out: &mut Vec<u8>) {
         self.advance(out);
     }
 
-    /// Whether a shard is so far ahead of the others that it is not to be read from.
+    /// Whether a shard is so far ahead of the others that the caller must stop reading from it.
     pub fn is_full(&mut self, shard: usize) -> bool {
         self.shards[shard].is_full(self.body_bytes_max)
     }
 
-    /// Whether everything asked has been answered.
+    /// Whether all requests have been answered.
     pub fn is_done(&self) -> bool {
         self.expected.is_empty()
     }
 
-    /// Whether the client has been told of an error, and not yet that it may go on: what shards still do
-    /// for it is in vain.
+    /// Whether an error was sent to the client and its ReadyForQuery is pending: any further work
+    /// by the shards for this request is wasted.
     pub fn has_failed(&self) -> bool {
         self.has_failed
     }
 
-    /// Tells the client of an error that is nobody's but the caller's: a whole ErrorResponse.
+    /// Sends the client an error of the caller's: a complete ErrorResponse.
     pub fn refuse(&mut self, error: &[u8], out: &mut Vec<u8>) {
         if !self.has_failed {
             out.extend_from_slice(error);
@@ -195,9 +203,9 @@ impl Merger {
         self.advance(out);
     }
 
-    /// Whether every shard has said that it takes the rows of a COPY.
-    pub fn takes_copy(&self) -> bool {
-        matches!(self.expected.front(), Some(Expected::Copied))
+    /// Whether every shard has sent CopyInResponse.
+    pub fn accepts_copy(&self) -> bool {
+        matches!(self.expected.front(), Some(NextMessage::CopyCount))
     }
 
     fn advance(&mut self, out: &mut Vec<u8>) {
@@ -205,14 +213,14 @@ impl Merger {
             match self.step(out) {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(fault) => self.fail(&fault, out),
+                Err(error) => self.fail(&error, out),
             }
         }
     }
 
-    fn fail(&mut self, fault: &Fault, out: &mut Vec<u8>) {
+    fn fail(&mut self, error: &MergeError, out: &mut Vec<u8>) {
         if !self.has_failed {
-            fault.write(out);
+            error.write(out);
         }
         self.stop();
     }
@@ -221,87 +229,87 @@ impl Merger {
         self.has_failed = true;
         self.rows = None;
         self.copied = None;
-        self.expected.retain(|expected| matches!(expected, Expected::Ready { .. }));
+        self.expected.retain(|expected| matches!(expected, NextMessage::Ready { .. }));
     }
 
-    /// The tag of the next message of a shard that is an answer; others are dealt with. `None`: it has to
-    /// come first.
-    fn next(&mut self, shard: usize, out: &mut Vec<u8>) -> Result<Option<u8>, Fault> {
+    /// The tag of the next reply message of a shard; asynchronous messages are handled here. `None`
+    /// if it has not arrived.
+    fn next(&mut self, shard: usize, out: &mut Vec<u8>) -> Result<Option<u8>, MergeError> {
         loop {
-            let held = &mut self.shards[shard];
-            let tag = match held.peek(self.body_bytes_max) {
+            let buffer = &mut self.shards[shard];
+            let tag = match buffer.peek(self.body_bytes_max) {
                 Ok(Some(Tag(tag))) => tag,
                 Ok(None) => return Ok(None),
                 Err(error) => {
-                    // Nothing that follows can be found any more.
-                    held.clear();
-                    held.is_lost = true;
+                    // The stream is out of sync, so no later message can be found.
+                    buffer.clear();
+                    buffer.is_lost = true;
                     return Err(match error {
                         HeaderError::TooLong { body_bytes, body_bytes_max, .. } => {
-                            Fault::Long(body_bytes, body_bytes_max)
+                            MergeError::Long(body_bytes, body_bytes_max)
                         }
-                        other => Fault::Protocol(other.to_string()),
+                        other => MergeError::Protocol(other.to_string()),
                     });
                 }
             };
             match tag {
-                b'N' | b'A' => out.extend_from_slice(held.front()),
-                // Settings are the same everywhere.
+                b'N' | b'A' => out.extend_from_slice(buffer.front()),
+                // Session parameters are the same on all shards.
                 b'S' => {
                     if shard == 0 {
-                        out.extend_from_slice(held.front());
+                        out.extend_from_slice(buffer.front());
                     }
                 }
                 b'E' => {
                     if !self.has_failed {
-                        write_error(held.front(), out)?;
+                        write_error(buffer.front(), out)?;
                     }
-                    self.shards[shard].pass();
+                    self.shards[shard].pop();
                     self.stop();
                     continue;
                 }
                 tag => return Ok(Some(tag)),
             }
-            self.shards[shard].pass();
+            self.shards[shard].pop();
         }
     }
 
-    /// Goes one step; gives whether there was one to go.
-    fn step(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
+    /// Performs one step; returns whether there was one to perform.
+    fn step(&mut self, out: &mut Vec<u8>) -> Result<bool, MergeError> {
         let had_failed = self.has_failed;
-        if let Some(Expected::Rows(how)) = self.expected.front() {
-            let how = Arc::clone(how);
-            return self.rows(&how, out);
+        if let Some(NextMessage::Rows(fan_out)) = self.expected.front() {
+            let fan_out = Arc::clone(fan_out);
+            return self.rows(&fan_out, out);
         }
         let Some(tag) = self.all(out)? else {
-            // An error has come in between: from now on, something else is waited for.
+            // An error has changed the next expected message.
             return Ok(self.has_failed && !had_failed);
         };
         let Some(expected) = self.expected.front() else {
-            return Err(Fault::Protocol(format!("message {:?} unasked", char::from(tag))));
+            return Err(MergeError::Protocol(format!("message {:?} unasked", char::from(tag))));
         };
         match *expected {
-            Expected::One { tag: wanted, is_visible } if tag == wanted => {
+            NextMessage::One { tag: expected, is_visible } if tag == expected => {
                 if is_visible {
                     out.extend_from_slice(self.first());
                 }
             }
-            Expected::Description { is_visible } if matches!(tag, b'T' | b'n') => {
+            NextMessage::Description { is_visible } if matches!(tag, b'T' | b'n') => {
                 self.describe()?;
                 if is_visible {
                     out.extend_from_slice(self.first());
                 }
             }
-            Expected::Copied if tag == b'C' => {
+            NextMessage::CopyCount if tag == b'C' => {
                 let mut total = 0;
-                for held in self.shards.iter().filter(|held| !held.is_lost) {
-                    total += command_tag(held.front())?.rows().unwrap_or_default();
+                for buffer in self.shards.iter().filter(|buffer| !buffer.is_lost) {
+                    total += command_tag(buffer.front())?.rows().unwrap_or_default();
                 }
                 let mut tag = Vec::new();
                 write_tag(&format!("COPY {total}"), &mut tag);
                 self.copied = Some(tag);
             }
-            Expected::Ready { is_visible } if tag == b'Z' => {
+            NextMessage::Ready { is_visible } if tag == b'Z' => {
                 if is_visible {
                     out.extend(self.copied.take().unwrap_or_default());
                     let status = self.status();
@@ -309,16 +317,16 @@ impl Merger {
                     self.has_failed = false;
                 }
             }
-            _ => return Err(Fault::Different),
+            _ => return Err(MergeError::Different),
         }
         self.expected.pop_front();
-        self.pass_all();
+        self.pop_all();
         Ok(true)
     }
 
-    /// The tag of the next message of all shards, once each has one.
-    /// After an error, what comes before the shards are ready is passed over.
-    fn all(&mut self, out: &mut Vec<u8>) -> Result<Option<u8>, Fault> {
+    /// The tag of the next message of all shards, once each has one. After an error, messages
+    /// before ReadyForQuery are discarded.
+    fn all(&mut self, out: &mut Vec<u8>) -> Result<Option<u8>, MergeError> {
         let had_failed = self.has_failed;
         let mut first = None;
         let mut are_all_there = true;
@@ -328,7 +336,7 @@ impl Merger {
             }
             let mut tag = self.next(shard, out)?;
             while self.has_failed && tag.is_some_and(|tag| tag != b'Z') {
-                self.shards[shard].pass();
+                self.shards[shard].pop();
                 tag = self.next(shard, out)?;
             }
             if self.has_failed && !had_failed {
@@ -336,32 +344,33 @@ impl Merger {
             }
             match (tag, first) {
                 (None, _) => are_all_there = false,
-                (Some(tag), Some(first)) if tag != first => return Err(Fault::Different),
+                (Some(tag), Some(first)) if tag != first => return Err(MergeError::Different),
                 (Some(tag), _) => first = Some(tag),
             }
         }
-        if self.shards.iter().all(|held| held.is_lost) {
-            // There is nobody left to wait for.
+        if self.shards.iter().all(|buffer| buffer.is_lost) {
+            // No connected shard is left to wait for.
             return Ok((!self.expected.is_empty()).then_some(b'Z'));
         }
         Ok(first.filter(|_| are_all_there))
     }
 
-    /// The message of the first shard that is there.
+    /// The message of the first connected shard.
     fn first(&self) -> &[u8] {
-        self.shards.iter().find(|held| !held.is_lost).map_or(&[], Held::front)
+        self.shards.iter().find(|buffer| !buffer.is_lost).map_or(&[], ReplyBuffer::front)
     }
 
-    fn pass_all(&mut self) {
-        self.shards.iter_mut().for_each(Held::pass);
+    fn pop_all(&mut self) {
+        self.shards.iter_mut().for_each(ReplyBuffer::pop);
     }
 
-    /// What the shards say about their transactions: none is open unless one of them has one.
+    /// The combined transaction status of the shards: idle unless one of them is in a transaction.
     fn status(&self) -> TransactionStatus {
-        let status =
-            |held: &Held| held.front().last().copied().and_then(TransactionStatus::from_byte);
-        let known = self.shards.iter().filter(|held| !held.is_lost).filter_map(status);
-        known
+        let status = |buffer: &ReplyBuffer| {
+            buffer.front().last().copied().and_then(TransactionStatus::from_byte)
+        };
+        let statuses = self.shards.iter().filter(|buffer| !buffer.is_lost).filter_map(status);
+        statuses
             .max_by_key(|status| match status {
                 TransactionStatus::Idle => 0,
                 TransactionStatus::InTransaction => 1,
@@ -370,36 +379,36 @@ impl Merger {
             .unwrap_or(TransactionStatus::Idle)
     }
 
-    fn describe(&mut self) -> Result<(), Fault> {
-        let mut known: Option<Columns> = None;
-        for held in self.shards.iter().filter(|held| !held.is_lost) {
-            let columns = match message(held.front())? {
-                Message::RowDescription(columns) => Columns::new(columns),
+    fn describe(&mut self) -> Result<(), MergeError> {
+        let mut first: Option<ResultColumns> = None;
+        for buffer in self.shards.iter().filter(|buffer| !buffer.is_lost) {
+            let columns = match message(buffer.front())? {
+                BackendMessage::RowDescription(columns) => ResultColumns::new(columns),
                 _ => return Ok(()),
             };
-            match &known {
-                Some(known) if *known != columns => return Err(Fault::Different),
+            match &first {
+                Some(first) if *first != columns => return Err(MergeError::Different),
                 Some(_) => {}
-                None => known = Some(columns),
+                None => first = Some(columns),
             }
         }
-        self.columns = known;
+        self.columns = first;
         Ok(())
     }
 
-    /// Takes rows for as long as it can.
-    fn rows(&mut self, how: &FanOut, out: &mut Vec<u8>) -> Result<bool, Fault> {
+    /// Merges rows as far as possible.
+    fn rows(&mut self, fan_out: &FanOut, out: &mut Vec<u8>) -> Result<bool, MergeError> {
         let mut rows = match self.rows.take() {
             Some(rows) => rows,
             None => {
-                let are_over = self.shards.iter().map(|held| held.is_lost).collect();
-                Rows::new(how, self.columns.as_ref(), are_over, self.text_by_byte)?
+                let finished = self.shards.iter().map(|buffer| buffer.is_lost).collect();
+                MergedRows::new(fan_out, self.columns.as_ref(), finished, self.text_by_byte)?
             }
         };
         let mut waits = false;
         for shard in 0..self.shards.len() {
             loop {
-                if rows.is_over[shard] || rows.has_key(shard) {
+                if rows.is_finished[shard] || rows.has_key(shard) {
                     break;
                 }
                 let tag = self.next(shard, out)?;
@@ -413,15 +422,15 @@ impl Merger {
                 let is_over = tag != b'D';
                 if is_over {
                     command_tag(self.shards[shard].front())?;
-                    rows.is_over[shard] = true;
-                    self.shards[shard].pass();
-                } else if rows.take(
+                    rows.is_finished[shard] = true;
+                    self.shards[shard].pop();
+                } else if rows.accept(
                     shard,
                     self.shards[shard].front(),
                     self.columns.as_ref(),
                     out,
                 )? {
-                    self.shards[shard].pass();
+                    self.shards[shard].pop();
                 }
             }
         }
@@ -429,49 +438,51 @@ impl Merger {
             self.rows = Some(rows);
             return Ok(false);
         }
-        if let Some(shard) = rows.least() {
-            // Each that has more has said which is its next.
-            if rows.takes_another() {
+        if let Some(shard) = rows.next_shard() {
+            // Each shard with more rows has its next row buffered.
+            if rows.has_capacity() {
                 out.extend_from_slice(self.shards[shard].front());
             }
-            self.shards[shard].pass();
+            self.shards[shard].pop();
             self.rows = Some(rows);
             return Ok(true);
         }
-        let count = rows.end(out)?;
+        let count = rows.finish(out)?;
         write_tag(&format!("SELECT {count}"), out);
         self.expected.pop_front();
         Ok(true)
     }
 }
 
-fn message(bytes: &[u8]) -> Result<Message<'_>, Fault> {
+fn message(bytes: &[u8]) -> Result<BackendMessage<'_>, MergeError> {
     let tag = Tag(bytes[0]);
-    Message::parse(Frame { tag, body: &bytes[Header::BYTES..] })
-        .map_err(|error| Fault::Protocol(error.to_string()))
+    BackendMessage::parse(Frame { tag, body: &bytes[Header::BYTES..] })
+        .map_err(|error| MergeError::Protocol(error.to_string()))
 }
 
-fn command_tag(bytes: &[u8]) -> Result<CommandTag<'_>, Fault> {
+fn command_tag(bytes: &[u8]) -> Result<CommandTag<'_>, MergeError> {
     match message(bytes)? {
-        Message::CommandComplete(tag) => Ok(tag),
-        _ => Err(Fault::Different),
+        BackendMessage::CommandComplete(tag) => Ok(tag),
+        _ => Err(MergeError::Different),
     }
 }
 
 fn write_tag(tag: &str, out: &mut Vec<u8>) {
-    // It has no zero byte.
+    // The tag contains no zero byte.
     let _ = encode::command_complete(out, tag.as_bytes());
 }
 
-/// Passes an error on. What ends a shard's session does not end the client's.
-fn write_error(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
-    let Message::ErrorResponse(error) = message(bytes)? else { return Err(Fault::Different) };
+/// Forwards an error. An error that ends a shard's session does not end the client's.
+fn write_error(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), MergeError> {
+    let BackendMessage::ErrorResponse(error) = message(bytes)? else {
+        return Err(MergeError::Different);
+    };
     let severity = [ErrorField::LocalizedSeverity.code(), ErrorField::Severity.code()];
     let fields = error.fields().map(|(code, text)| match code {
         code if severity.contains(&code) => (code, Severity::Error.as_str().as_bytes()),
         _ => (code, text),
     });
-    encode::error_response(out, fields).map_err(|error| Fault::Protocol(error.to_string()))
+    encode::error_response(out, fields).map_err(|error| MergeError::Protocol(error.to_string()))
 }
 
 #[cfg(test)]

@@ -1,65 +1,74 @@
-//! [`Plan`]: what a text's shape says about where it may go, learnt once and used for all texts of the shape.
+//! [`RoutePlan`]: where statements of a shape may go, computed once and used for all texts of the
+//! shape.
 
 use std::sync::Arc;
 
-use crate::{copy::CopyFrom, fan::FanOut, keys::Row, refusal::NoShardKey, role::Cause};
+use crate::{
+    copy::CopyFrom, fan_out::FanOut, keys::KeySource, refusal::NoShardKey, role::PrimaryReason,
+};
 
-/// What is known of a text.
+/// What is known about a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// Why it needs the primary; none: it is sure to only read.
-    pub(crate) primary: Option<Cause>,
+pub(crate) struct RoutePlan {
+    /// Why it needs the primary; `None` if it is certain to only read.
+    pub(crate) primary: Option<PrimaryReason>,
     /// It is a single `BEGIN`.
     pub(crate) is_begin: bool,
-    /// It makes a temporary object that outlives its transaction, or forgets all of them.
+    /// It creates a temporary object that outlives its transaction, or discards them all.
     pub(crate) temporary: Option<Temporary>,
     /// Which shards it reaches.
-    pub(crate) reach: ShardScope,
-    /// It holds for this very text only, not for others of its skeleton.
+    pub(crate) scope: ShardScope,
+    /// The plan is valid for this exact text only, not for other texts with the same parameterized
+    /// text.
     pub(crate) is_exact: bool,
-    /// It reads the catalog, which no two shards have alike.
+    /// It reads the catalog, which differs between shards.
     pub(crate) reads_catalog: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Temporary {
-    Makes,
-    Forgets,
+    Creates,
+    Discards,
 }
 
 /// Which shards a text reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShardScope {
-    /// No table: any shard is as good as another.
+    /// It uses no table: any shard will do.
     Free,
-    /// Nothing that is sharded: what the settings say of everything else holds.
+    /// It uses no sharded table: the settings for unlisted tables apply.
     Unlisted { why: NoShardKey, reads: bool },
-    /// The shard of keys; `otherwise` if they are of several or not understood.
-    Keyed { table: Box<str>, rows: Vec<Row>, unlisted: Option<NoShardKey>, otherwise: MergePlan },
-    /// All shards, or none.
-    Keyless(MergePlan),
-    /// Rows that come later, each with its key.
+    /// The shard of the keys; `otherwise` applies if they are on several shards or not supported.
+    Keyed {
+        table: Box<str>,
+        rows: Vec<KeySource>,
+        unlisted: Option<NoShardKey>,
+        otherwise: MergePlan,
+    },
+    /// All shards, or an error.
+    Unkeyed(MergePlan),
+    /// Rows that arrive later, each with its key.
     Copy(Arc<CopyFrom>),
 }
 
 impl ShardScope {
-    /// Whether the text's own constants may be asked for.
+    /// Whether constants of the text may be needed to find the shard.
     pub(crate) fn has_keys(&self) -> bool {
         matches!(self, Self::Keyed { .. })
     }
 }
 
-/// How answers of several shards are put together, or why they cannot be.
+/// How the results of several shards are merged, or why they cannot be.
 pub(crate) type MergePlan = Result<Arc<FanOut>, NoShardKey>;
 
-impl Plan {
-    /// Of a text that nothing is known about.
+impl RoutePlan {
+    /// The plan of a text about which nothing is known.
     pub(crate) fn unreadable(why: NoShardKey) -> Self {
         Self {
-            primary: Some(Cause::Unreadable),
+            primary: Some(PrimaryReason::Unreadable),
             is_begin: false,
             temporary: None,
-            reach: ShardScope::Keyless(Err(why)),
+            scope: ShardScope::Unkeyed(Err(why)),
             is_exact: true,
             reads_catalog: false,
         }

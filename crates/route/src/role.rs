@@ -1,27 +1,27 @@
-//! Which servers of a shard would do.
+//! Which servers of a shard may handle a request.
 
-/// What a session wants for its requests.
+/// A session's preference for the servers of its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RolePreference {
-    /// The primary, always.
+    /// Always the primary.
     Primary,
-    /// A replica, always: what writes fails there.
+    /// Always a replica: writes fail there.
     Replica,
-    /// A replica, or any server if there is no replica that would do.
+    /// A replica, or any server if no replica is usable.
     PreferReplica,
-    /// Any server that takes requests, whatever they are.
+    /// Any server that accepts requests, regardless of the request.
     #[default]
     Any,
-    /// By what the request does: the primary, unless it is sure to only read.
+    /// Depends on the request: the primary, unless it is certain to only read.
     Auto,
 }
 
 impl RolePreference {
-    /// Every wish.
+    /// All preferences.
     pub const ALL: [Self; 5] =
         [Self::Primary, Self::Replica, Self::PreferReplica, Self::Any, Self::Auto];
 
-    /// The word that stands for it.
+    /// The keyword for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Primary => "primary",
@@ -32,40 +32,40 @@ impl RolePreference {
         }
     }
 
-    /// By its word, in any case.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|wish| word.eq_ignore_ascii_case(wish.as_str()))
+    /// Parses the keyword, in any case.
+    pub fn parse(keyword: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| keyword.eq_ignore_ascii_case(role.as_str()))
     }
 }
 
-/// Which server of a shard a request may go to.
+/// The servers of a shard that a request may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum RouteRole {
     /// The primary only.
     Primary,
     /// Replicas only.
     Replica,
-    /// Replicas, or all of them if there is no replica that would do.
+    /// Replicas, or any server if no replica is usable.
     PreferReplica,
-    /// All of them.
+    /// Any server.
     Any,
 }
 
-/// Why a request needs the primary though nobody said so.
+/// Why a request needs the primary although the session did not ask for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum PrimaryReason {
     /// It changes data, schema or the server.
     Writes,
-    /// It takes locks that others notice: `FOR UPDATE`, `LOCK`.
+    /// It takes locks that block other sessions: `FOR UPDATE`, `LOCK`.
     Locks,
-    /// It calls a function that is not known to only read.
+    /// It calls a function that is not known to be read-only.
     Function,
-    /// PostgreSQL's grammar does not take it, or it is too long or too deeply nested to be looked at.
+    /// PostgreSQL's grammar rejects it, or it is too long or too deeply nested to analyze.
     Unreadable,
-    /// It begins a transaction that may write, or one that is serializable, which replicas refuse.
+    /// It starts a transaction that may write, or a serializable one, which replicas refuse.
     Transaction,
-    /// It is about the session: settings, prepared statements, cursors, channels.
+    /// It depends on session state: settings, prepared statements, cursors, channels.
     Session,
-    /// It names a temporary table, or the session has made one.
+    /// It names a temporary table, or the session has created one.
     Temporary,
 }

@@ -1,44 +1,45 @@
-//! [`Route`]: where a request goes.
+//! [`Route`]: the destination of a request.
 
 use std::sync::Arc;
 
 use crate::{
     copy::CopyFrom,
-    fan::FanOut,
-    role::{Cause, Role},
+    fan_out::FanOut,
+    role::{PrimaryReason, RouteRole},
 };
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// To which shards.
-    pub shards: Shards,
-    /// To which server of each.
-    pub role: Role,
-    /// Whether the primary does as well where no replica has got what the client wrote; not where the client, the
-    /// settings or a hint say `replica`.
-    pub may_lead: bool,
-    /// Why its text needs the primary; none if it only reads, or has not been looked at.
-    pub why: Option<Cause>,
-    /// It is nothing but a `BEGIN`, and may be kept until the next request tells where it goes: see
-    /// [`Session::begun`](crate::Session::begun). Only told where the text has been looked at.
+    /// The shards.
+    pub shards: ShardTarget,
+    /// The server role on each shard.
+    pub role: RouteRole,
+    /// Whether the primary may be used if no replica has replayed the client's writes; false where
+    /// the client, the settings or a hint say `replica`.
+    pub may_use_primary: bool,
+    /// Why the text needs the primary; `None` if it only reads, or was not analyzed.
+    pub primary_reason: Option<PrimaryReason>,
+    /// It is a single `BEGIN`, which may be held until the next request determines the route: see
+    /// [`RouteSession::defer_begin`](crate::RouteSession::defer_begin). Set only if the text was
+    /// analyzed.
     pub is_begin: bool,
 }
 
-/// To which shards a request goes.
+/// The shards that a request goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shards {
-    /// One, whichever.
+pub enum ShardTarget {
+    /// Any one shard.
     Any,
-    /// This one.
+    /// This shard.
     One(u32),
-    /// Each of these, in ascending order, and the answers are put together.
+    /// Each of these, in ascending order; the results are merged.
     Many {
         /// The shards.
         shards: Vec<u32>,
-        /// How their answers become one.
-        how: Arc<FanOut>,
+        /// How their results are merged.
+        fan_out: Arc<FanOut>,
     },
-    /// Each row of a COPY to the shard of its key, so all shards begin it.
+    /// Each row of a COPY goes to the shard of its key, so all shards start it.
     Copy(Arc<CopyFrom>),
 }

@@ -1,107 +1,114 @@
-//! [`Router`]: what is known about a database and its statements, whoever sends them.
+//! [`Router`]: the settings and plans of a database, shared by all its sessions.
 
 use std::sync::Arc;
 
 use crate::{
     Refusal,
-    cache::Cache,
-    dialect::Dialect,
-    fan::FanOut,
-    keys::{Found, Values},
-    plan::{Plan, ShardScope},
+    cache::PlanCache,
+    dialect::TextDialect,
+    fan_out::FanOut,
+    keys::{KeyLookup, KeyValues},
+    plan::{RoutePlan, ShardScope},
     refusal::NoShardKey,
-    route::Shards,
-    settings::{DefaultShard, Settings},
+    route::ShardTarget,
+    settings::{DefaultShard, RouteSettings},
 };
 
-/// The settings of a database, and what has been learnt about its statements. One for each worker: a session
-/// is given that of the worker that it is on.
+/// The settings of a database and the plans cached for its statements. Each worker has one; a
+/// session uses that of its worker.
 #[derive(Debug)]
 pub struct Router {
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) cache: Cache,
+    pub(crate) settings: Arc<RouteSettings>,
+    pub(crate) cache: PlanCache,
 }
 
 impl Router {
-    /// With settings that have been [checked](Settings::check), and a memory of about `cache_bytes`.
-    pub fn new(settings: Arc<Settings>, cache_bytes: usize) -> Self {
-        Self { settings, cache: Cache::with_capacity(cache_bytes) }
+    /// Creates a router for settings that have been [checked](RouteSettings::check), with a cache
+    /// of about `cache_bytes`.
+    pub fn new(settings: Arc<RouteSettings>, cache_bytes: usize) -> Self {
+        Self { settings, cache: PlanCache::with_capacity(cache_bytes) }
     }
 
     /// The settings.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &RouteSettings {
         &self.settings
     }
 
-    /// What is known of a text.
-    pub(crate) fn plan(&mut self, sql: &[u8], dialect: &Dialect) -> Arc<Plan> {
+    /// The plan of a text.
+    pub(crate) fn plan(&mut self, sql: &[u8], dialect: &TextDialect) -> Arc<RoutePlan> {
         if sql.len() > self.settings.text_bytes_max {
-            return Arc::new(Plan::unreadable(NoShardKey::Unreadable));
+            return Arc::new(RoutePlan::unreadable(NoShardKey::Unreadable));
         }
-        if !dialect.is_followed(sql) {
-            return Arc::new(Plan::unreadable(NoShardKey::Encoding));
+        if !dialect.is_lexed_alike(sql) {
+            return Arc::new(RoutePlan::unreadable(NoShardKey::Encoding));
         }
         self.cache.plan(sql, &self.settings)
     }
 }
 
-/// Where everything goes that is not looked at, and has been sent nowhere.
-pub(crate) fn by_default(settings: &Settings) -> Shards {
+/// The default destination of requests that are not analyzed and have no other route.
+pub(crate) fn default_shards(settings: &RouteSettings) -> ShardTarget {
     match settings.default_shard {
-        DefaultShard::One(shard) => Shards::One(shard),
-        DefaultShard::Any | DefaultShard::Refuse => Shards::Any,
+        DefaultShard::One(shard) => ShardTarget::One(shard),
+        DefaultShard::Any | DefaultShard::Refuse => ShardTarget::Any,
     }
 }
 
-/// Where a statement goes, by what it says and by the settings.
-pub(crate) fn anywhere(
-    settings: &Settings,
-    plan: &Plan,
-    values: Values<'_>,
-) -> Result<Shards, Refusal> {
+/// The shards of a statement, by its plan and the settings.
+pub(crate) fn shards_for(
+    settings: &RouteSettings,
+    plan: &RoutePlan,
+    values: KeyValues<'_>,
+) -> Result<ShardTarget, Refusal> {
     let default = settings.default_shard;
     let unlisted = |why: &NoShardKey, reads: bool| match default {
-        DefaultShard::One(shard) => Ok(Shards::One(shard)),
-        DefaultShard::Any if reads => Ok(Shards::Any),
-        _ => Err(Refusal::Keyless(why.clone())),
+        DefaultShard::One(shard) => Ok(ShardTarget::One(shard)),
+        DefaultShard::Any if reads => Ok(ShardTarget::Any),
+        _ => Err(Refusal::UnknownShard(why.clone())),
     };
-    match &plan.reach {
-        ShardScope::Free => Ok(Shards::Any),
+    match &plan.scope {
+        ShardScope::Free => Ok(ShardTarget::Any),
         ShardScope::Unlisted { why, reads } => unlisted(why, *reads),
-        ShardScope::Keyless(Err(why)) => Err(Refusal::Keyless(why.clone())),
-        ShardScope::Keyless(Ok(how)) => Ok(many((0..settings.shards).collect(), how)),
-        ShardScope::Copy(copy) => Ok(Shards::Copy(Arc::clone(copy))),
+        ShardScope::Unkeyed(Err(why)) => Err(Refusal::UnknownShard(why.clone())),
+        ShardScope::Unkeyed(Ok(fan_out)) => {
+            Ok(fan_out_target((0..settings.shards).collect(), fan_out))
+        }
+        ShardScope::Copy(copy) => Ok(ShardTarget::Copy(Arc::clone(copy))),
         ShardScope::Keyed { table, rows, unlisted: beside, otherwise } => {
             let Some(map) = &settings.map else { return Err(Refusal::NoMap) };
             let mut shards = Vec::new();
             for row in rows {
                 let key = match row.key(map.columns(), values) {
-                    Found::Key(key) => key,
-                    Found::Nothing => continue,
-                    Found::NotUnderstood => {
+                    KeyLookup::Key(key) => key,
+                    KeyLookup::NoRows => continue,
+                    KeyLookup::Unsupported => {
                         return match otherwise {
-                            Ok(how) => Ok(many((0..settings.shards).collect(), how)),
-                            Err(_) => Err(Refusal::Keyless(NoShardKey::Value(table.clone()))),
+                            Ok(fan_out) => {
+                                Ok(fan_out_target((0..settings.shards).collect(), fan_out))
+                            }
+                            Err(_) => Err(Refusal::UnknownShard(NoShardKey::Value(table.clone()))),
                         };
                     }
                 };
                 let shard = map.shard(&key)?;
-                if let Err(place) = shards.binary_search(&shard) {
-                    shards.insert(place, shard);
+                if let Err(index) = shards.binary_search(&shard) {
+                    shards.insert(index, shard);
                 }
             }
             match (&shards[..], beside, otherwise) {
-                // What stands beside has to be on the same shard.
+                // Rows written along with it must be on the same shard.
                 (&[shard], Some(why), _) => match unlisted(why, true)? {
-                    Shards::One(there) if there != shard => Err(Refusal::Keyless(why.clone())),
-                    _ => Ok(Shards::One(shard)),
+                    ShardTarget::One(there) if there != shard => {
+                        Err(Refusal::UnknownShard(why.clone()))
+                    }
+                    _ => Ok(ShardTarget::One(shard)),
                 },
-                (&[shard], None, _) => Ok(Shards::One(shard)),
+                (&[shard], None, _) => Ok(ShardTarget::One(shard)),
                 (&[], Some(why), _) => unlisted(why, true),
-                (&[], None, _) => Ok(Shards::Any),
-                (_, _, Ok(how)) => Ok(many(shards, how)),
-                (_, _, Err(NoShardKey::Spread(why))) => {
-                    Err(Refusal::Keyless(NoShardKey::Spread(why)))
+                (&[], None, _) => Ok(ShardTarget::Any),
+                (_, _, Ok(fan_out)) => Ok(fan_out_target(shards, fan_out)),
+                (_, _, Err(NoShardKey::FanOutNotAllowed(why))) => {
+                    Err(Refusal::UnknownShard(NoShardKey::FanOutNotAllowed(why)))
                 }
                 (_, _, Err(_)) => Err(Refusal::SeveralShards { shards }),
             }
@@ -109,6 +116,6 @@ pub(crate) fn anywhere(
     }
 }
 
-pub(crate) fn many(shards: Vec<u32>, how: &Arc<FanOut>) -> Shards {
-    Shards::Many { shards, how: Arc::clone(how) }
+pub(crate) fn fan_out_target(shards: Vec<u32>, fan_out: &Arc<FanOut>) -> ShardTarget {
+    ShardTarget::Many { shards, fan_out: Arc::clone(fan_out) }
 }

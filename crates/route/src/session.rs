@@ -1,33 +1,33 @@
-//! [`Session`]: what a client has said about routing, and where its requests go.
+//! [`RouteSession`]: a client's routing state, and the routes of its requests.
 
 use std::{ops::Range, sync::Arc};
 
-use howdah_shard::Key;
+use crate::shard::ShardKey;
 use howdah_wire::frontend::Bind;
 
 use crate::{
-    Answer, Command, Refusal,
-    dialect::Dialect,
+    CommandAnswer, Refusal, RouteCommand,
+    dialect::TextDialect,
     hint::Hints,
-    keys::Values,
-    plan::{Plan, ShardScope, Temporary},
+    keys::KeyValues,
+    plan::{RoutePlan, ShardScope, Temporary},
     refusal::NoShardKey,
-    role::{Cause, Role, RolePreference},
-    route::{Route, Shards},
-    router::{Router, anywhere, by_default},
-    settings::{DefaultShard, Settings},
+    role::{PrimaryReason, RolePreference, RouteRole},
+    route::{Route, ShardTarget},
+    router::{Router, default_shards, shards_for},
+    settings::{DefaultShard, RouteSettings},
 };
 
-/// How long a server stays with a client.
+/// How long a server stays linked to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinScope {
-    /// For a transaction.
+    /// For one transaction.
     Transaction,
-    /// For the rest of the session: its first statement fixes server and shard.
+    /// For the rest of the session: the first statement fixes the server and shard.
     Session,
 }
 
-/// The routing of one client's session.
+/// The routing state of one client session.
 ///
 /// ```text
 ///             simple, bind, unbound: a Route            linked(shard)
@@ -37,231 +37,241 @@ pub enum PinScope {
 ///    └────────────────────────────── released() ◄────────────────────────────────┘
 /// ```
 ///
-/// Does no I/O: whoever has the connections asks for a route before a request that may need a server, says
-/// when a server has been linked for it, and when it is let go.
+/// It does no I/O. The owner of the connections asks for a route before a request that may need a
+/// server, and reports when a server has been linked or released.
 #[derive(Clone, Debug)]
-pub struct Session {
-    hold: PinScope,
-    /// What holds while it has said no role, in the place of what the settings say.
-    own_role: Option<RolePreference>,
-    said: Said,
-    link: Option<Link>,
-    /// The route given last, in case a server is linked for it.
-    last_is_said: bool,
-    /// A BEGIN that has not been sent yet.
-    begun: Option<Role>,
+pub struct RouteSession {
+    pin_scope: PinScope,
+    /// The role that applies while the session has set none, instead of that of the settings.
+    default_role: Option<RolePreference>,
+    overrides: SessionOverrides,
+    link: Option<ShardLink>,
+    /// Whether the last route came from an explicit shard, in case a server is linked for it.
+    last_is_explicit: bool,
+    /// Role of a BEGIN that has not been sent yet.
+    deferred_begin: Option<RouteRole>,
     has_temporary: bool,
-    dialect: Dialect,
-    /// The state of the generator of random shards.
-    dice: u64,
+    dialect: TextDialect,
+    /// State of the random generator for `SET SHARD TO ANY`.
+    random_state: u64,
 }
 
-/// What a client has said by commands; it stays until it says something else.
+/// Settings that a client has made by commands; they persist until changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Said {
-    /// By `SET SERVER ROLE`.
+pub struct SessionOverrides {
+    /// Set by `SET SERVER ROLE`.
     pub role: Option<RolePreference>,
-    /// By `SET PRIMARY READS`.
+    /// Set by `SET PRIMARY READS`.
     pub primary_reads: Option<bool>,
-    /// By `SET READ YOUR WRITES`.
+    /// Set by `SET READ YOUR WRITES`.
     pub read_your_writes: Option<bool>,
-    /// By `SET SHARD` or `SET SHARDING KEY`.
+    /// Set by `SET SHARD` or `SET SHARDING KEY`.
     pub shard: Option<u32>,
 }
 
-/// A server that the session is on.
+/// The shard that the session is linked to.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct ShardLink {
     shard: u32,
-    /// The client has said so, so statements are not looked at.
-    is_said: bool,
+    /// The client chose the shard explicitly, so statements are not analyzed.
+    is_explicit: bool,
 }
 
-/// What to do with a query.
+/// How to handle a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// It is a command, and this is the answer; no server sees it.
-    Command(Answer),
-    /// It goes there.
+pub enum RoutedRequest {
+    /// It is a command, and this is the reply; no server receives it.
+    Command(CommandAnswer),
+    /// Send it there.
     Route(Route),
 }
 
-/// A prepared statement, as far as routing goes.
+/// The routing information of a prepared statement.
 #[derive(Clone, Debug)]
-pub struct Statement {
-    plan: Arc<Plan>,
+pub struct RoutedStatement {
+    plan: Arc<RoutePlan>,
     hints: Hints,
     types: Box<[u32]>,
-    text: Option<Text>,
+    text: Option<KeyedText>,
 }
 
 /// A text whose constants are keys.
 #[derive(Clone, Debug)]
-struct Text {
+struct KeyedText {
     sql: Box<[u8]>,
     constants: Box<[Range<usize>]>,
 }
 
-/// What a Parse holds.
+/// The contents of a Parse.
 #[derive(Clone, Debug)]
 pub enum Parsed {
-    /// A command. It is obeyed when it is executed, by [`Session::execute`].
-    Command(Command),
+    /// A command, performed when it is executed, by [`RouteSession::execute`].
+    Command(RouteCommand),
     /// A statement for servers.
-    Statement(Statement),
+    Statement(RoutedStatement),
 }
 
-impl Session {
-    /// Of a client that has said nothing yet. `seed` decides what `SET SHARD TO ANY` takes.
+impl RouteSession {
+    /// Creates the state of a client that has set nothing. `seed` determines the shard that `SET
+    /// SHARD TO ANY` picks.
     pub fn new(hold: PinScope, seed: u64) -> Self {
         Self {
-            hold,
-            own_role: None,
-            said: Said::default(),
+            pin_scope: hold,
+            default_role: None,
+            overrides: SessionOverrides::default(),
             link: None,
-            last_is_said: false,
-            begun: None,
+            last_is_explicit: false,
+            deferred_begin: None,
             has_temporary: false,
-            dialect: Dialect::default(),
-            dice: seed,
+            dialect: TextDialect::default(),
+            random_state: seed,
         }
     }
 
-    /// The same for a client that has said at its start which servers would do: that is its `DEFAULT`.
+    /// Sets the role that the client asked for at startup: it becomes the client's `DEFAULT`.
     #[must_use]
     pub fn with_role(mut self, role: Option<RolePreference>) -> Self {
-        self.own_role = role;
+        self.default_role = role;
         self
     }
 
-    /// What the client has said.
-    pub fn said(&self) -> Said {
-        self.said
+    /// What the client has set by commands.
+    pub fn overrides(&self) -> SessionOverrides {
+        self.overrides
     }
 
-    /// Goes on where the client was elsewhere. A shard that is not there is forgotten.
-    pub fn resume(&mut self, router: &Router, said: Said) {
-        let shard = said.shard.filter(|shard| *shard < router.settings.shards);
-        self.said = Said { shard, ..said };
+    /// Restores the overrides of a client from another router. A shard that does not exist is
+    /// dropped.
+    pub fn resume(&mut self, router: &Router, overrides: SessionOverrides) {
+        let shard = overrides.shard.filter(|shard| *shard < router.settings.shards);
+        self.overrides = SessionOverrides { shard, ..overrides };
     }
 
-    /// Where every request goes that is no command, whatever its text; `None` if texts have to be looked
-    /// at. Call it whether or not a server is linked.
+    /// The route of every request except commands, regardless of its text; `None` if texts must be
+    /// analyzed. Works whether or not a server is linked.
     ///
     /// # Errors
     ///
-    /// Requests go nowhere now.
-    pub fn blind(&mut self, router: &Router) -> Result<Option<Route>, Refusal> {
+    /// No request can be routed now.
+    pub fn route_without_text(&mut self, router: &Router) -> Result<Option<Route>, Refusal> {
         match router.settings.hints {
             Some(_) => Ok(None),
             None => self.without_plan(router, &Hints::default()),
         }
     }
 
-    /// Messages that run nothing, such as a Close: where the client has said, else anywhere.
-    pub fn aside(&mut self, router: &Router) -> Route {
+    /// The route of messages that execute nothing, such as a Close: the explicit shard, else any.
+    pub fn route_unrelated_message(&mut self, router: &Router) -> Route {
         let settings = &*router.settings;
         let none = Hints::default();
-        let said = self.said_shard(settings, &none).ok().flatten();
-        self.last_is_said = said.is_some();
-        let shards = match (self.link, said) {
-            (Some(Link { shard, .. }), _) | (None, Some(shard)) => Shards::One(shard),
-            _ if settings.shards == 1 => Shards::One(0),
-            _ => Shards::Any,
+        let explicit = self.requested_shard(settings, &none).ok().flatten();
+        self.last_is_explicit = explicit.is_some();
+        let shards = match (self.link, explicit) {
+            (Some(ShardLink { shard, .. }), _) | (None, Some(shard)) => ShardTarget::One(shard),
+            _ if settings.shards == 1 => ShardTarget::One(0),
+            _ => ShardTarget::Any,
         };
-        let may_lead = self.may_lead(settings, &none);
-        let role = match self.said_role(settings, &none) {
-            RolePreference::Auto => Role::Any,
+        let may_use_primary = self.may_use_primary(settings, &none);
+        let role = match self.requested_role(settings, &none) {
+            RolePreference::Auto => RouteRole::Any,
             _ => self.role_for(settings, &none, None),
         };
-        Route { shards, role, may_lead, why: None, is_begin: false }
+        Route { shards, role, may_use_primary, primary_reason: None, is_begin: false }
     }
 
-    /// Whether it depends on its text where a request goes, once there is no server linked.
+    /// Whether the route of a request depends on its text while no server is linked.
     pub fn depends_on_text(&self, router: &Router) -> bool {
         let settings = &*router.settings;
         settings.hints.is_some()
-            || self.said_role(settings, &Hints::default()) == RolePreference::Auto
-            || (self.said.shard.is_none() && settings.asks_statements())
+            || self.requested_role(settings, &Hints::default()) == RolePreference::Auto
+            || (self.overrides.shard.is_none() && settings.inspects_statements())
     }
 
-    /// Whether a server that has not got what the client wrote does not do for it.
-    pub fn reads_own_writes(&self, router: &Router) -> bool {
-        self.said.read_your_writes.unwrap_or(router.settings.read_your_writes)
+    /// Whether the client must only use servers that have replayed its writes.
+    pub fn reads_your_writes(&self, router: &Router) -> bool {
+        self.overrides.read_your_writes.unwrap_or(router.settings.read_your_writes)
     }
 
-    /// A ParameterStatus that the client has been sent: some decide how its texts are to be read. Until
-    /// `client_encoding` and `server_encoding` are known, only ASCII is read.
+    /// Handles a ParameterStatus sent to the client: some parameters affect how its texts are
+    /// lexed. Until `client_encoding` and `server_encoding` are known, only ASCII is analyzed.
     pub fn parameter_status(&mut self, name: &[u8], value: &[u8]) {
         self.dialect.parameter_status(name, value);
     }
 
-    /// Whether a text is sure to only read, by itself and outside of a transaction, and to leave nothing behind in
-    /// its session: whether it does no harm to run it twice, wherever that is.
+    /// Whether a text is certain to only read, by itself and outside a transaction, and to leave no
+    /// session state, so that running it twice, on any server, does no harm.
     pub fn only_reads(&self, router: &mut Router, sql: &[u8]) -> bool {
         let plan = router.plan(sql, &self.dialect);
         plan.primary.is_none() && !plan.is_begin && plan.temporary.is_none()
     }
 
-    /// Whether text that the client sends is the same bytes on the server: for the rows of a COPY.
-    pub fn same_encoding(&self) -> bool {
-        self.dialect.same_encoding()
+    /// Whether text from the client has the same bytes on the server: needed for the rows of a
+    /// COPY.
+    pub fn encodings_match(&self) -> bool {
+        self.dialect.encodings_match()
     }
 
-    /// A Query. Call it whether or not a server is linked.
+    /// Routes a Query. Works whether or not a server is linked.
     ///
     /// # Errors
     ///
-    /// It goes nowhere; nothing has changed.
-    pub fn simple(&mut self, router: &mut Router, sql: &[u8]) -> Result<Request, Refusal> {
-        if let Some(command) = Command::read(sql) {
-            return self.execute(router, &command?).map(Request::Command);
+    /// It cannot be routed; nothing has changed.
+    pub fn simple(&mut self, router: &mut Router, sql: &[u8]) -> Result<RoutedRequest, Refusal> {
+        if let Some(command) = RouteCommand::read(sql) {
+            return self.execute(router, &command?).map(RoutedRequest::Command);
         }
         let hints = self.hints(router, sql)?;
         if let Some(route) = self.without_plan(router, &hints)? {
-            return Ok(Request::Route(route));
+            return Ok(RoutedRequest::Route(route));
         }
         let plan = router.plan(sql, &self.dialect);
-        let values = Values {
+        let values = KeyValues {
             sql,
-            constants: router.cache.skeleton().constants(),
+            constants: router.cache.parameterized().constants(),
             bind: None,
-            same_encoding: self.dialect.same_encoding(),
+            same_encoding: self.dialect.encodings_match(),
         };
-        self.route(&router.settings, &plan, &hints, values).map(Request::Route)
+        self.route(&router.settings, &plan, &hints, values).map(RoutedRequest::Route)
     }
 
-    /// A Parse, with the types of parameters that it says.
+    /// Plans a Parse with its declared parameter types.
     ///
     /// # Errors
     ///
-    /// A hint or command in it cannot be.
+    /// It contains an invalid hint or command.
     pub fn parse(
         &mut self,
         router: &mut Router,
         sql: &[u8],
         types: impl IntoIterator<Item = u32>,
     ) -> Result<Parsed, Refusal> {
-        if let Some(command) = Command::read(sql) {
+        if let Some(command) = RouteCommand::read(sql) {
             return command.map(Parsed::Command);
         }
         let hints = self.hints(router, sql)?;
         let plan = router.plan(sql, &self.dialect);
-        let constants = router.cache.skeleton().constants();
-        let text =
-            plan.reach.has_keys().then(|| Text { sql: sql.into(), constants: constants.into() });
-        Ok(Parsed::Statement(Statement { plan, hints, types: types.into_iter().collect(), text }))
+        let constants = router.cache.parameterized().constants();
+        let text = plan
+            .scope
+            .has_keys()
+            .then(|| KeyedText { sql: sql.into(), constants: constants.into() });
+        Ok(Parsed::Statement(RoutedStatement {
+            plan,
+            hints,
+            types: types.into_iter().collect(),
+            text,
+        }))
     }
 
-    /// A Bind to a statement: the portal has to be executed there.
+    /// Routes a Bind to a statement; the portal must be executed on the same server.
     ///
     /// # Errors
     ///
-    /// It goes nowhere; nothing has changed.
+    /// It cannot be routed; nothing has changed.
     pub fn bind(
         &mut self,
         router: &Router,
-        statement: &Statement,
+        statement: &RoutedStatement,
         bind: &Bind<'_>,
     ) -> Result<Route, Refusal> {
         if let Some(route) = self.without_plan(router, &statement.hints)? {
@@ -270,112 +280,126 @@ impl Session {
         let text = statement.text.as_ref();
         let sql = text.map_or(&[][..], |text| &text.sql);
         let constants = text.map_or(&[][..], |text| &text.constants);
-        let same_encoding = self.dialect.same_encoding();
-        let values = Values { sql, constants, bind: Some((&statement.types, bind)), same_encoding };
+        let same_encoding = self.dialect.encodings_match();
+        let values =
+            KeyValues { sql, constants, bind: Some((&statement.types, bind)), same_encoding };
         self.route(&router.settings, &statement.plan, &statement.hints, values)
     }
 
-    /// Parse or Describe of a statement without a Bind: any shard that has its tables knows what it is like.
+    /// Routes a Parse or Describe of a statement without a Bind: any shard with its tables can
+    /// describe it.
     ///
     /// # Errors
     ///
-    /// A hint says a shard that is not there, or another than the one that a server is linked of; or nothing
-    /// says where its tables are.
-    pub fn unbound(&mut self, router: &Router, statement: &Statement) -> Result<Route, Refusal> {
+    /// A hint names a shard that does not exist or differs from the linked one, or the location of
+    /// its tables is unknown.
+    pub fn parse_or_describe(
+        &mut self,
+        router: &Router,
+        statement: &RoutedStatement,
+    ) -> Result<Route, Refusal> {
         if let Some(route) = self.without_plan(router, &statement.hints)? {
             return Ok(route);
         }
-        self.last_is_said = false;
-        let values = Values { sql: b"", constants: &[], bind: None, same_encoding: false };
+        self.last_is_explicit = false;
+        let values = KeyValues { sql: b"", constants: &[], bind: None, same_encoding: false };
         let settings = &*router.settings;
-        let shards = match (&statement.plan.reach, self.link) {
-            (_, Some(link)) => Shards::One(link.shard),
-            _ if settings.shards == 1 => Shards::One(0),
-            _ if !settings.asks_statements() => by_default(settings),
-            (ShardScope::Unlisted { .. }, None) => anywhere(settings, &statement.plan, values)?,
+        let shards = match (&statement.plan.scope, self.link) {
+            (_, Some(link)) => ShardTarget::One(link.shard),
+            _ if settings.shards == 1 => ShardTarget::One(0),
+            _ if !settings.inspects_statements() => default_shards(settings),
+            (ShardScope::Unlisted { .. }, None) => shards_for(settings, &statement.plan, values)?,
             (_, None) => match settings.default_shard {
-                DefaultShard::One(shard) if statement.plan.reads_catalog => Shards::One(shard),
-                _ => Shards::Any,
+                DefaultShard::One(shard) if statement.plan.reads_catalog => ShardTarget::One(shard),
+                _ => ShardTarget::Any,
             },
         };
-        Ok(self.to(&router.settings, shards, &statement.plan, &statement.hints))
+        Ok(self.route_to(&router.settings, shards, &statement.plan, &statement.hints))
     }
 
-    /// Obeys a command, which [`Self::simple`] does by itself.
+    /// Performs a command; [`Self::simple`] does this itself.
     ///
     /// # Errors
     ///
-    /// It is not possible now, or not with this value; nothing has changed.
-    pub fn execute(&mut self, router: &Router, command: &Command) -> Result<Answer, Refusal> {
+    /// It is not possible now, or its value is invalid; nothing has changed.
+    pub fn execute(
+        &mut self,
+        router: &Router,
+        command: &RouteCommand,
+    ) -> Result<CommandAnswer, Refusal> {
         let settings = &*router.settings;
         let tag = command.tag();
         let shows = matches!(
             command,
-            Command::ShowShard
-                | Command::ShowServerRole
-                | Command::ShowPrimaryReads
-                | Command::ShowReadYourWrites
+            RouteCommand::ShowShard
+                | RouteCommand::ShowServerRole
+                | RouteCommand::ShowPrimaryReads
+                | RouteCommand::ShowReadYourWrites
         );
-        if !shows && (self.link.is_some() || self.begun.is_some()) {
-            return Err(Refusal::TooLate { tag, in_session_mode: self.is_in_session_mode() });
+        if !shows && (self.link.is_some() || self.deferred_begin.is_some()) {
+            return Err(Refusal::ServerLinked { tag, in_session_mode: self.is_in_session_mode() });
         }
         let mut row = None;
         match command {
-            Command::SetShard(None) => self.said.shard = Some(self.roll(settings.shards)),
-            Command::SetShard(Some(shard)) => {
-                self.said.shard = Some(self.checked(settings, *shard)?);
+            RouteCommand::SetShard(None) => {
+                self.overrides.shard = Some(self.random_shard(settings.shards));
             }
-            Command::SetShardingKey(key) => {
+            RouteCommand::SetShard(Some(shard)) => {
+                self.overrides.shard = Some(self.check_shard(settings, *shard)?);
+            }
+            RouteCommand::SetShardingKey(key) => {
                 let texts: Vec<_> = key.iter().map(String::as_str).collect();
-                self.said.shard = Some(self.shard_of(settings, &texts)?);
+                self.overrides.shard = Some(self.shard_for_key(settings, &texts)?);
             }
-            Command::SetServerRole(Some(RolePreference::Auto)) if !cfg!(feature = "grammar") => {
+            RouteCommand::SetServerRole(Some(RolePreference::Auto))
+                if !cfg!(feature = "grammar") =>
+            {
                 return Err(Refusal::NoGrammar);
             }
-            Command::SetServerRole(wish) => self.said.role = *wish,
-            Command::SetPrimaryReads(on) => self.said.primary_reads = *on,
-            Command::SetReadYourWrites(on) => self.said.read_your_writes = *on,
-            Command::ShowShard => {
-                let shard = self.link.map(|link| link.shard).or(self.said.shard);
+            RouteCommand::SetServerRole(wish) => self.overrides.role = *wish,
+            RouteCommand::SetPrimaryReads(on) => self.overrides.primary_reads = *on,
+            RouteCommand::SetReadYourWrites(on) => self.overrides.read_your_writes = *on,
+            RouteCommand::ShowShard => {
+                let shard = self.link.map(|link| link.shard).or(self.overrides.shard);
                 let text = shard.map_or("unset".to_owned(), |shard| shard.to_string());
                 row = Some(text);
             }
-            Command::ShowServerRole => {
-                let wish = self.said_role(settings, &Hints::default());
+            RouteCommand::ShowServerRole => {
+                let wish = self.requested_role(settings, &Hints::default());
                 row = Some(wish.as_str().to_owned());
             }
-            Command::ShowPrimaryReads => {
-                let on = self.said.primary_reads.unwrap_or(settings.primary_reads);
+            RouteCommand::ShowPrimaryReads => {
+                let on = self.overrides.primary_reads.unwrap_or(settings.primary_reads);
                 row = Some(if on { "on" } else { "off" }.to_owned());
             }
-            Command::ShowReadYourWrites => {
-                let on = self.reads_own_writes(router);
+            RouteCommand::ShowReadYourWrites => {
+                let on = self.reads_your_writes(router);
                 row = Some(if on { "on" } else { "off" }.to_owned());
             }
         }
-        Ok(Answer { row: command.column().zip(row), tag })
+        Ok(CommandAnswer { row: command.column().zip(row), tag })
     }
 
-    /// A server of this shard has been linked, for the route given last. Of a database that is not sharded it
-    /// is 0.
-    pub fn linked(&mut self, shard: u32) {
-        self.link = Some(Link { shard, is_said: self.last_is_said });
+    /// Records that a server of this shard has been linked for the last route. The shard is 0 for a
+    /// database that is not sharded.
+    pub fn link(&mut self, shard: u32) {
+        self.link = Some(ShardLink { shard, is_explicit: self.last_is_explicit });
     }
 
-    /// The server has been let go. In session mode that is never before the end.
-    pub fn released(&mut self) {
+    /// Records that the server has been released. In session mode this happens only at the end.
+    pub fn release(&mut self) {
         self.link = None;
-        self.begun = None;
+        self.deferred_begin = None;
     }
 
-    /// A BEGIN, whose route was given last, has been answered and is kept until the next request tells where
-    /// it goes: that is on one shard, and on a server that would do for both.
-    pub fn begun(&mut self, route: &Route) {
-        self.begun = Some(route.role);
+    /// Records that a BEGIN, which had the last route, was answered and is held until the next
+    /// request determines where both go: to one shard, and to a server that suits both.
+    pub fn defer_begin(&mut self, route: &Route) {
+        self.deferred_begin = Some(route.role);
     }
 
     fn is_in_session_mode(&self) -> bool {
-        self.hold == PinScope::Session
+        self.pin_scope == PinScope::Session
     }
 
     fn hints(&self, router: &Router, sql: &[u8]) -> Result<Hints, Refusal> {
@@ -390,199 +414,237 @@ impl Session {
         }
     }
 
-    /// The route of a request that goes somewhere whatever it says: no text has to be looked at.
+    /// The route of a request that does not depend on its text.
     fn without_plan(&mut self, router: &Router, hints: &Hints) -> Result<Option<Route>, Refusal> {
         let settings = &*router.settings;
-        let said = self.said_shard(settings, hints)?;
-        if let (Some(link), Some(wanted)) = (self.link, said) {
+        let explicit = self.requested_shard(settings, hints)?;
+        if let (Some(link), Some(wanted)) = (self.link, explicit) {
             let in_session_mode = self.is_in_session_mode();
             if link.shard != wanted {
                 return Err(Refusal::OtherShard { wanted, linked: link.shard, in_session_mode });
             }
         }
-        let shard = match (self.link, said) {
-            (Some(link), _) if link.is_said || said.is_some() => Some(link.shard),
+        let shard = match (self.link, explicit) {
+            (Some(link), _) if link.is_explicit || explicit.is_some() => Some(link.shard),
             (_, Some(shard)) => Some(shard),
-            // One shard is where everything is.
+            // With a single shard, everything is there.
             _ if settings.shards == 1 => Some(0),
             _ => None,
         };
-        // Nothing is sent elsewhere once there is a server.
+        // Nothing is sent elsewhere while a server is linked.
         let role_is_known =
-            self.link.is_some() || self.said_role(settings, hints) != RolePreference::Auto;
+            self.link.is_some() || self.requested_role(settings, hints) != RolePreference::Auto;
         match shard {
             Some(shard) if role_is_known => {
-                self.last_is_said = true;
+                self.last_is_explicit = true;
                 let role = self.role_for(settings, hints, None);
-                let (shards, may_lead) = (Shards::One(shard), self.may_lead(settings, hints));
-                Ok(Some(Route { shards, role, may_lead, why: None, is_begin: false }))
+                let (shards, may_use_primary) =
+                    (ShardTarget::One(shard), self.may_use_primary(settings, hints));
+                Ok(Some(Route {
+                    shards,
+                    role,
+                    may_use_primary,
+                    primary_reason: None,
+                    is_begin: false,
+                }))
             }
-            None if role_is_known && !settings.asks_statements() => {
-                self.last_is_said = false;
+            None if role_is_known && !settings.inspects_statements() => {
+                self.last_is_explicit = false;
                 let shards = match self.link {
-                    Some(link) => Shards::One(link.shard),
-                    None => by_default(settings),
+                    Some(link) => ShardTarget::One(link.shard),
+                    None => default_shards(settings),
                 };
                 let role = self.role_for(settings, hints, None);
-                let may_lead = self.may_lead(settings, hints);
-                Ok(Some(Route { shards, role, may_lead, why: None, is_begin: false }))
+                let may_use_primary = self.may_use_primary(settings, hints);
+                Ok(Some(Route {
+                    shards,
+                    role,
+                    may_use_primary,
+                    primary_reason: None,
+                    is_begin: false,
+                }))
             }
             _ => Ok(None),
         }
     }
 
-    /// The route of a request whose text has been looked at.
+    /// The route of a request whose text has been analyzed.
     fn route(
         &mut self,
-        settings: &Settings,
-        plan: &Plan,
+        settings: &RouteSettings,
+        plan: &RoutePlan,
         hints: &Hints,
-        values: Values<'_>,
+        values: KeyValues<'_>,
     ) -> Result<Route, Refusal> {
-        let said = self.said_shard(settings, hints)?;
-        let one = said.or((settings.shards == 1).then_some(0));
+        let explicit = self.requested_shard(settings, hints)?;
+        let one = explicit.or((settings.shards == 1).then_some(0));
         let shards = match one {
-            Some(shard) => Shards::One(shard),
-            None => self.reached(settings, plan, values)?,
+            Some(shard) => ShardTarget::One(shard),
+            None => self.target_shards(settings, plan, values)?,
         };
-        self.last_is_said = said.is_some();
+        self.last_is_explicit = explicit.is_some();
         match plan.temporary {
-            Some(Temporary::Makes) => self.has_temporary = true,
-            Some(Temporary::Forgets) => self.has_temporary = false,
+            Some(Temporary::Creates) => self.has_temporary = true,
+            Some(Temporary::Discards) => self.has_temporary = false,
             None => {}
         }
-        Ok(self.to(settings, shards, plan, hints))
+        Ok(self.route_to(settings, shards, plan, hints))
     }
 
-    fn to(&self, settings: &Settings, shards: Shards, plan: &Plan, hints: &Hints) -> Route {
-        let why = match plan.primary {
-            None if self.has_temporary => Some(Cause::Temporary),
-            why => why,
-        };
-        let role = self.role_for(settings, hints, Some(why));
-        let may_lead = self.may_lead(settings, hints);
-        Route { shards, role, may_lead, why, is_begin: plan.is_begin }
-    }
-
-    /// Where a statement goes by itself.
-    fn reached(
+    fn route_to(
         &self,
-        settings: &Settings,
-        plan: &Plan,
-        values: Values<'_>,
-    ) -> Result<Shards, Refusal> {
-        let shards = match settings.asks_statements() {
-            true => anywhere(settings, plan, values)?,
-            false => by_default(settings),
+        settings: &RouteSettings,
+        shards: ShardTarget,
+        plan: &RoutePlan,
+        hints: &Hints,
+    ) -> Route {
+        let primary_reason = match plan.primary {
+            None if self.has_temporary => Some(PrimaryReason::Temporary),
+            reason => reason,
         };
-        let stays = self.link.is_some() || self.begun.is_some();
+        let role = self.role_for(settings, hints, Some(primary_reason));
+        let may_use_primary = self.may_use_primary(settings, hints);
+        Route { shards, role, may_use_primary, primary_reason, is_begin: plan.is_begin }
+    }
+
+    /// The shards of a statement by itself.
+    fn target_shards(
+        &self,
+        settings: &RouteSettings,
+        plan: &RoutePlan,
+        values: KeyValues<'_>,
+    ) -> Result<ShardTarget, Refusal> {
+        let shards = if settings.inspects_statements() {
+            shards_for(settings, plan, values)?
+        } else {
+            default_shards(settings)
+        };
+        let stays = self.link.is_some() || self.deferred_begin.is_some();
         match (shards, self.link) {
-            (Shards::Any, Some(link)) => Ok(Shards::One(link.shard)),
-            // Whoever asks what there is has to be told the same each time.
-            (Shards::Any, None) if plan.reads_catalog => match settings.default_shard {
-                DefaultShard::One(shard) => Ok(Shards::One(shard)),
-                DefaultShard::Any | DefaultShard::Refuse => Ok(Shards::Any),
+            (ShardTarget::Any, Some(link)) => Ok(ShardTarget::One(link.shard)),
+            // Catalog queries must get the same result each time.
+            (ShardTarget::Any, None) if plan.reads_catalog => match settings.default_shard {
+                DefaultShard::One(shard) => Ok(ShardTarget::One(shard)),
+                DefaultShard::Any | DefaultShard::Refuse => Ok(ShardTarget::Any),
             },
-            (Shards::One(wanted), Some(link)) if wanted != link.shard => {
+            (ShardTarget::One(wanted), Some(link)) if wanted != link.shard => {
                 let in_session_mode = self.is_in_session_mode();
                 Err(Refusal::OtherShard { wanted, linked: link.shard, in_session_mode })
             }
-            (Shards::Many { .. }, _) if stays || self.is_in_session_mode() => {
-                let why = match self.is_in_session_mode() {
-                    true => "is not possible in session mode",
-                    false => "is not possible in a transaction",
+            (ShardTarget::Many { .. }, _) if stays || self.is_in_session_mode() => {
+                let why = if self.is_in_session_mode() {
+                    "is not possible in session mode"
+                } else {
+                    "is not possible in a transaction"
                 };
-                Err(Refusal::Keyless(NoShardKey::Spread(why)))
+                Err(Refusal::UnknownShard(NoShardKey::FanOutNotAllowed(why)))
             }
-            (Shards::Copy(_), _) if stays || self.is_in_session_mode() => {
-                Err(Refusal::Keyless(NoShardKey::Spread("COPY cannot do in a transaction")))
+            (ShardTarget::Copy(_), _) if stays || self.is_in_session_mode() => {
+                Err(Refusal::UnknownShard(NoShardKey::FanOutNotAllowed(
+                    "COPY cannot do in a transaction",
+                )))
             }
             (shards, _) => Ok(shards),
         }
     }
 
-    fn said_role(&self, settings: &Settings, hints: &Hints) -> RolePreference {
-        hints.role.or(self.said.role).or(self.own_role).unwrap_or(settings.role)
+    fn requested_role(&self, settings: &RouteSettings, hints: &Hints) -> RolePreference {
+        hints.role.or(self.overrides.role).or(self.default_role).unwrap_or(settings.role)
     }
 
-    /// `why` a request needs the primary, if its text has been looked at.
-    fn role_for(&self, settings: &Settings, hints: &Hints, why: Option<Option<Cause>>) -> Role {
-        let role = match self.said_role(settings, hints) {
-            RolePreference::Primary => Role::Primary,
-            RolePreference::Replica => Role::Replica,
-            RolePreference::PreferReplica => Role::PreferReplica,
-            RolePreference::Any => Role::Any,
-            // What comes later in the session nobody knows.
-            RolePreference::Auto if self.is_in_session_mode() => Role::Primary,
-            RolePreference::Auto if why != Some(None) => Role::Primary,
-            RolePreference::Auto if self.said.primary_reads.unwrap_or(settings.primary_reads) => {
-                Role::Any
+    /// `why`: the reason a request needs the primary, if its text has been analyzed.
+    fn role_for(
+        &self,
+        settings: &RouteSettings,
+        hints: &Hints,
+        why: Option<Option<PrimaryReason>>,
+    ) -> RouteRole {
+        let role = match self.requested_role(settings, hints) {
+            RolePreference::Primary => RouteRole::Primary,
+            RolePreference::Replica => RouteRole::Replica,
+            RolePreference::PreferReplica => RouteRole::PreferReplica,
+            RolePreference::Any => RouteRole::Any,
+            // Later statements of the session are not known yet.
+            RolePreference::Auto if self.is_in_session_mode() => RouteRole::Primary,
+            RolePreference::Auto if why != Some(None) => RouteRole::Primary,
+            RolePreference::Auto
+                if self.overrides.primary_reads.unwrap_or(settings.primary_reads) =>
+            {
+                RouteRole::Any
             }
-            RolePreference::Auto => Role::Replica,
+            RolePreference::Auto => RouteRole::Replica,
         };
-        // The BEGIN before it needs a server that would do for both.
-        match self.begun {
-            Some(Role::Primary) => Role::Primary,
+        // The deferred BEGIN needs a server that suits both.
+        match self.deferred_begin {
+            Some(RouteRole::Primary) => RouteRole::Primary,
             _ => role,
         }
     }
 
-    /// Whether the primary does for a request that goes to a replica, if it comes to that: nobody has said that
-    /// it has to be a replica.
-    fn may_lead(&self, settings: &Settings, hints: &Hints) -> bool {
-        self.said_role(settings, hints) != RolePreference::Replica
+    /// Whether the primary may handle a request that goes to a replica if necessary: nothing
+    /// requires a replica.
+    fn may_use_primary(&self, settings: &RouteSettings, hints: &Hints) -> bool {
+        self.requested_role(settings, hints) != RolePreference::Replica
     }
 
-    /// The shard that the client has said, for this request or until it says another.
-    fn said_shard(&self, settings: &Settings, hints: &Hints) -> Result<Option<u32>, Refusal> {
+    /// The shard that the client has set, for this request or until changed.
+    fn requested_shard(
+        &self,
+        settings: &RouteSettings,
+        hints: &Hints,
+    ) -> Result<Option<u32>, Refusal> {
         if let Some(shard) = hints.shard {
-            return self.checked(settings, shard).map(Some);
+            return self.check_shard(settings, shard).map(Some);
         }
         match &hints.key {
-            Some(key) => self.shard_of(settings, &[key]).map(Some),
-            // What it has said may differ from where it is by a hint, which is for the transaction.
+            Some(key) => self.shard_for_key(settings, &[key]).map(Some),
+            // The explicit shard may differ from the linked one because of a hint, which applies to
+            // one transaction.
             None => Ok(match self.link {
-                Some(link) => link.is_said.then_some(link.shard),
-                None => match self.said.shard {
-                    // The list of shards is another one now.
+                Some(link) => link.is_explicit.then_some(link.shard),
+                None => match self.overrides.shard {
+                    // The number of shards has changed.
                     Some(shard) if shard >= settings.shards => {
                         return Err(Refusal::ShardGone { shard, shards: settings.shards });
                     }
-                    said => said,
+                    explicit => explicit,
                 },
             }),
         }
     }
 
-    fn checked(&self, settings: &Settings, shard: u32) -> Result<u32, Refusal> {
+    fn check_shard(&self, settings: &RouteSettings, shard: u32) -> Result<u32, Refusal> {
         let shards = settings.shards;
-        match shard < shards {
-            true => Ok(shard),
-            false => Err(Refusal::NoSuchShard { shard, shards, stays: self.said.shard }),
+        if shard < shards {
+            Ok(shard)
+        } else {
+            Err(Refusal::NoSuchShard { shard, shards, stays: self.overrides.shard })
         }
     }
 
-    fn shard_of(&self, settings: &Settings, key: &[&str]) -> Result<u32, Refusal> {
+    fn shard_for_key(&self, settings: &RouteSettings, key: &[&str]) -> Result<u32, Refusal> {
         let map = settings.map.as_ref().ok_or(Refusal::NoMap)?;
-        let column = |(text, of): (&&str, &howdah_shard::KeyType)| {
-            // The server would be sent other bytes.
-            match *of == howdah_shard::KeyType::Text && !self.dialect.is_same(text.as_bytes()) {
-                true => Err(Refusal::Keyless(NoShardKey::Encoding)),
-                false => Ok(of.parse(text)?),
+        let column = |(text, of): (&&str, &crate::shard::KeyType)| {
+            // The server would receive different bytes.
+            if *of == crate::shard::KeyType::Text && !self.dialect.is_unconverted(text.as_bytes()) {
+                Err(Refusal::UnknownShard(NoShardKey::Encoding))
+            } else {
+                Ok(of.parse(text)?)
             }
         };
         let columns = map.columns();
-        let mut values = key.iter().zip(columns).map(column).collect::<Result<Vec<Key>, _>>()?;
-        // The map says what is wrong with too many or too few.
-        values.extend((columns.len()..key.len()).map(|_| Key::Int(0)));
+        let mut values =
+            key.iter().zip(columns).map(column).collect::<Result<Vec<ShardKey>, _>>()?;
+        // The map reports a wrong number of columns.
+        values.extend((columns.len()..key.len()).map(|_| ShardKey::Int(0)));
         let values: Vec<_> = values.into_iter().map(Some).collect();
         Ok(map.shard(&values)?)
     }
 
-    /// SplitMix64.
-    fn roll(&mut self, sides: u32) -> u32 {
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.dice;
+    /// A step of SplitMix64.
+    fn random_shard(&mut self, sides: u32) -> u32 {
+        self.random_state = self.random_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random_state;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((mixed ^ mixed >> 31) % u64::from(sides.max(1))) as u32

@@ -1,40 +1,41 @@
-//! What a database's settings say about routing.
+//! The routing settings of a database.
 
 use std::collections::BTreeMap;
 
-use howdah_shard::ShardMap;
+use crate::shard::ShardMap;
 
 use crate::{hint::HintNames, role::RolePreference};
 
 /// How the requests of one database are routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// What sessions want that do not say.
+pub struct RouteSettings {
+    /// The role of sessions that set none.
     pub role: RolePreference,
-    /// Whether reads that are routed automatically may go to the primary, too.
+    /// Whether reads that are routed automatically may also go to the primary.
     pub primary_reads: bool,
-    /// Whether sessions that do not say read what they wrote, from whichever server.
+    /// Whether sessions that do not set it read their own writes, regardless of the server.
     pub read_your_writes: bool,
-    /// How many shards there are, at least one.
+    /// Number of shards, at least one.
     pub shards: u32,
     /// Which key is on which shard, if there are keys.
     pub map: Option<ShardMap>,
-    /// The tables whose keys are looked for in statements; with none, statements are not looked at for keys.
-    pub tables: Tables,
-    /// Where requests go that nothing else sends somewhere.
+    /// Tables whose keys are searched for in statements; if empty, statements are not analyzed for
+    /// keys.
+    pub tables: RoutedTables,
+    /// Destination of requests that have no other route.
     pub default_shard: DefaultShard,
-    /// By which words hints in comments are known; none: comments are not looked at.
+    /// Names of hints in comments; `None` disables hints.
     pub hints: Option<HintNames>,
-    /// What is known about functions.
-    pub functions: Functions,
-    /// Text is in the order of its bytes on every shard, as in the collation `C`; otherwise answers in the
-    /// order of text are not put together.
+    /// Functions that are known to read or write.
+    pub functions: FunctionLists,
+    /// Whether text sorts bytewise on every shard, as in the collation `C`; otherwise results
+    /// sorted by text are not merged.
     pub text_by_byte: bool,
-    /// Texts longer than this many bytes are not looked at: they write, and tell no key.
+    /// Texts longer than this many bytes are not analyzed: they count as writes without a key.
     pub text_bytes_max: usize,
 }
 
-impl Default for Settings {
+impl Default for RouteSettings {
     fn default() -> Self {
         Self {
             role: RolePreference::Any,
@@ -42,86 +43,89 @@ impl Default for Settings {
             read_your_writes: false,
             shards: 1,
             map: None,
-            tables: Tables::default(),
+            tables: RoutedTables::default(),
             default_shard: DefaultShard::Refuse,
             hints: None,
-            functions: Functions::default(),
+            functions: FunctionLists::default(),
             text_by_byte: false,
             text_bytes_max: 64 << 10,
         }
     }
 }
 
-/// Where a request goes that nothing sends somewhere.
+/// The destination of a request that has no other route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultShard {
-    /// Nowhere. What uses no table, or the catalog only, may go anywhere.
+    /// None: the request is refused. Statements that use no table, or only the catalog, may go
+    /// anywhere.
     #[default]
     Refuse,
-    /// To this one: tables that are not listed are there.
+    /// This shard: unlisted tables are there.
     One(u32),
-    /// To any, if it only reads: tables that are not listed are the same everywhere.
+    /// Any shard, if the request only reads: unlisted tables are the same on all shards.
     Any,
 }
 
-/// What is known about functions, beside PostgreSQL's own. Names are as the catalog has them, with their
-/// schema or without; without one, a name is that of functions in any schema.
+/// Functions that are known to read or write, besides PostgreSQL's own. Names are spelled as in the
+/// catalog, with or without a schema; a name without a schema applies to functions in any schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Functions {
-    /// They only read.
-    pub reading: Vec<String>,
-    /// They need the primary, even if they are PostgreSQL's own.
+pub struct FunctionLists {
+    /// Functions that only read.
+    pub read_only: Vec<String>,
+    /// Functions that need the primary, even if they are PostgreSQL's own.
     pub writing: Vec<String>,
 }
 
-impl Functions {
-    /// Whether a function by this name only reads.
+impl FunctionLists {
+    /// Whether a function with this name only reads.
     pub(crate) fn only_reads(&self, name: &[&str]) -> bool {
         !has(&self.writing, name)
-            && (has(&self.reading, name) || howdah_sql::is_side_effect_free(name))
+            && (has(&self.read_only, name) || howdah_sql::is_side_effect_free(name))
     }
 }
 
 fn has(names: &[String], name: &[&str]) -> bool {
     let Some((last, schema)) = name.split_last() else { return false };
-    names.iter().any(|known| match known.split_once('.') {
-        Some((of, known)) => known == *last && schema == [of],
-        None => known == last,
+    names.iter().any(|listed| match listed.split_once('.') {
+        Some((of, listed)) => listed == *last && schema == [of],
+        None => listed == last,
     })
 }
 
-/// The tables that are spread over shards, and those that every shard has whole.
+/// The sharded tables, and the tables that are replicated to every shard.
 ///
-/// A name without a schema is that of a table in any schema; one with a schema is also meant by a statement
-/// that leaves the schema to the search path. Names are as the catalog has them: in lower case, mostly.
+/// A name without a schema matches tables in any schema. A name with a schema also matches a
+/// statement that leaves the schema to the search path. Names are spelled as in the catalog: mostly
+/// in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tables {
-    by_name: BTreeMap<Box<str>, Vec<Table>>,
+pub struct RoutedTables {
+    by_name: BTreeMap<Box<str>, Vec<RoutedTable>>,
 }
 
-/// One of them.
+/// A listed table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
-    /// Its schema, if it is said.
+pub struct RoutedTable {
+    /// Its schema, if given.
     pub schema: Option<String>,
     /// Its name.
     pub name: String,
-    /// The columns of its sharding key, in the map's order; none: it is whole on every shard.
+    /// The columns of its sharding key, in the map's order; if empty, the table is replicated to
+    /// every shard.
     pub key: Vec<String>,
 }
 
-/// What a name in a statement means.
+/// The class of a table name in a statement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Meaning<'a> {
-    Sharded(&'a Table),
-    Everywhere,
+pub(crate) enum TableClass<'a> {
+    Sharded(&'a RoutedTable),
+    Replicated,
     System,
     Temporary,
     Unlisted,
 }
 
-impl FromIterator<Table> for Tables {
-    fn from_iter<I: IntoIterator<Item = Table>>(tables: I) -> Self {
+impl FromIterator<RoutedTable> for RoutedTables {
+    fn from_iter<I: IntoIterator<Item = RoutedTable>>(tables: I) -> Self {
         let mut by_name = BTreeMap::<_, Vec<_>>::new();
         for table in tables {
             by_name.entry(table.name.as_str().into()).or_default().push(table);
@@ -130,93 +134,93 @@ impl FromIterator<Table> for Tables {
     }
 }
 
-impl Tables {
-    /// Whether there are none.
+impl RoutedTables {
+    /// Whether there are no tables.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// What `schema.name` means; the schema is empty where none is written.
-    pub(crate) fn meaning(&self, schema: &str, name: &str) -> Meaning<'_> {
-        let is_meant = |table: &&Table| {
-            table.schema.as_deref().is_none_or(|known| schema.is_empty() || schema == known)
+    /// The class of `schema.name`; `schema` is empty if the statement gives none.
+    pub(crate) fn classify_table(&self, schema: &str, name: &str) -> TableClass<'_> {
+        let is_meant = |table: &&RoutedTable| {
+            table.schema.as_deref().is_none_or(|listed| schema.is_empty() || schema == listed)
         };
-        let own = matches!(schema, "pg_catalog" | "information_schema");
+        let is_system = matches!(schema, "pg_catalog" | "information_schema");
         match self.by_name.get(name).and_then(|tables| tables.iter().find(is_meant)) {
-            _ if is_temporary(schema) => Meaning::Temporary,
-            _ if own || (schema.is_empty() && name.starts_with("pg_")) => Meaning::System,
-            Some(table) if table.key.is_empty() => Meaning::Everywhere,
-            Some(table) => Meaning::Sharded(table),
-            None => Meaning::Unlisted,
+            _ if is_temporary(schema) => TableClass::Temporary,
+            _ if is_system || (schema.is_empty() && name.starts_with("pg_")) => TableClass::System,
+            Some(table) if table.key.is_empty() => TableClass::Replicated,
+            Some(table) => TableClass::Sharded(table),
+            None => TableClass::Unlisted,
         }
     }
 }
 
-/// Whether a schema is one of temporary tables.
+/// Whether a schema is for temporary tables.
 pub(crate) fn is_temporary(schema: &str) -> bool {
     schema.starts_with("pg_temp")
 }
 
-/// Why settings do not fit together.
+/// Why settings are inconsistent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// There has to be one.
-    #[error("there are no shards: there has to be one at least")]
+    /// There must be at least one shard.
+    #[error("there are no shards: at least one is needed")]
     NoShards,
-    /// The map is of another number of shards.
-    #[error("keys are on {map} shards, and there are {shards}")]
+    /// The map has a different number of shards.
+    #[error("the shard map has {map} shards, but {shards} are configured")]
     Shards {
-        /// Of the map.
+        /// In the map.
         map: u32,
-        /// Of the settings.
+        /// In the settings.
         shards: u32,
     },
-    /// The default is none of them.
-    #[error("shard {shard} is not there: shards are numbered from 0 to {last}")]
+    /// The default shard does not exist.
+    #[error("shard {shard} does not exist: shards are numbered from 0 to {last}")]
     NoSuchShard {
         /// The default.
         shard: u32,
-        /// The last there is.
+        /// The highest shard number.
         last: u32,
     },
     /// The role `auto` in a build without PostgreSQL's grammar.
     #[error(
-        "role 'auto' reads statements, which this build cannot (build with --features grammar)"
+        "role 'auto' analyzes statements, which this build cannot (build with --features grammar)"
     )]
     AutoWithoutGrammar,
     /// Tables with sharding keys in a build without PostgreSQL's grammar.
     #[error(
-        "sharding keys are found by reading statements, which this build cannot (build with --features grammar)"
+        "sharding keys are found by analyzing statements, which this build cannot (build with --features grammar)"
     )]
     TablesWithoutGrammar,
-    /// Tables with keys, and nothing that says where keys are.
-    #[error("the table {0:?} has a sharding key, and nothing says which key is on which shard")]
+    /// A table has a key, but there is no shard map.
+    #[error("the table {0:?} has a sharding key, but there is no shard map")]
     NoMap(String),
-    /// A table whose key has more or fewer columns than others'.
-    #[error("the key of the table {table:?} has {given} columns, and {wanted} are wanted")]
+    /// A table's key has a different number of columns than the map.
+    #[error("the key of the table {table:?} has {actual} columns, the shard map has {expected}")]
     Columns {
         /// The table.
         table: String,
-        /// Its columns.
-        given: usize,
-        /// Those of the map.
-        wanted: usize,
+        /// Its number of key columns.
+        actual: usize,
+        /// Number of columns in the map.
+        expected: usize,
     },
 }
 
-impl Settings {
-    /// Whether it is up to statements which shard they go to, where nobody has said one.
-    pub(crate) fn asks_statements(&self) -> bool {
+impl RouteSettings {
+    /// Whether the shard of a request depends on its statement, unless one was set.
+    pub(crate) fn inspects_statements(&self) -> bool {
         let refuses = self.default_shard == DefaultShard::Refuse;
         self.shards > 1 && (refuses || !self.tables.is_empty())
     }
 
-    /// Whether all of it fits together.
+    /// Checks that the settings are consistent.
     ///
     /// # Errors
     ///
-    /// What does not.
+    /// The first inconsistency.
     pub fn check(&self) -> Result<(), SettingsError> {
         if !cfg!(feature = "grammar") {
             if self.role == RolePreference::Auto {
@@ -237,9 +241,9 @@ impl Settings {
         }
         for table in self.tables.by_name.values().flatten().filter(|table| !table.key.is_empty()) {
             let Some(map) = &self.map else { return Err(SettingsError::NoMap(table.name.clone())) };
-            let (given, wanted) = (table.key.len(), map.columns().len());
-            if given != wanted {
-                return Err(SettingsError::Columns { table: table.name.clone(), given, wanted });
+            let (actual, expected) = (table.key.len(), map.columns().len());
+            if actual != expected {
+                return Err(SettingsError::Columns { table: table.name.clone(), actual, expected });
             }
         }
         Ok(())
@@ -247,20 +251,21 @@ impl Settings {
 }
 
 #[test]
-fn names_mean_what_is_nearest() {
-    let table = |schema: Option<&str>, name: &str, key: &[&str]| Table {
+fn qualified_name_takes_precedence() {
+    let table = |schema: Option<&str>, name: &str, key: &[&str]| RoutedTable {
         schema: schema.map(str::to_owned),
         name: name.to_owned(),
         key: key.iter().map(|column| (*column).to_owned()).collect(),
     };
-    let tables: Tables = [table(Some("app"), "orders", &["id"]), table(None, "countries", &[])]
-        .into_iter()
-        .collect();
-    let meaning = |schema, name| format!("{:?}", tables.meaning(schema, name));
+    let tables: RoutedTables =
+        [table(Some("app"), "orders", &["id"]), table(None, "countries", &[])]
+            .into_iter()
+            .collect();
+    let meaning = |schema, name| format!("{:?}", tables.classify_table(schema, name));
     assert!(meaning("", "orders").starts_with("Sharded"));
     assert!(meaning("app", "orders").starts_with("Sharded"));
     assert_eq!(meaning("other", "orders"), "Unlisted");
-    assert_eq!(meaning("any", "countries"), "Everywhere");
+    assert_eq!(meaning("any", "countries"), "Replicated");
     assert_eq!(meaning("pg_temp", "countries"), "Temporary");
     assert_eq!(meaning("", "pg_class"), "System");
     assert_eq!(meaning("app", "pg_class"), "Unlisted");
@@ -268,23 +273,23 @@ fn names_mean_what_is_nearest() {
 }
 
 #[test]
-fn settings_that_do_not_fit_are_told() {
-    use howdah_shard::KeyType;
+fn inconsistent_settings_are_refused() {
+    use crate::shard::KeyType;
 
-    let good = Settings { shards: 2, ..Settings::default() };
+    let good = RouteSettings { shards: 2, ..RouteSettings::default() };
     assert_eq!(good.check(), Ok(()));
-    let none = Settings { shards: 0, ..good.clone() };
+    let none = RouteSettings { shards: 0, ..good.clone() };
     assert_eq!(none.check(), Err(SettingsError::NoShards));
-    let beyond = Settings { default_shard: DefaultShard::One(2), ..good.clone() };
+    let beyond = RouteSettings { default_shard: DefaultShard::One(2), ..good.clone() };
     assert_eq!(beyond.check(), Err(SettingsError::NoSuchShard { shard: 2, last: 1 }));
     let map = ShardMap::hash(3, vec![KeyType::Int]).ok();
-    let other = Settings { map, ..good.clone() };
+    let other = RouteSettings { map, ..good.clone() };
     assert_eq!(other.check(), Err(SettingsError::Shards { map: 3, shards: 2 }));
     let key = vec!["a".to_owned(), "b".to_owned()];
-    let orders = Table { schema: None, name: "orders".to_owned(), key };
-    let tables = Settings { tables: [orders].into_iter().collect(), ..good };
+    let orders = RoutedTable { schema: None, name: "orders".to_owned(), key };
+    let tables = RouteSettings { tables: [orders].into_iter().collect(), ..good };
     assert_eq!(tables.check(), Err(SettingsError::NoMap("orders".to_owned())));
     let map = ShardMap::hash(2, vec![KeyType::Int]).ok();
-    let columns = SettingsError::Columns { table: "orders".to_owned(), given: 2, wanted: 1 };
-    assert_eq!(Settings { map, ..tables }.check(), Err(columns));
+    let columns = SettingsError::Columns { table: "orders".to_owned(), actual: 2, expected: 1 };
+    assert_eq!(RouteSettings { map, ..tables }.check(), Err(columns));
 }

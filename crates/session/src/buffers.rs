@@ -1,21 +1,21 @@
-//! Bytes received and not understood yet, and bytes to send.
+//! Input that is not parsed yet, and output that is not sent yet.
 //!
-//! Both give their memory back when they run empty, because most connections are idle most of the
-//! time; up to [`RETAINED_BYTES`] stay, so that small exchanges need no allocation.
+//! Both release their memory when they are empty, because most connections are idle most of the
+//! time; up to [`RETAINED_BYTES`] are kept, so that small exchanges need no allocation.
 
 use std::{fmt, ops::Range};
 
 use howdah_wire::{Header, HeaderError};
 
-/// What an empty buffer may keep.
+/// Capacity that an empty buffer keeps.
 const RETAINED_BYTES: usize = 1024;
 
-/// Bytes received. `consumed` of them are past; an event may still borrow those.
+/// Received bytes. The first `consumed` of them are parsed; an event may still borrow them.
 #[derive(Default)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
     consumed: usize,
-    /// Bytes still to come of a body that nobody wants.
+    /// Bytes still to come of a body that is being discarded.
     discarding: usize,
 }
 
@@ -25,7 +25,8 @@ impl Input {
         self.discarding -= unwanted;
         self.release();
         if unwanted < bytes.len() {
-            // What is past goes when it is the larger part, so that a byte moves once on average.
+            // Consumed bytes are dropped when they are the larger part, so that a byte moves once
+            // on average.
             if self.consumed > self.bytes.len() / 2 {
                 self.bytes.drain(..self.consumed);
                 self.consumed = 0;
@@ -38,8 +39,9 @@ impl Input {
         Header::parse(&self.bytes[self.consumed..])
     }
 
-    /// Where the body behind `header` is, if all of it is there; then the message counts as past.
-    pub(crate) fn take(&mut self, header: Header) -> Option<Range<usize>> {
+    /// The position of the body after `header`, if it has fully arrived; the message then counts as
+    /// consumed.
+    pub(crate) fn pop(&mut self, header: Header) -> Option<Range<usize>> {
         let start = self.consumed + Header::BYTES;
         let end = start + header.body_bytes as usize;
         (end <= self.bytes.len()).then(|| {
@@ -48,7 +50,7 @@ impl Input {
         })
     }
 
-    /// Skips the message behind `header`, also what of it is still to come.
+    /// Skips the message with `header`, including the part that has not arrived.
     pub(crate) fn discard(&mut self, header: Header) {
         let message_bytes = Header::BYTES + header.body_bytes as usize;
         let there = message_bytes.min(self.bytes.len() - self.consumed);
@@ -60,24 +62,24 @@ impl Input {
         &self.bytes[range]
     }
 
-    /// Gives memory back if nothing is left.
+    /// Releases memory if nothing is left.
     pub(crate) fn release(&mut self) {
         if self.consumed == self.bytes.len() {
             self.bytes.clear();
             self.consumed = 0;
-            give_back(&mut self.bytes);
+            return_front(&mut self.bytes);
         }
     }
 }
 
-/// Bytes to send, of which `sent` are gone.
+/// Bytes to send; the first `sent` of them are gone.
 #[derive(Default)]
-pub(crate) struct Output {
+pub(crate) struct TransmitBuffer {
     bytes: Vec<u8>,
     sent: usize,
 }
 
-impl Output {
+impl TransmitBuffer {
     /// The buffer to append to.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         if self.sent > self.bytes.len() / 2 {
@@ -91,18 +93,18 @@ impl Output {
         &self.bytes[self.sent..]
     }
 
-    /// Counts bytes as sent; more than there are count as all.
+    /// Counts bytes as sent; a larger number counts as all.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.sent = self.bytes.len().min(self.sent + bytes);
         if self.sent == self.bytes.len() {
             self.bytes.clear();
             self.sent = 0;
-            give_back(&mut self.bytes);
+            return_front(&mut self.bytes);
         }
     }
 }
 
-// Neither shows its bytes: they may be passwords, and are certainly somebody's data.
+// Neither shows its bytes: they may be passwords, and are user data in any case.
 
 impl fmt::Debug for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -110,13 +112,13 @@ impl fmt::Debug for Input {
     }
 }
 
-impl fmt::Debug for Output {
+impl fmt::Debug for TransmitBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Output({} bytes)", self.unsent().len())
     }
 }
 
-fn give_back(empty: &mut Vec<u8>) {
+fn return_front(empty: &mut Vec<u8>) {
     if empty.capacity() > RETAINED_BYTES {
         *empty = Vec::new();
     }
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_discarded_body_is_never_held() {
+    fn discarded_body_is_not_buffered() {
         let mut input = Input::default();
         input.push(b"D\0\0\x10\x04");
         let header = input.header().unwrap().unwrap();
@@ -142,16 +144,16 @@ mod tests {
     }
 
     #[test]
-    fn empty_buffers_keep_little() {
+    fn empty_buffers_release_memory() {
         let mut input = Input::default();
         let message = [b"d\0\x01\0\x04".as_slice(), &[0; 0x10000]].concat();
         input.push(&message);
         let header = input.header().unwrap().unwrap();
-        assert_eq!(input.take(header).map(|body| body.len()), Some(0x10000));
+        assert_eq!(input.pop(header).map(|body| body.len()), Some(0x10000));
         input.release();
         assert_eq!(input.bytes.capacity(), 0);
 
-        let mut output = Output::default();
+        let mut output = TransmitBuffer::default();
         output.buffer().extend_from_slice(&[1; 5000]);
         output.advance(4000);
         output.buffer().extend_from_slice(&[2; 10]);

@@ -1,93 +1,93 @@
-//! Why a connection cannot go on.
+//! Why a connection cannot continue.
 
 use howdah_wire::{
     Backend, DecodeError, EncodeError, HeaderError, auth::scram::ScramError,
     startup::ProtocolVersion,
 };
 
-/// Why a connection cannot go on. It has to be closed.
+/// Why a connection cannot continue. It must be closed.
 ///
-/// An error that the server *reports* is not one of these: it is an [`crate::Event::Error`].
+/// An error that the server *reports* is not one of these: it is an [`crate::SessionEvent::Error`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
-    /// The server sent a header that cannot be followed.
+pub enum SessionError {
+    /// The server sent an invalid header.
     #[error("the server broke the protocol: {0}")]
     Header(#[from] HeaderError),
-    /// The server sent a message without the layout of its kind.
+    /// The server sent a message with an invalid layout.
     #[error("the server broke the protocol: {0}")]
     Malformed(#[from] DecodeError),
-    /// The server sent a message that answers nothing.
+    /// The server sent a message that answers no request.
     #[error("the server broke the protocol: {message} while {state}")]
     Unexpected {
         /// Kind of the message.
         message: Backend,
-        /// What we were waiting for.
+        /// What the client was waiting for.
         state: &'static str,
     },
-    /// The server reports more settings than it can have.
-    #[error("the server reports over {bytes_max} bytes of settings")]
-    SettingsTooLong {
-        /// What we keep at most.
+    /// The server reports too many session parameters.
+    #[error("the server reports over {bytes_max} bytes of session parameters")]
+    ParametersTooLong {
+        /// Maximum number of bytes stored.
         bytes_max: usize,
     },
-    /// The connection ended without a word of farewell, from us or from the server.
+    /// The connection ended without Terminate from the client or a final message from the server.
     #[error("the server closed the connection unexpectedly")]
     ConnectionLost,
-    /// The server wants a password and there is none.
-    #[error("the server asks for a password ({method}), and none is given")]
+    /// The server asks for a password and none is configured.
+    #[error("the server asks for a password ({method}), but none is configured")]
     PasswordMissing {
-        /// How the server wants it.
+        /// The authentication method.
         method: &'static str,
     },
-    /// The server wants proof of a kind that we cannot give.
+    /// The server asks for an unsupported authentication method.
     #[error("the server asks for {method} authentication, which is not supported")]
     UnsupportedAuthentication {
-        /// What it asks for, with the mechanisms it offers.
+        /// The method, with the mechanisms it offers.
         method: String,
     },
-    /// SCRAM failed: the server is not the one meant, or breaks the rules.
+    /// SCRAM failed: the server is not authentic, or violates the protocol.
     #[error(transparent)]
     Scram(#[from] ScramError),
-    /// The server said that all is well before it proved that it knows the password.
+    /// The server sent AuthenticationOk before proving that it knows the password.
     #[error("the server skipped its own part of authentication")]
     ServerUnproven,
     /// The server does not speak the protocol version asked for.
     #[error("the server does not speak protocol 3.0, but {offered}")]
     ProtocolVersion {
-        /// What it speaks.
+        /// The version it speaks.
         offered: ProtocolVersion,
     },
-    /// The login cannot be written down: a zero byte in a name, setting or password.
+    /// The login cannot be encoded: a zero byte in a name, setting or password.
     #[error("the login cannot be sent: {0}")]
     Login(#[from] EncodeError),
 }
 
-/// Who has to change something.
+/// The side that must change something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The server, or what is between it and us: it broke a rule of the protocol, or went away.
+pub enum ErrorOrigin {
+    /// The server or a network component: it broke the protocol, or disconnected.
     Server,
-    /// Whoever wrote the login: it does not fit what the server asks for.
+    /// The login data: it does not fit what the server asks for.
     Login,
-    /// Us: the server asks for something legal that we do not do.
+    /// This client: the server asks for something valid that is not supported.
     Unsupported,
 }
 
-impl Error {
-    /// Who has to change something.
-    pub fn fault(&self) -> Fault {
+impl SessionError {
+    /// The side that must change something.
+    pub fn origin(&self) -> ErrorOrigin {
         match self {
             Self::Header(_)
             | Self::Malformed(_)
             | Self::Unexpected { .. }
-            | Self::SettingsTooLong { .. }
+            | Self::ParametersTooLong { .. }
             | Self::ConnectionLost
             | Self::ServerUnproven
-            | Self::Scram(_) => Fault::Server,
-            Self::PasswordMissing { .. } | Self::Login(_) => Fault::Login,
+            | Self::Scram(_) => ErrorOrigin::Server,
+            Self::PasswordMissing { .. } | Self::Login(_) => ErrorOrigin::Login,
             Self::UnsupportedAuthentication { .. } | Self::ProtocolVersion { .. } => {
-                Fault::Unsupported
+                ErrorOrigin::Unsupported
             }
         }
     }

@@ -1,17 +1,17 @@
-//! What a server tells its client.
+//! Events of a server connection.
 
 use howdah_wire::{
     Cells, Oids,
     backend::{CommandTag, Notification, RowDescription, ServerError, TransactionStatus},
 };
 
-/// Something the server sent, borrowing from the connection's buffer.
+/// An event from the server, borrowing from the connection's buffer.
 ///
-/// Which request it answers is [`crate::Client::answered`]; the last three answer none and may come
-/// at any time.
+/// [`crate::ClientSession::answered`] returns the request that it answers; the last three events
+/// answer none and may occur at any time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum SessionEvent<'a> {
     /// The login is complete: the first ReadyForQuery.
     LoggedIn,
     /// A Parse is done.
@@ -20,23 +20,24 @@ pub enum Event<'a> {
     BindComplete,
     /// A Close is done.
     CloseComplete,
-    /// Types of the parameters of the statement described; its columns or [`Event::NoData`] follow.
+    /// Types of the parameters of the described statement; its columns or [`SessionEvent::NoData`]
+    /// follow.
     ParameterDescription(Oids<'a>),
     /// Columns of the statement or portal described, or of the rows that a Query returns next.
     RowDescription(RowDescription<'a>),
-    /// What was described returns no rows.
+    /// The described statement or portal returns no rows.
     NoData,
     /// One row.
-    Row(Row<'a>),
+    Row(ReceivedRow<'a>),
     /// An Execute reached its row limit; the portal has more.
     PortalSuspended,
-    /// A statement ended well: an Execute, or one of those in a Query.
+    /// A statement succeeded: an Execute, or one of those in a Query.
     CommandComplete(CommandTag<'a>),
-    /// The text of an Execute or Query held nothing.
+    /// The text of an Execute or Query contained no statement.
     EmptyQuery,
-    /// The server waits for COPY data. A Sync sent behind an Execute that turns out to be such a
-    /// COPY is ignored by the server and no longer owed: send another after
-    /// [`crate::Client::copy_done`] or [`crate::Client::copy_fail`].
+    /// The server waits for COPY data. A Sync sent after an Execute that turns out to be such a
+    /// COPY is ignored by the server and no longer outstanding: send another after
+    /// [`crate::ClientSession::copy_done`] or [`crate::ClientSession::copy_fail`].
     CopyIn,
     /// COPY data follows.
     CopyOut,
@@ -48,18 +49,18 @@ pub enum Event<'a> {
     CopyDone,
     /// The value of a function call; `None` is SQL NULL.
     FunctionResult(Option<&'a [u8]>),
-    /// A Sync, Query or function call is answered; the server waits for the next.
+    /// A Sync, Query or function call is complete; the server waits for the next.
     Ready(TransactionStatus),
     /// A request failed, the login was refused, or the server ends the session. In a batch of
-    /// extended-protocol requests the server skips all that follow until the next Sync.
+    /// extended-protocol requests the server skips all later ones until the next Sync.
     Error(ServerError<'a>),
-    /// A warning or remark.
+    /// A warning or other notice.
     Notice(ServerError<'a>),
-    /// NOTIFY of a channel this session listens to.
+    /// NOTIFY on a channel that this session listens to.
     Notification(Notification<'a>),
-    /// A setting has this value now.
+    /// A session parameter has changed to this value.
     ParameterStatus {
-        /// Name of the setting.
+        /// Name of the parameter.
         name: &'a [u8],
         /// Its value.
         value: &'a [u8],
@@ -68,13 +69,13 @@ pub enum Event<'a> {
 
 /// One row of a result.
 #[derive(Clone, Debug)]
-pub struct Row<'a> {
+pub struct ReceivedRow<'a> {
     pub(crate) body_bytes: u32,
     pub(crate) cells: Option<Cells<'a>>,
 }
 
-impl<'a> Row<'a> {
-    /// Bytes of its message, the five of the header not included.
+impl<'a> ReceivedRow<'a> {
+    /// Bytes of its message, excluding the five bytes of the header.
     pub fn body_bytes(&self) -> u32 {
         self.body_bytes
     }
@@ -85,7 +86,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// A piece of COPY data. Servers send one row in each, but need not.
+/// A piece of COPY data. Servers send one row per piece, but are not required to.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyData<'a> {
     pub(crate) body_bytes: u32,
@@ -93,7 +94,7 @@ pub struct CopyData<'a> {
 }
 
 impl<'a> CopyData<'a> {
-    /// Bytes of it.
+    /// Number of bytes.
     pub fn body_bytes(&self) -> u32 {
         self.body_bytes
     }

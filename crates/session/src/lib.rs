@@ -1,9 +1,9 @@
 //! The protocol state of one PostgreSQL connection, without I/O.
 //!
-//! [`Client`] plays the frontend: it logs in, sends requests, and turns what the server sends into
-//! [`Event`]s that say which request they answer. It owns no socket and no clock: a driver gives it
-//! the bytes it read and writes the bytes it is given. Who gets which connection, and when, is
-//! somebody else's business, and so is TLS.
+//! [`ClientSession`] plays the frontend: it logs in, sends requests, and turns the server's
+//! messages into [`SessionEvent`]s with the request that each answers. It owns no socket and no
+//! clock: a driver passes it the bytes it read and writes the bytes it produces. Assigning
+//! connections and TLS are left to other crates.
 
 mod buffers;
 mod client;
@@ -11,13 +11,13 @@ mod error;
 mod event;
 mod settings;
 
-pub use client::{Client, Login, Request, RequestId};
-pub use error::{Error, Fault};
-pub use event::{CopyData, Event, Row};
+pub use client::{ClientSession, Login, Request, RequestId};
+pub use error::{ErrorOrigin, SessionError};
+pub use event::{CopyData, ReceivedRow, SessionEvent};
 
-// Names of the wire crate that stand in this crate's signatures.
+// Names of the wire crate that occur in this crate's signatures.
 pub use howdah_wire::{
-    EncodeError, Format, Oids, Secret,
+    EncodeError, Oids, Secret, ValueFormat,
     auth::scram::ClientKeys as ScramKeys,
     backend::{CommandTag, Notification, RowDescription, ServerError, Severity, TransactionStatus},
     startup::CancelKey,

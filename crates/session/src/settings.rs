@@ -1,19 +1,20 @@
-//! The settings a server reports, kept in one small allocation.
+//! The session parameters that a server reports, stored in one small allocation.
 
 use std::fmt;
 
-use crate::Error;
+use crate::SessionError;
 
-/// Most bytes kept. A server reports about fifteen settings of some ten bytes each.
+/// Maximum number of bytes stored. A server reports about fifteen parameters of some ten bytes
+/// each.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Names and values as `name NUL value NUL`, in the order first reported.
 #[derive(Default)]
-pub(crate) struct Settings(Vec<u8>);
+pub(crate) struct ReportedParameters(Vec<u8>);
 
-impl Settings {
-    /// Keeps a value in place of what was reported before.
-    pub(crate) fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), Error> {
+impl ReportedParameters {
+    /// Stores a value, replacing the previous one.
+    pub(crate) fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), SessionError> {
         if let Some((start, end)) = self.value_range(name) {
             if self.0[start..end] == *value {
                 return Ok(());
@@ -27,7 +28,7 @@ impl Settings {
             self.0.shrink_to_fit();
         }
         if self.0.len() > BYTES_MAX {
-            return Err(Error::SettingsTooLong { bytes_max: BYTES_MAX });
+            return Err(SessionError::ParametersTooLong { bytes_max: BYTES_MAX });
         }
         Ok(())
     }
@@ -50,7 +51,7 @@ impl Settings {
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for ReportedParameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&String::from_utf8_lossy(&self.0).replace('\0', ";"))
     }
@@ -61,8 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_report_replaces_the_earlier_one() {
-        let mut settings = Settings::default();
+    fn later_value_replaces_earlier_one() {
+        let mut settings = ReportedParameters::default();
         for (name, value) in [("TimeZone", "UTC"), ("application_name", ""), ("DateStyle", "ISO")] {
             settings.set(name.as_bytes(), value.as_bytes()).unwrap();
         }
@@ -71,15 +72,15 @@ mod tests {
         assert_eq!(settings.value(b"TimeZone"), Some(&b"Europe/Berlin"[..]));
         assert_eq!(settings.value(b"application_name"), Some(&b"psql"[..]));
         assert_eq!(settings.value(b"DateStyle"), Some(&b"ISO"[..]));
-        assert_eq!(settings.value(b"psql"), None, "a value is no name");
+        assert_eq!(settings.value(b"psql"), None, "values are not names");
         assert_eq!(settings.value(b""), None);
     }
 
     #[test]
-    fn settings_without_end_are_refused() {
-        let mut settings = Settings::default();
+    fn oversized_parameters_are_refused() {
+        let mut settings = ReportedParameters::default();
         let value = vec![b'x'; BYTES_MAX / 2];
         settings.set(b"a", &value).unwrap();
-        assert!(matches!(settings.set(b"b", &value), Err(Error::SettingsTooLong { .. })));
+        assert!(matches!(settings.set(b"b", &value), Err(SessionError::ParametersTooLong { .. })));
     }
 }

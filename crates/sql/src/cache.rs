@@ -1,4 +1,4 @@
-//! [`Fingerprinter`]: fingerprints with a memory.
+//! [`Fingerprinter`]: fingerprints with a cache.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -6,23 +6,23 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Fingerprint, normal::normalize_into};
 
-/// The shape of a statement.
+/// The shape of a statement: its fingerprint and normal form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
-    /// Names the shape.
+pub struct CachedShape {
+    /// Hash of the normal form.
     pub fingerprint: Fingerprint,
     /// The normal form.
     pub normal: Arc<str>,
 }
 
-/// Finds fingerprints and normal forms, and remembers those of recent texts.
+/// Computes fingerprints and normal forms, and caches those of recent texts.
 ///
-/// An application that binds its values sends the same text again and again: then the cost is one
-/// hash and one comparison of the text. Texts with literals in them are mostly new each time; their
-/// normal forms are still shared.
+/// An application that binds its values sends the same text again and again; the cost is then one
+/// hash and one comparison of the text. Texts with literals are mostly new each time, but they
+/// still share their normal forms.
 ///
-/// Memory is bounded: what is remembered fills two generations of half the limit each; when the
-/// young one is full, the old one is forgotten, so a text used at least once per generation stays.
+/// Memory is bounded: the cache consists of two generations of half the limit each. When the young
+/// generation is full, the old one is dropped, so a text used at least once per generation stays.
 ///
 /// ```
 /// let mut fingerprinter = howdah_sql::Fingerprinter::with_capacity(1 << 20);
@@ -40,24 +40,25 @@ pub struct Fingerprinter {
 
 #[derive(Debug, Default)]
 struct Generation {
-    /// By hash of the text. Of two texts with one hash, the later is remembered.
-    texts: HashMap<u64, (Box<[u8]>, Known)>,
+    /// Keyed by the hash of the text. If two texts have the same hash, the later one replaces the
+    /// earlier.
+    texts: HashMap<u64, (Box<[u8]>, CachedShape)>,
     shapes: HashMap<Fingerprint, Arc<str>>,
     bytes: usize,
 }
 
-/// What an entry costs beside its text: keys, pointers and the table's spare room, roughly.
+/// Approximate cost of an entry besides its text: keys, pointers and unused table capacity.
 const ENTRY_BYTES: usize = 96;
 
 impl Default for Fingerprinter {
-    /// Remembers up to 16 MiB.
+    /// Caches up to 16 MiB.
     fn default() -> Self {
         Self::with_capacity(16 << 20)
     }
 }
 
 impl Fingerprinter {
-    /// Remembers up to about `bytes`. A text of more than a sixteenth of that is not remembered.
+    /// Caches up to about `bytes`. A text longer than a sixteenth of that is not cached.
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
             young: Generation::default(),
@@ -68,59 +69,59 @@ impl Fingerprinter {
     }
 
     /// The shape of `sql`.
-    pub fn shape(&mut self, sql: &[u8]) -> Known {
+    pub fn shape(&mut self, sql: &[u8]) -> CachedShape {
         let hash = xxh3_64(sql);
-        if let Some(known) = self.young.text(hash, sql) {
-            return known.clone();
+        if let Some(shape) = self.young.text(hash, sql) {
+            return shape.clone();
         }
-        let known = match self.old.text(hash, sql) {
-            Some(known) => known.clone(),
+        let shape = match self.old.text(hash, sql) {
+            Some(shape) => shape.clone(),
             None => self.compute(sql),
         };
         if sql.len() <= self.bytes_max / 16 {
-            self.remember(hash, sql, &known);
+            self.remember(hash, sql, &shape);
         }
-        known
+        shape
     }
 
-    fn compute(&mut self, sql: &[u8]) -> Known {
+    fn compute(&mut self, sql: &[u8]) -> CachedShape {
         normalize_into(sql, &mut self.scratch);
-        let fingerprint = Fingerprint::of_normal_form(&self.scratch);
+        let fingerprint = Fingerprint::from_normal_form(&self.scratch);
         let shared =
             self.young.shapes.get(&fingerprint).or_else(|| self.old.shapes.get(&fingerprint));
         let normal = shared.cloned().unwrap_or_else(|| self.scratch.as_str().into());
         if self.scratch.capacity() > self.bytes_max / 4 {
             self.scratch = String::new();
         }
-        Known { fingerprint, normal }
+        CachedShape { fingerprint, normal }
     }
 
-    fn remember(&mut self, hash: u64, sql: &[u8], known: &Known) {
+    fn remember(&mut self, hash: u64, sql: &[u8], shape: &CachedShape) {
         if self.young.bytes > self.bytes_max / 2 {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(hash, sql, known);
+        self.young.insert(hash, sql, shape);
     }
 }
 
 impl Generation {
-    fn text(&self, hash: u64, sql: &[u8]) -> Option<&Known> {
-        self.texts.get(&hash).filter(|(text, _)| **text == *sql).map(|(_, known)| known)
+    fn text(&self, hash: u64, sql: &[u8]) -> Option<&CachedShape> {
+        self.texts.get(&hash).filter(|(text, _)| **text == *sql).map(|(_, shape)| shape)
     }
 
-    fn insert(&mut self, hash: u64, sql: &[u8], known: &Known) {
+    fn insert(&mut self, hash: u64, sql: &[u8], shape: &CachedShape) {
         self.bytes += ENTRY_BYTES + sql.len();
-        if let Some((text, _)) = self.texts.insert(hash, (sql.into(), known.clone())) {
+        if let Some((text, _)) = self.texts.insert(hash, (sql.into(), shape.clone())) {
             self.bytes -= ENTRY_BYTES + text.len();
         }
-        if self.shapes.insert(known.fingerprint, known.normal.clone()).is_none() {
-            self.bytes += ENTRY_BYTES + known.normal.len();
+        if self.shapes.insert(shape.fingerprint, shape.normal.clone()).is_none() {
+            self.bytes += ENTRY_BYTES + shape.normal.len();
         }
     }
 }
 
 #[test]
-fn a_remembered_shape_is_the_computed_one() {
+fn cached_shape_equals_computed_shape() {
     let mut fingerprinter = Fingerprinter::with_capacity(4096);
     for round in 0..3 {
         for id in 0..500 {
@@ -133,7 +134,7 @@ fn a_remembered_shape_is_the_computed_one() {
 }
 
 #[test]
-fn memory_stays_bounded() {
+fn cache_memory_is_bounded() {
     let mut fingerprinter = Fingerprinter::with_capacity(10_000);
     for id in 0..10_000 {
         fingerprinter.shape(format!("select c{id} from t").as_bytes());
@@ -144,7 +145,7 @@ fn memory_stays_bounded() {
 }
 
 #[test]
-fn texts_of_one_shape_share_its_normal_form() {
+fn texts_of_equal_shape_share_normal_form() {
     let mut fingerprinter = Fingerprinter::default();
     let (one, two) = (fingerprinter.shape(b"select 1"), fingerprinter.shape(b"select 2"));
     assert!(Arc::ptr_eq(&one.normal, &two.normal));

@@ -1,4 +1,4 @@
-//! [`Command`]: what a statement begins with.
+//! [`SqlCommand`]: the leading keyword of a statement.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use crate::lexer::{Lexer, TokenKind};
 
 macro_rules! commands {
     ($($(#[$doc:meta])* $variant:ident = $name:literal: $($words:literal),+;)*) => {
-        /// What sort of statement a text begins with, by its leading keyword.
+        /// The kind of statement, by its leading keyword.
         ///
-        /// Only the first statement of the text is looked at, and only its first words: a `WITH`
-        /// may hold a DELETE, and an `EXPLAIN` may execute.
+        /// Only the first keywords of the first statement are examined: a `WITH` may contain a
+        /// DELETE, and an `EXPLAIN` may execute.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum Command {
+        pub enum SqlCommand {
             $($(#[$doc])* $variant,)*
-            /// No statement at all: nothing but white space, comments and semicolons.
+            /// No statement at all: only white space, comments and semicolons.
             Empty,
-            /// A word that the table of commands does not hold.
+            /// A keyword that is not in the table of commands.
             Other,
         }
 
-        impl Command {
+        impl SqlCommand {
             /// The keyword, in upper case.
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -30,7 +30,7 @@ macro_rules! commands {
                 }
             }
 
-            fn from_word(word: &[u8]) -> Self {
+            fn from_keyword(word: &[u8]) -> Self {
                 $($(if word.eq_ignore_ascii_case($words.as_bytes()) {
                     return Self::$variant;
                 })+)*
@@ -117,17 +117,18 @@ commands! {
     Analyze = "ANALYZE": "analyze", "analyse";
 }
 
-impl Command {
-    /// Of the first statement in `sql`. Comments, semicolons and opening parentheses before it are
-    /// skipped.
+impl SqlCommand {
+    /// The command of the first statement in `sql`. Leading comments, semicolons and opening
+    /// parentheses are skipped.
     ///
     /// ```
-    /// use howdah_sql::Command;
+    /// use howdah_sql::SqlCommand;
     ///
-    /// assert_eq!(Command::of(b"/* app */ (select 1) union select 2"), Command::Select);
-    /// assert_eq!(Command::of(b"start transaction read only"), Command::Begin);
+    /// let union = b"/* app */ (select 1) union select 2";
+    /// assert_eq!(SqlCommand::from_sql(union), SqlCommand::Select);
+    /// assert_eq!(SqlCommand::from_sql(b"start transaction read only"), SqlCommand::Begin);
     /// ```
-    pub fn of(sql: &[u8]) -> Self {
+    pub fn from_sql(sql: &[u8]) -> Self {
         let first = Lexer::new(sql).find(|token| match token.kind {
             TokenKind::Space | TokenKind::Comment => false,
             TokenKind::Punctuation => !matches!(token.text, b"(" | b";"),
@@ -135,44 +136,44 @@ impl Command {
         });
         match first {
             None => Self::Empty,
-            Some(token) if token.kind == TokenKind::Word => Self::from_word(token.text),
+            Some(token) if token.kind == TokenKind::Word => Self::from_keyword(token.text),
             Some(_) => Self::Other,
         }
     }
 
-    /// Whether plain EXPLAIN accepts a statement that begins so.
+    /// Whether plain EXPLAIN accepts a statement with this leading keyword.
     ///
-    /// Source: manual, EXPLAIN, without `CREATE … AS`, which is a command of many other uses, and
-    /// `EXECUTE`, which depends on the session.
+    /// Source: manual, EXPLAIN. `CREATE … AS` is left out because `CREATE` has many other uses, and
+    /// `EXECUTE` because it depends on the session.
     pub fn is_explainable(self) -> bool {
-        use Command::{Declare, Delete, Insert, Merge, Select, Table, Update, Values, With};
+        use SqlCommand::{Declare, Delete, Insert, Merge, Select, Table, Update, Values, With};
         matches!(self, Select | Insert | Update | Delete | Merge | With | Values | Table | Declare)
     }
 }
 
-impl fmt::Display for Command {
+impl fmt::Display for SqlCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
 #[test]
-fn the_leading_word_counts() {
-    let cases: [(&[u8], Command); 12] = [
-        (b"select 1", Command::Select),
-        (b" -- begin\n /* commit /* x */ */ Update t set a = 1", Command::Update),
-        (b"((select 1))", Command::Select),
-        (b";;begin", Command::Begin),
-        (b"END", Command::Commit),
-        (b"abort", Command::Rollback),
-        (b"with x as (delete from t returning 1) select 1", Command::With),
-        (b"selection", Command::Other),
-        (b"'select'", Command::Other),
-        (b"\"select\"", Command::Other),
-        (b"", Command::Empty),
-        (b" ; -- nothing", Command::Empty),
+fn leading_keyword_determines_command() {
+    let cases: [(&[u8], SqlCommand); 12] = [
+        (b"select 1", SqlCommand::Select),
+        (b" -- begin\n /* commit /* x */ */ Update t set a = 1", SqlCommand::Update),
+        (b"((select 1))", SqlCommand::Select),
+        (b";;begin", SqlCommand::Begin),
+        (b"END", SqlCommand::Commit),
+        (b"abort", SqlCommand::Rollback),
+        (b"with x as (delete from t returning 1) select 1", SqlCommand::With),
+        (b"selection", SqlCommand::Other),
+        (b"'select'", SqlCommand::Other),
+        (b"\"select\"", SqlCommand::Other),
+        (b"", SqlCommand::Empty),
+        (b" ; -- nothing", SqlCommand::Empty),
     ];
     for (sql, command) in cases {
-        assert_eq!(Command::of(sql), command, "{}", String::from_utf8_lossy(sql));
+        assert_eq!(SqlCommand::from_sql(sql), command, "{}", String::from_utf8_lossy(sql));
     }
 }

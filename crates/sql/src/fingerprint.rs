@@ -1,4 +1,4 @@
-//! [`Fingerprint`]: the name of a statement's shape.
+//! [`Fingerprint`]: the identifier of a statement's shape.
 
 use std::{fmt, str::FromStr};
 
@@ -15,19 +15,19 @@ use crate::normal::normalize_into;
 pub struct Fingerprint(pub u64);
 
 impl Fingerprint {
-    /// Of a text that is in normal form already.
-    pub fn of_normal_form(normal: &str) -> Self {
+    /// The fingerprint of a text that is already in normal form.
+    pub fn from_normal_form(normal: &str) -> Self {
         Self(xxh3_64(normal.as_bytes()))
     }
 }
 
-/// The fingerprint of `sql`'s shape: that of [`normalize`](crate::normalize)`(sql)`.
+/// The fingerprint of `sql`'s shape: the hash of [`normalize`](crate::normalize)`(sql)`.
 ///
-/// Builds the normal form each time; [`Fingerprinter`](crate::Fingerprinter) remembers.
+/// Builds the normal form each time; [`Fingerprinter`](crate::Fingerprinter) caches it.
 pub fn fingerprint(sql: &[u8]) -> Fingerprint {
     let mut normal = String::new();
     normalize_into(sql, &mut normal);
-    Fingerprint::of_normal_form(&normal)
+    Fingerprint::from_normal_form(&normal)
 }
 
 impl fmt::Display for Fingerprint {
@@ -45,7 +45,7 @@ impl fmt::Debug for Fingerprint {
 impl FromStr for Fingerprint {
     type Err = ParseFingerprintError;
 
-    /// Reads what `Display` writes: exactly 16 hexadecimal digits.
+    /// Parses the output of `Display`: exactly 16 hexadecimal digits.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         match u64::from_str_radix(text, 16) {
@@ -63,7 +63,7 @@ pub struct ParseFingerprintError {
 }
 
 #[test]
-fn display_is_what_parse_reads() {
+fn display_and_parse_round_trip() {
     let shape = fingerprint(b"select 1");
     assert_eq!(shape.to_string().parse(), Ok(shape));
     assert_eq!(Fingerprint(0x2a).to_string(), "000000000000002a");
@@ -71,9 +71,9 @@ fn display_is_what_parse_reads() {
     assert!("+00000000000002a".parse::<Fingerprint>().is_err());
 }
 
-/// Runs on disk hold fingerprints: a change of this value is a change of their format.
+/// Runs on disk contain fingerprints: changing this value changes their format.
 #[test]
-fn fingerprints_stay_what_they_were() {
+fn fingerprints_are_stable() {
     assert_eq!(fingerprint(b"select ?"), Fingerprint(xxh3_64(b"select ?")));
     assert_eq!(fingerprint(b"SELECT 7").to_string(), "61a0463a1c92eb55");
 }

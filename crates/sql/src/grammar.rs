@@ -1,14 +1,15 @@
-//! What a statement may do to a server, by PostgreSQL's own grammar. Not what it means: no catalog is
-//! asked, so names are taken at their word.
+//! The effect of a statement on a server, by PostgreSQL's own grammar. No catalog is consulted, so
+//! names are taken at face value.
 //!
-//! The grammar is that of PostgreSQL 18, in C, by way of `pg_query`; the feature `grammar` compiles it.
-//! A parse costs tens of microseconds, so [`Judge`] remembers the answer for each shape of statement.
+//! The grammar is PostgreSQL 18's, in C, by way of `pg_query`; the feature `grammar` compiles it. A
+//! parse costs tens of microseconds, so [`EffectClassifier`] caches the result for each shape of
+//! statement.
 //!
-//! What follows from the text alone has limits, all on the safe side but four: a function that is
-//! known by name is taken to be PostgreSQL's own, operators and casts are taken to be harmless, a
-//! view is taken for a table, and `t.name` for a column, which PostgreSQL takes for the call `name(t)`
-//! where the table has no such column. Only a server that refuses writes closes these: see
-//! [`Judgement::allows_writes`] for what would undo that.
+//! Analysis of the text alone is limited. It errs on the safe side with four exceptions: a function
+//! with a known name is taken to be PostgreSQL's own, operators and casts are taken to be harmless,
+//! a view is taken to be a table, and `t.name` is taken to be a column, although PostgreSQL reads
+//! it as the call `name(t)` if the table has no such column. Only a server that refuses writes
+//! closes these gaps: see [`StatementEffect::allows_writes`] for statements that would undo that.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -24,161 +25,167 @@ mod tree;
 
 pub use tree::visit;
 
-/// What a text of one or more statements may do to a server.
+/// The effect of a text of one or more statements on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Effect {
-    /// It reads, or changes nothing but its own session: transactions, settings, cursors, and
-    /// prepared statements that read.
+    /// Reads, or changes only its own session: transactions, settings, cursors, and prepared
+    /// statements that read.
     ReadOnly,
-    /// It changes data, schema or the server, or tells other sessions something.
+    /// Changes data, schema or the server, or notifies other sessions.
     Writes,
-    /// It reads, and takes locks that others notice: `FOR UPDATE`, `LOCK TABLE`.
+    /// Reads, and takes locks that block other sessions: `FOR UPDATE`, `LOCK TABLE`.
     Locks,
-    /// It calls a function that is not known to be harmless.
+    /// Calls a function that is not known to be harmless.
     UnknownFunction,
-    /// PostgreSQL's grammar does not accept it, or it is nested too deeply to be looked through.
+    /// PostgreSQL's grammar rejects it, or it is nested too deeply to analyze.
     Unreadable,
 }
 
-/// What a text says, as far as [`Effect`] and names go.
+/// The effect of a text, and the session-level names it uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judgement {
-    /// The effect of all its statements together: that of the first that does more than read.
+pub struct StatementEffect {
+    /// The combined effect of all statements: that of the first one that does more than read.
     pub effect: Effect,
-    /// Names of the session that it makes, uses or drops, in order.
+    /// Session-level names that the text creates, uses or drops, in order.
     pub names: Vec<NameUse>,
-    /// Whether it may make transactions read-write that `default_transaction_read_only` made
+    /// Whether it can make transactions read-write that `default_transaction_read_only` made
     /// read-only: `BEGIN READ WRITE`, `SET TRANSACTION READ WRITE`, `set_config` of the setting.
     pub allows_writes: bool,
 }
 
-/// What a statement does with a name that its session knows.
+/// How a statement uses a name that is local to its session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameUse {
     /// `PREPARE name`, `DECLARE name`.
-    Makes(Name),
+    Creates(SessionObject),
     /// `EXECUTE name`, `FETCH FROM name`.
-    Uses(Name),
+    Uses(SessionObject),
     /// `DEALLOCATE name`, `CLOSE name`.
-    Drops(Name),
+    Drops(SessionObject),
     /// `DEALLOCATE ALL`, `CLOSE ALL`.
     DropsAll(NameKind),
 }
 
-/// A name within a session.
+/// A name that is local to a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Name {
-    /// Of what.
-    pub sort: NameKind,
-    /// The name, as the server folds it.
+pub struct SessionObject {
+    /// The kind of object.
+    pub kind: NameKind,
+    /// The name, case-folded as the server does it.
     pub name: Box<str>,
 }
 
-/// What a session gives names to.
+/// A kind of named session object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NameKind {
-    /// A prepared statement, of SQL or of the protocol: they share one room.
+    /// A prepared statement, from SQL or from the protocol: both share one namespace.
     Statement,
     /// A cursor.
     Cursor,
 }
 
-/// Judges a text without a memory. See [`Judge`].
+/// Classifies a text without a cache. See [`EffectClassifier`].
 ///
 /// ```
-/// use howdah_sql::grammar::{Effect, judge};
+/// use howdah_sql::grammar::{Effect, classify};
 ///
-/// assert_eq!(judge(b"select * from t where id = $1").effect, Effect::ReadOnly);
-/// assert_eq!(judge(b"with d as (delete from t returning *) select * from d").effect, Effect::Writes);
-/// assert_eq!(judge(b"select * from t for update").effect, Effect::Locks);
+/// assert_eq!(classify(b"select * from t where id = $1").effect, Effect::ReadOnly);
+/// assert_eq!(classify(b"with d as (delete from t returning *) select * from d").effect, Effect::Writes);
+/// assert_eq!(classify(b"select * from t for update").effect, Effect::Locks);
 /// ```
-pub fn judge(sql: &[u8]) -> Judgement {
+pub fn classify(sql: &[u8]) -> StatementEffect {
     match tree(sql) {
         Some(tree) => {
             let allows_writes = read_write::allows_writes(sql, &tree);
-            Judgement { allows_writes, ..statement::judge_all(&tree) }
+            StatementEffect { allows_writes, ..statement::classify_all(&tree) }
         }
-        None => Judgement { effect: Effect::Unreadable, names: Vec::new(), allows_writes: false },
+        None => {
+            StatementEffect { effect: Effect::Unreadable, names: Vec::new(), allows_writes: false }
+        }
     }
 }
 
-/// The tree of a text, as PostgreSQL's grammar has it; nothing where [`judge`] says that it is unreadable.
+/// Parses a text with PostgreSQL's grammar; `None` where [`classify`] returns `Unreadable`.
 ///
-/// What is not UTF-8 becomes U+FFFD first; so places in the tree are places in the text only if it is UTF-8.
+/// Invalid UTF-8 is replaced by U+FFFD first, so positions in the tree are positions in the text
+/// only if the text is UTF-8.
 pub fn tree(sql: &[u8]) -> Option<ParseResult> {
-    // Quotes and words are ASCII in every encoding of a server, so what is not UTF-8 can be made so
-    // without moving them.
+    // Quotes and keywords are ASCII in every server encoding, so replacing invalid UTF-8 does not
+    // change the structure of the text.
     let tree = parse(&String::from_utf8_lossy(sql))?;
-    // On texts that are nested beyond its stack the parser may give an empty tree.
+    // The parser may return an empty tree for texts that are nested beyond its stack.
     (!tree.stmts.is_empty() || split_statements(sql).next().is_none()).then_some(tree)
 }
 
-/// Whether a function changes nothing, by the parts of its name: `["lower"]`, `["app", "total"]`.
+/// A predicate: a function has no side effects, by the parts of its name: `["lower"]`, `["app",
+/// "total"]`.
 pub type SideEffectFree<'f> = &'f dyn Fn(&[&str]) -> bool;
 
-/// What one statement of a [`tree()`] may do, by the caller's own word on functions.
-pub fn effect_of_statement(statement: &Node, harmless: SideEffectFree<'_>) -> Effect {
-    statement::judge_one(statement, &mut Vec::new(), harmless)
+/// The effect of one statement of a [`tree()`]; the caller decides which functions are harmless.
+pub fn statement_effect(statement: &Node, harmless: SideEffectFree<'_>) -> Effect {
+    statement::classify_statement(statement, &mut Vec::new(), harmless)
 }
 
-/// The tree of a text, if the grammar gives one.
+/// The parse tree of a text, if the grammar accepts it.
 fn parse(sql: &str) -> Option<ParseResult> {
-    // `pg_query` also collects names from the tree, and panics on trees that it does not expect.
+    // `pg_query` also collects names from the tree and panics on unexpected trees.
     let parsed = std::panic::catch_unwind(|| pg_query::parse(sql, 0));
     parsed.ok()?.ok().map(|result| result.protobuf)
 }
 
-/// Judges texts, and remembers the judgement of each shape.
+/// Classifies texts, and caches the result for each shape.
 ///
-/// Literals decide nothing, save in the options of EXPLAIN and in the values of settings; and the names of
-/// what is to be deallocated are no part of a shape. Texts with one of these words are parsed each time.
+/// Literals do not matter except in the options of EXPLAIN and in the values of settings, and a
+/// shape leaves out the names of statements to deallocate. Texts with one of these keywords are
+/// parsed each time.
 #[derive(Debug, Default)]
-pub struct Judge {
+pub struct EffectClassifier {
     fingerprinter: Fingerprinter,
-    known: HashMap<Fingerprint, Arc<Judgement>>,
+    cache: HashMap<Fingerprint, Arc<StatementEffect>>,
 }
 
-/// Shapes that are remembered, at most; then all are forgotten.
-const KNOWN_MAX: usize = 64 << 10;
+/// Maximum number of cached shapes; the cache is cleared when it is full.
+const CACHED_MAX: usize = 64 << 10;
 
-impl Judge {
-    /// What [`judge`] says of `sql`.
-    pub fn judge(&mut self, sql: &[u8]) -> Arc<Judgement> {
+impl EffectClassifier {
+    /// The same result as [`classify()`], cached.
+    pub fn classify(&mut self, sql: &[u8]) -> Arc<StatementEffect> {
         let shape = self.fingerprinter.shape(sql);
         if shape.normal.contains("explain") || shape.normal.contains("deallocate") {
-            return Arc::new(judge(sql));
+            return Arc::new(classify(sql));
         }
         if read_write::depends_on_constants(sql) {
-            return Arc::new(judge(sql));
+            return Arc::new(classify(sql));
         }
-        // A zero byte is nowhere allowed, not even in a comment, of which a shape knows nothing.
-        if !is_whole(sql) || has_junk(sql) || sql.contains(&0) {
-            return Arc::new(judge(sql));
+        // The server rejects a zero byte even in a comment, which the shape leaves out.
+        if !is_lexically_complete(sql) || has_numeric_junk(sql) || sql.contains(&0) {
+            return Arc::new(classify(sql));
         }
-        if let Some(known) = self.known.get(&shape.fingerprint) {
-            return Arc::clone(known);
+        if let Some(effect) = self.cache.get(&shape.fingerprint) {
+            return Arc::clone(effect);
         }
-        let judgement = Arc::new(judge(sql));
-        if self.known.len() >= KNOWN_MAX {
-            self.known.clear();
+        let judgement = Arc::new(classify(sql));
+        if self.cache.len() >= CACHED_MAX {
+            self.cache.clear();
         }
-        self.known.insert(shape.fingerprint, Arc::clone(&judgement));
+        self.cache.insert(shape.fingerprint, Arc::clone(&judgement));
         judgement
     }
 }
 
-/// Whether the text does not end within a constant, a name or a comment. One that does may have the shape
-/// of one that does not.
-fn is_whole(sql: &[u8]) -> bool {
+/// Whether the text ends outside a constant, a quoted name and a comment. A text that ends inside
+/// one may have the shape of a text that does not.
+fn is_lexically_complete(sql: &[u8]) -> bool {
     let last = Lexer::new(sql).last().map_or(&b""[..], |token| token.text);
     let ended = [last, b"\n;"].concat();
     Lexer::new(&ended).last().is_some_and(|token| token.text == b";")
 }
 
-/// Whether a letter follows a number or a placeholder at once, as in `select 1from t`, which the scanner
-/// refuses (`integer_junk`, `param_junk` in scan.l) though its shape is that of `select 1 from t`.
-fn has_junk(sql: &[u8]) -> bool {
+/// Whether a letter directly follows a number or a placeholder, as in `select 1from t`. The scanner
+/// rejects this (`integer_junk`, `param_junk` in scan.l) although the shape is that of `select 1
+/// from t`.
+fn has_numeric_junk(sql: &[u8]) -> bool {
     let mut before = None;
     Lexer::new(sql).any(|token| {
         let ends_in_digit = matches!(before, Some(TokenKind::Number | TokenKind::Placeholder));

@@ -1,22 +1,22 @@
-//! PostgreSQL's lexical rules: from bytes to [`Token`]s.
+//! PostgreSQL's lexical rules: from bytes to [`SqlToken`]s.
 //!
-//! Source: manual, section 4.1, and `src/backend/parser/scan.l`. `standard_conforming_strings` is
-//! taken to be on, its default since 9.1, so a backslash is special only in `E'…'`. Where the
-//! server would report an error (an unterminated string, a stray `\`), the lexer gives a token for
-//! what is there and goes on: logs hold refused statements too.
+//! Source: manual, section 4.1, and `src/backend/parser/scan.l`. The lexer assumes
+//! `standard_conforming_strings = on`, the default since 9.1, so a backslash is special only in
+//! `E'…'`. Where the server would report an error (an unterminated string, a stray `\`), the lexer
+//! returns a token for what is there and continues: logs contain rejected statements too.
 
 use memchr::{memchr, memchr2, memmem};
 
-/// One lexical element, with the bytes it was written in.
+/// One lexical element, with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token<'a> {
-    /// What it is.
+pub struct SqlToken<'a> {
+    /// The kind.
     pub kind: TokenKind,
-    /// How it was written.
+    /// The bytes as written.
     pub text: &'a [u8],
 }
 
-/// What a [`Token`] is.
+/// The kind of a [`SqlToken`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     /// White space.
@@ -27,8 +27,8 @@ pub enum TokenKind {
     Word,
     /// `"…"` or `U&"…"`.
     QuotedName,
-    /// A string or bit-string constant: `'…'`, `E'…'`, `U&'…'`, `N'…'`, `B'…'`, `X'…'`, `$tag$…$tag$`,
-    /// with the segments that continue it on further lines.
+    /// A string or bit-string constant: `'…'`, `E'…'`, `U&'…'`, `N'…'`, `B'…'`, `X'…'`,
+    /// `$tag$…$tag$`, with the segments that continue it on further lines.
     String,
     /// A numeric constant, without a sign.
     Number,
@@ -40,7 +40,7 @@ pub enum TokenKind {
     Cast,
     /// One of `( ) [ ] , ; . :`, or `:=`, `..`, `...`.
     Punctuation,
-    /// A byte that begins nothing: `\`, `{`, a lone `$`, a control character.
+    /// A byte that starts no token: `\`, `{`, a lone `$`, a control character.
     Stray,
 }
 
@@ -51,27 +51,27 @@ pub struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// Over `sql`.
+    /// Creates a lexer over `sql`.
     pub fn new(sql: &'a [u8]) -> Self {
         Self { rest: sql }
     }
 }
 
 impl<'a> Iterator for Lexer<'a> {
-    type Item = Token<'a>;
+    type Item = SqlToken<'a>;
 
-    fn next(&mut self) -> Option<Token<'a>> {
+    fn next(&mut self) -> Option<SqlToken<'a>> {
         if self.rest.is_empty() {
             return None;
         }
         let (kind, len) = scan(self.rest);
         let (text, rest) = self.rest.split_at(len);
         self.rest = rest;
-        Some(Token { kind, text })
+        Some(SqlToken { kind, text })
     }
 }
 
-/// Kind and length, at least 1, of the token at the front of `s`, which is not empty.
+/// Kind and length (at least 1) of the token at the front of `s`, which is not empty.
 fn scan(s: &[u8]) -> (TokenKind, usize) {
     let second = s.get(1).copied();
     match s[0] {
@@ -107,7 +107,7 @@ fn scan(s: &[u8]) -> (TokenKind, usize) {
     }
 }
 
-/// Length of the front of `s` whose bytes from `from` on satisfy `belongs`.
+/// End of the run of bytes from `from` on that satisfy `belongs`.
 fn run(s: &[u8], from: usize, belongs: impl Fn(u8) -> bool) -> usize {
     s[from..].iter().position(|&byte| !belongs(byte)).map_or(s.len(), |end| from + end)
 }
@@ -126,11 +126,11 @@ fn continues_name(byte: u8) -> bool {
 }
 
 fn is_operator(byte: u8) -> bool {
-    matches!(byte, b'+' | b'-' | b'*' | b'/' | b'<' | b'>' | b'=') || lets_sign_end(byte)
+    matches!(byte, b'+' | b'-' | b'*' | b'/' | b'<' | b'>' | b'=') || allows_trailing_sign(byte)
 }
 
 /// Operator characters whose presence lets an operator end in `+` or `-`.
-fn lets_sign_end(byte: u8) -> bool {
+fn allows_trailing_sign(byte: u8) -> bool {
     matches!(byte, b'~' | b'!' | b'@' | b'#' | b'%' | b'^' | b'&' | b'|' | b'`' | b'?')
 }
 
@@ -185,7 +185,7 @@ fn segment(s: &[u8], from: usize, escapes: bool) -> usize {
     s.len()
 }
 
-/// End of the text whose opening `quote` ends at `from`; a doubled quote stands for one.
+/// End of the text whose opening `quote` ends at `from`; a doubled quote is an escaped quote.
 fn quoted(s: &[u8], from: usize, quote: u8) -> usize {
     let mut at = from;
     while let Some(found) = memchr(quote, &s[at..]) {
@@ -198,11 +198,11 @@ fn quoted(s: &[u8], from: usize, quote: u8) -> usize {
     s.len()
 }
 
-/// Where the next segment's text begins, if only white space with a line break, perhaps with line
-/// comments, lies between the quote that ends at `end` and another quote.
+/// Start of the next segment's text, if the quote that ends at `end` and the next quote are
+/// separated only by white space with a line break, possibly with line comments.
 ///
-/// Only a comment that is followed by its line break counts (`special_whitespace` in scan.l), and
-/// the white space is looked at twice at most, so the whole stays linear.
+/// Only a comment that is followed by its line break counts (`special_whitespace` in scan.l). White
+/// space is scanned at most twice, so lexing stays linear.
 fn continuation(s: &[u8], end: usize) -> Option<usize> {
     let mut at = end;
     let mut line_break = false;
@@ -238,7 +238,7 @@ fn dollar(s: &[u8]) -> (TokenKind, usize) {
     (TokenKind::String, len)
 }
 
-/// A number begins with a digit, or with a point and a digit. `1..2` is a number and two points.
+/// A number starts with a digit, or with a point and a digit. `1..2` is a number and two points.
 fn number(s: &[u8]) -> usize {
     if let [b'0', radix, ..] = s {
         let is_digit: fn(u8) -> bool = match radix {
@@ -266,7 +266,7 @@ fn number(s: &[u8]) -> usize {
     end
 }
 
-/// End of the digits from `from` on; single underscores may stand between digits (since 16).
+/// End of the digits from `from` on; single underscores may separate digits (since 16).
 fn digits(s: &[u8], from: usize, is_digit: fn(u8) -> bool) -> usize {
     let digit_at = |at: usize| s.get(at).is_some_and(|byte| is_digit(*byte));
     let mut at = from;
@@ -281,22 +281,23 @@ fn digits(s: &[u8], from: usize, is_digit: fn(u8) -> bool) -> usize {
     }
 }
 
-/// An operator ends where a comment begins, and in `+` or `-` only if it holds a character that
-/// SQL's own operators do not have: so `=-1` is `=` and `-1`, but `@-` is one operator.
+/// An operator ends where a comment starts. It ends in `+` or `-` only if it contains a character
+/// that SQL's own operators do not have: `=-1` is `=` and `-1`, but `@-` is one operator.
 fn operator(s: &[u8]) -> usize {
     let end = run(&s[..s.len().min(OPERATOR_BYTES_MAX)], 1, is_operator);
     let with_next = &s[..s.len().min(end + 1)];
     let comment = with_next.windows(2).position(|pair| pair == b"--" || pair == b"/*");
     let end = comment.unwrap_or(end);
-    if s[..end].iter().any(|byte| lets_sign_end(*byte)) {
+    if s[..end].iter().any(|byte| allows_trailing_sign(*byte)) {
         return end;
     }
     let signs = s[1..end].iter().rev().take_while(|byte| matches!(byte, b'+' | b'-')).count();
     end - signs
 }
 
-/// Farthest that the end of an operator is looked for: the server takes none of 64 bytes or more
-/// (`NAMEDATALEN`), and a long run of signs, each of them an operator, would be looked through for each.
+/// Maximum number of bytes searched for the end of an operator. The server accepts no operator of
+/// 64 bytes or more (`NAMEDATALEN`), and without the limit a long run of operator characters would
+/// be rescanned for each of them.
 const OPERATOR_BYTES_MAX: usize = 64;
 
 #[cfg(test)]

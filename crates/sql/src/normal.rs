@@ -1,14 +1,14 @@
 //! The normal form: one text for all statements of a shape. Not a pretty printer.
 //!
-//! [`normalize`] says what it looks like; [`list`] folds its lists. One pass over the tokens; nothing
-//! is looked at twice but a list's elements, to compare them.
+//! [`normalize`] describes the form; [`list`] folds its lists. There is one pass over the tokens;
+//! only the elements of lists are visited again, to compare them.
 
 use std::ops::Range;
 
 use crate::{
-    lexer::{Lexer, Token, TokenKind},
-    normal::list::{Element, List},
-    words,
+    keywords,
+    lexer::{Lexer, SqlToken, TokenKind},
+    normal::list::{Element, ListState},
 };
 
 mod list;
@@ -17,11 +17,11 @@ mod list;
 ///
 /// | in the statement | in the normal form |
 /// |---|---|
-/// | comments, white space, line breaks | what separates tokens, always the same way |
+/// | comments, white space, line breaks | separators between tokens, always the same |
 /// | keywords, names without quotes | lower case (ASCII) |
 /// | quoted names, operators | as written |
 /// | string and number constants, `$1`, a lone `?` | `?` |
-/// | `NULL`, `TRUE`, `FALSE` where a value stands | `?` |
+/// | `NULL`, `TRUE`, `FALSE` in place of a value | `?` |
 /// | the sign in `= -1`, `(-1`, `, -1`, `limit -1` | part of the constant; in `a - 1` it is an operator |
 /// | `IN (1)`, `IN (1, 2, 3)`, `VALUES (1, 'a')`, `ARRAY[1, 2]` | `in (?, ...)`, `values (?, ...)`, `array[?, ...]` |
 /// | `VALUES (1, now()), (2, now())` | `values (?, now())`: equal rows once |
@@ -30,10 +30,10 @@ mod list;
 /// | `;` at the ends | nothing; between statements `; ` |
 ///
 /// In a list, a run of equal constants becomes the constant and `...`; a list of a single constant
-/// gets the `...` too, so that its length never matters. A constant is a literal with its casts
-/// (`?::int`), one behind a type's name (`date ?`), or a list of constants.
+/// also gets `...`, so that its length never matters. A constant is a literal with its casts
+/// (`?::int`), a literal after a type name (`date ?`), or a list of constants.
 ///
-/// The form can be normalised again and stays the same. Bytes that are not UTF-8 become U+FFFD.
+/// The form is stable under normalization. Bytes that are not UTF-8 become U+FFFD.
 ///
 /// ```
 /// use howdah_sql::normalize;
@@ -49,32 +49,33 @@ pub fn normalize(sql: &[u8]) -> String {
     out
 }
 
-/// Like [`normalize`], into a buffer whose contents are replaced and whose memory is reused.
+/// Like [`normalize`], but writes into a buffer: its contents are replaced, its memory is reused.
 pub fn normalize_into(sql: &[u8], out: &mut String) {
     out.clear();
-    let mut writer = Writer::new(out);
+    let mut writer = NormalFormWriter::new(out);
     for token in Lexer::new(sql) {
         writer.token(token);
     }
     writer.finish();
 }
 
-/// Parentheses nested deeper than this are copied without a look at what they enclose.
+/// Parentheses nested deeper than this are copied without tracking their contents.
 const NESTING_MAX: usize = 256;
 
-/// Lists of lists (rows, arrays of arrays) are folded down to this depth: folding moves the text of
-/// an element once per level, and this keeps the whole linear.
+/// Maximum depth at which lists of lists (rows, arrays of arrays) are folded. Folding moves the
+/// text of an element once per level; the limit keeps the total linear.
 const LIST_NESTING_MAX: usize = 8;
 
-/// What was written last: decides about white space, and whether a sign or a `NULL` is a value's.
+/// The token written last. It determines the white space that follows, and whether a sign or a
+/// `NULL` belongs to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Last {
+enum LastToken {
     /// Nothing in this statement yet.
     Start,
-    /// A name, or a keyword behind which no value is due.
+    /// A name, or a keyword that no value follows.
     Name,
-    /// A keyword behind which a value or a list is due.
-    Keyword(words::Due),
+    /// A keyword that a value or a list follows.
+    Keyword(keywords::Expectation),
     Literal,
     Open,
     Close,
@@ -86,14 +87,14 @@ enum Last {
     Operator,
     Cast,
     Dot,
-    /// `;`, `:`, `:=`, `..`, `...` and bytes that begin nothing.
+    /// `;`, `:`, `:=`, `..`, `...` and stray bytes.
     Other,
 }
 
-impl Last {
-    /// Whether what comes next is a value, so that a sign belongs to it.
-    fn wants_value(self) -> bool {
-        use Last::{Comma, Keyword, Open, Operator, Other, RowComma, Start};
+impl LastToken {
+    /// Whether a value comes next, so that a sign belongs to it.
+    fn expects_value(self) -> bool {
+        use LastToken::{Comma, Keyword, Open, Operator, Other, RowComma, Start};
         matches!(self, Start | Keyword(_) | Open | Comma | RowComma | Operator | Other)
     }
 
@@ -103,27 +104,27 @@ impl Last {
     }
 }
 
-struct Writer<'o> {
+struct NormalFormWriter<'o> {
     out: &'o mut String,
-    last: Last,
-    /// Open parentheses and brackets; the first is the statement itself and is never closed.
-    lists: Vec<List>,
-    /// Those open beyond [`NESTING_MAX`].
+    last: LastToken,
+    /// Open parentheses and brackets. The first entry is the statement itself and is never closed.
+    lists: Vec<ListState>,
+    /// Number of open brackets beyond [`NESTING_MAX`].
     untracked: usize,
     /// Signs that belong to the next token if that is a literal.
     signs: Vec<u8>,
-    /// A `;` is written only when something follows.
+    /// A pending `;`: it is written only if something follows.
     semicolon: bool,
-    /// Whether the statement is one whose names are as good as literals (`SAVEPOINT a1`).
+    /// Whether names in this statement are folded like literals (`SAVEPOINT a1`).
     folds_names: bool,
 }
 
-impl<'o> Writer<'o> {
+impl<'o> NormalFormWriter<'o> {
     fn new(out: &'o mut String) -> Self {
         Self {
             out,
-            last: Last::Start,
-            lists: vec![List::statement()],
+            last: LastToken::Start,
+            lists: vec![ListState::statement()],
             untracked: 0,
             signs: Vec::new(),
             semicolon: false,
@@ -131,7 +132,7 @@ impl<'o> Writer<'o> {
         }
     }
 
-    fn token(&mut self, token: Token<'_>) {
+    fn token(&mut self, token: SqlToken<'_>) {
         match token.kind {
             TokenKind::Space | TokenKind::Comment => return,
             TokenKind::Punctuation if token.text == b";" => {
@@ -149,7 +150,7 @@ impl<'o> Writer<'o> {
             kind => {
                 self.flush_signs();
                 match kind {
-                    TokenKind::Word => self.word(token.text),
+                    TokenKind::Word => self.keyword(token.text),
                     TokenKind::QuotedName => self.name(token.text),
                     TokenKind::Cast => self.cast(),
                     TokenKind::Punctuation => self.punctuation(token.text),
@@ -162,31 +163,32 @@ impl<'o> Writer<'o> {
 
     fn finish(mut self) {
         self.flush_signs();
-        while self.lists.len() > 1 {
-            self.end_list();
+        // An ellipsis behind brackets that are not tracked would be read as their content.
+        while self.lists.len() > 1 && self.untracked == 0 {
+            self.finish_list();
             self.element().set(Element::Mixed);
         }
     }
 
-    /// Whether a word or a quoted name is as good as a literal where it stands.
-    fn is_literal(&self, token: Token<'_>) -> bool {
+    /// Whether an unquoted or quoted name is treated as a literal in this position.
+    fn is_literal(&self, token: SqlToken<'_>) -> bool {
         if self.folds_names {
             return token.kind == TokenKind::QuotedName
-                || !words::belongs_to_savepoint_grammar(token.text);
+                || !keywords::belongs_to_savepoint_grammar(token.text);
         }
         let takes_null = match self.last {
-            Last::Open | Last::Comma | Last::Operator => true,
-            Last::Keyword(due) => due == words::Due::ValueOrNull,
+            LastToken::Open | LastToken::Comma | LastToken::Operator => true,
+            LastToken::Keyword(due) => due == keywords::Expectation::ValueOrNull,
             _ => !self.signs.is_empty(),
         };
-        takes_null && words::is_constant(token.text)
+        takes_null && keywords::is_constant(token.text)
     }
 
     fn is_sign(&self, text: &[u8]) -> bool {
-        matches!(text, b"-" | b"+") && (self.last.wants_value() || !self.signs.is_empty())
+        matches!(text, b"-" | b"+") && (self.last.expects_value() || !self.signs.is_empty())
     }
 
-    /// Signs in front of something that is no literal are operators after all.
+    /// Signs before something other than a literal are operators.
     fn flush_signs(&mut self) {
         for sign in std::mem::take(&mut self.signs) {
             self.operator(&[sign]);
@@ -197,7 +199,7 @@ impl<'o> Writer<'o> {
         if std::mem::take(&mut self.semicolon) && !self.out.is_empty() {
             self.out.push(';');
             self.element().set(Element::Mixed);
-            self.last = Last::Start;
+            self.last = LastToken::Start;
             self.folds_names = false;
         }
     }
@@ -207,43 +209,43 @@ impl<'o> Writer<'o> {
         self.space();
         self.out.push('?');
         self.element().literal();
-        self.last = Last::Literal;
+        self.last = LastToken::Literal;
     }
 
-    fn word(&mut self, text: &[u8]) {
-        let due = words::due(text);
-        if self.last == Last::Start {
-            self.folds_names = words::folds_names(text);
+    fn keyword(&mut self, text: &[u8]) {
+        let due = keywords::expected_after(text);
+        if self.last == LastToken::Start {
+            self.folds_names = keywords::folds_names(text);
         }
-        let after_name = matches!(self.last, Last::Dot | Last::Cast);
+        let after_name = matches!(self.last, LastToken::Dot | LastToken::Cast);
         if !after_name {
             self.space();
         }
         push_lower(self.out, text);
         match due {
-            // Behind a dot or a cast, a keyword is a name: `new.values`, `x::interval`.
+            // After a dot or a cast, a keyword is a name: `new.values`, `x::interval`.
             Some(due) if !after_name => {
                 self.element().keyword(due);
-                self.last = Last::Keyword(due);
+                self.last = LastToken::Keyword(due);
             }
             _ => {
                 self.element().name();
-                self.last = Last::Name;
+                self.last = LastToken::Name;
             }
         }
     }
 
     fn name(&mut self, text: &[u8]) {
-        if !matches!(self.last, Last::Dot | Last::Cast) {
+        if !matches!(self.last, LastToken::Dot | LastToken::Cast) {
             self.space();
         }
         self.out.push_str(&String::from_utf8_lossy(text));
         if is_open_ended(text) {
-            // Or what the writer adds behind it would become part of the name.
+            // Otherwise, output appended to it would become part of the name.
             self.out.push('"');
         }
         self.element().name();
-        self.last = Last::Name;
+        self.last = LastToken::Name;
     }
 
     fn cast(&mut self) {
@@ -252,16 +254,16 @@ impl<'o> Writer<'o> {
         }
         self.out.push_str("::");
         self.element().cast();
-        self.last = Last::Cast;
+        self.last = LastToken::Cast;
     }
 
     fn operator(&mut self, text: &[u8]) {
-        if !(self.last == Last::Dot && text == b"*") {
+        if !(self.last == LastToken::Dot && text == b"*") {
             self.space();
         }
         self.out.push_str(&String::from_utf8_lossy(text));
         self.element().set(Element::Mixed);
-        self.last = Last::Operator;
+        self.last = LastToken::Operator;
     }
 
     fn punctuation(&mut self, text: &[u8]) {
@@ -275,13 +277,13 @@ impl<'o> Writer<'o> {
                 }
                 self.out.push('.');
                 self.element().dot();
-                self.last = Last::Dot;
+                self.last = LastToken::Dot;
             }
             b"..." => {
                 self.space();
                 self.out.push_str("...");
                 self.element().ellipsis();
-                self.last = Last::Other;
+                self.last = LastToken::Other;
             }
             other => self.other(other),
         }
@@ -291,13 +293,16 @@ impl<'o> Writer<'o> {
         self.space();
         self.out.push_str(&String::from_utf8_lossy(text));
         self.element().set(Element::Mixed);
-        self.last = Last::Other;
+        self.last = LastToken::Other;
     }
 
     fn open(&mut self, bracket: u8) {
         let glued = match bracket {
-            b'(' => self.last == Last::Name,
-            _ => self.last.is_operand() || self.last == Last::Keyword(words::Due::Array),
+            b'(' => self.last == LastToken::Name,
+            _ => {
+                self.last.is_operand()
+                    || self.last == LastToken::Keyword(keywords::Expectation::Array)
+            }
         };
         if !glued {
             self.space();
@@ -310,23 +315,24 @@ impl<'o> Writer<'o> {
         } else {
             self.untracked += 1;
         }
-        self.last = Last::Open;
+        self.last = LastToken::Open;
     }
 
-    fn opened(&mut self, bracket: u8, start: usize) -> List {
-        use words::Due::{Array, List as In, Rows};
-        let row = bracket == b'(' && matches!(self.last, Last::Keyword(Rows) | Last::RowComma);
+    fn opened(&mut self, bracket: u8, start: usize) -> ListState {
+        use keywords::Expectation::{Array, List as In, Rows};
+        let row =
+            bracket == b'(' && matches!(self.last, LastToken::Keyword(Rows) | LastToken::RowComma);
         let nested = self.lists.iter().filter(|list| list.folds).count() < LIST_NESTING_MAX;
         let named = match bracket {
-            b'(' => row || self.last == Last::Keyword(In),
-            _ => self.last == Last::Keyword(Array),
+            b'(' => row || self.last == LastToken::Keyword(In),
+            _ => self.last == LastToken::Keyword(Array),
         };
         let parent = self.element();
         let element_of_list = parent.folds && parent.element == Element::Empty;
-        if self.last != Last::RowComma {
+        if self.last != LastToken::RowComma {
             self.element().row_before = None;
         }
-        List::open(bracket, start, row, nested && (named || element_of_list))
+        ListState::open(bracket, start, row, nested && (named || element_of_list))
     }
 
     fn close(&mut self, bracket: u8) {
@@ -338,68 +344,68 @@ impl<'o> Writer<'o> {
             self.element().set(Element::Mixed);
         }
         self.out.push(char::from(bracket));
-        self.last = Last::Close;
+        self.last = LastToken::Close;
     }
 
     fn close_list(&mut self, bracket: u8) {
-        let list = self.end_list();
+        let list = self.finish_list();
         self.out.push(char::from(bracket));
         self.element().group(&list);
-        self.last = Last::Close;
+        self.last = LastToken::Close;
         if list.row {
-            self.end_row(list.start..self.out.len());
+            self.finish_row(list.start..self.out.len());
         }
     }
 
-    /// Ends the innermost list, whose closing bracket is not written yet.
-    fn end_list(&mut self) -> List {
-        self.end_element();
+    /// Finishes the innermost list, whose closing bracket is not written yet.
+    fn finish_list(&mut self) -> ListState {
+        self.finish_element();
         let list = self.lists.pop().expect("callers see to it that one beyond the first is open");
-        if list.wants_ellipsis() {
+        if list.needs_ellipsis() {
             self.out.push_str(", ...");
         }
         list
     }
 
-    /// A row equal to the one before it goes.
-    fn end_row(&mut self, row: Range<usize>) {
+    /// Removes a row that equals the previous one.
+    fn finish_row(&mut self, row: Range<usize>) {
         match self.element().row_before.clone() {
             Some(before) if self.out[before.clone()] == self.out[row.clone()] => {
                 self.out.truncate(before.end);
             }
             _ => self.element().row_before = Some(row),
         }
-        self.last = Last::RowClose;
+        self.last = LastToken::RowClose;
     }
 
     fn comma(&mut self) {
-        if self.last == Last::RowClose {
-            self.last = Last::RowComma;
+        if self.last == LastToken::RowClose {
+            self.last = LastToken::RowComma;
         } else {
-            self.end_element();
-            self.last = Last::Comma;
+            self.finish_element();
+            self.last = LastToken::Comma;
         }
         self.out.push(',');
-        if self.last == Last::Comma {
+        if self.last == LastToken::Comma {
             let start = self.out.len();
-            self.element().begin_element(start);
+            self.element().start_element(start);
         }
     }
 
-    fn end_element(&mut self) {
+    fn finish_element(&mut self) {
         let list = self.lists.last_mut().expect("the statement's own list is never closed");
         if self.untracked == 0 {
-            list.end_element(self.out);
+            list.finish_element(self.out);
         }
     }
 
-    fn element(&mut self) -> &mut List {
+    fn element(&mut self) -> &mut ListState {
         self.lists.last_mut().expect("the statement's own list is never closed")
     }
 
-    /// White space before the next token, unless the last one was an opening bracket.
+    /// Writes white space before the next token, unless the last one was an opening bracket.
     fn space(&mut self) {
-        if self.last != Last::Open && !self.out.is_empty() {
+        if self.last != LastToken::Open && !self.out.is_empty() {
             self.out.push(' ');
         }
     }
@@ -411,7 +417,7 @@ fn push_lower(out: &mut String, text: &[u8]) {
     out[from..].make_ascii_lowercase();
 }
 
-/// Whether a quoted name lacks its closing quote: quotes within it are doubled.
+/// Whether a quoted name lacks its closing quote. Quotes inside a name are doubled.
 fn is_open_ended(name: &[u8]) -> bool {
     memchr::memchr_iter(b'"', name).count() % 2 == 1
 }

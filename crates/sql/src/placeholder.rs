@@ -1,18 +1,18 @@
-//! How many values a statement must be bound with.
+//! The number of values that a statement must be bound with.
 
 use crate::lexer::{Lexer, TokenKind};
 
-/// The highest `n` of the `$n` in `sql`, 0 if there is none.
+/// The highest `n` of the `$n` in `sql`, or 0 if there is none.
 ///
-/// Literals, quoted names and comments don't count. This is the number of values that a Bind must
-/// carry, because PostgreSQL numbers parameters from 1 without gaps. A number beyond 65535, which
-/// the protocol's 16-bit count could not hold, gives 65535.
+/// Literals, quoted names and comments do not count. This is the number of values that a Bind must
+/// carry, because PostgreSQL numbers parameters from 1 without gaps. For a number above 65535, the
+/// maximum of the protocol's 16-bit count, this returns 65535.
 ///
 /// ```
 /// assert_eq!(howdah_sql::placeholder_count(b"select $2, '$9' -- $7\n from t where a = $1"), 2);
 /// ```
 pub fn placeholder_count(sql: &[u8]) -> u16 {
-    // Most statements of a simple-protocol log hold no dollar at all.
+    // Most statements of a simple-protocol log contain no dollar sign.
     if memchr::memchr(b'$', sql).is_none() {
         return 0;
     }
@@ -30,7 +30,7 @@ fn ordinal(digits: &[u8]) -> u16 {
 }
 
 #[test]
-fn only_real_placeholders_count() {
+fn placeholders_in_literals_and_comments_do_not_count() {
     let cases: [(&[u8], u16); 9] = [
         (b"select 1", 0),
         (b"select $1", 1),

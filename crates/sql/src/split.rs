@@ -1,12 +1,12 @@
-//! One text, several statements.
+//! Splits a text into statements.
 
-use crate::lexer::{Lexer, Token, TokenKind};
+use crate::lexer::{Lexer, SqlToken, TokenKind};
 
-/// The statements of `sql`, in order, without their semicolons and without the empty ones.
+/// The statements of `sql`, in order, without semicolons and empty statements.
 ///
-/// A semicolon ends a statement unless it stands in parentheses (`CREATE RULE … DO (…; …)`) or in
-/// the `BEGIN ATOMIC … END` body of a function, as psql has it. Comments and white space around a
-/// statement stay with it, except that white space at its ends is cut.
+/// A semicolon separates statements unless it is in parentheses (`CREATE RULE … DO (…; …)`) or in
+/// the `BEGIN ATOMIC … END` body of a function, as in psql. Comments and white space inside a
+/// statement are kept; white space at its ends is trimmed.
 ///
 /// ```
 /// let statements: Vec<_> = howdah_sql::split_statements(b"begin; select ';'; ;commit").collect();
@@ -27,7 +27,7 @@ impl<'a> Iterator for Statements<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         while !self.rest.is_empty() {
-            let (statement, substantial) = self.take_one();
+            let (statement, substantial) = self.next_statement_len();
             if substantial {
                 return Some(statement.trim_ascii());
             }
@@ -37,9 +37,9 @@ impl<'a> Iterator for Statements<'a> {
 }
 
 impl<'a> Statements<'a> {
-    /// The text up to the next semicolon that ends a statement, and whether it holds more than
-    /// white space and comments.
-    fn take_one(&mut self) -> (&'a [u8], bool) {
+    /// The text up to the next separating semicolon, and whether it contains more than white space
+    /// and comments.
+    fn next_statement_len(&mut self) -> (&'a [u8], bool) {
         let mut end = 0;
         let mut substantial = false;
         let mut nesting = Nesting::default();
@@ -51,22 +51,23 @@ impl<'a> Statements<'a> {
             }
             end += token.text.len();
             substantial |= !matches!(token.kind, TokenKind::Space | TokenKind::Comment);
-            nesting.enter(token);
+            nesting.observe(token);
         }
         (std::mem::take(&mut self.rest), substantial)
     }
 }
 
-/// Where in a statement we are, as far as semicolons care.
+/// The nesting state of a statement that determines whether a semicolon separates.
 #[derive(Default)]
 struct Nesting {
     parentheses: usize,
-    /// Open `BEGIN` and `CASE` of an SQL-standard function body.
+    /// Number of open `BEGIN` and `CASE` in an SQL-standard function body.
     blocks: usize,
     words: usize,
-    /// The statement began with `CREATE`.
+    /// Whether the statement starts with `CREATE`.
     creates: bool,
-    /// It is `CREATE [OR REPLACE] {FUNCTION | PROCEDURE}`, the only ones with such a body.
+    /// Whether it is `CREATE [OR REPLACE] {FUNCTION | PROCEDURE}`, the only statements with such a
+    /// body.
     routine: bool,
 }
 
@@ -75,16 +76,16 @@ impl Nesting {
         self.parentheses == 0 && self.blocks == 0
     }
 
-    fn enter(&mut self, token: Token<'_>) {
+    fn observe(&mut self, token: SqlToken<'_>) {
         match (token.kind, token.text) {
             (TokenKind::Punctuation, b"(") => self.parentheses += 1,
             (TokenKind::Punctuation, b")") => self.parentheses = self.parentheses.saturating_sub(1),
-            (TokenKind::Word, word) => self.word(word),
+            (TokenKind::Word, word) => self.keyword(word),
             _ => {}
         }
     }
 
-    fn word(&mut self, word: &[u8]) {
+    fn keyword(&mut self, word: &[u8]) {
         let is = |keyword: &str| word.eq_ignore_ascii_case(keyword.as_bytes());
         self.words += 1;
         match self.words {
@@ -111,7 +112,7 @@ fn split(sql: &str) -> Vec<String> {
 }
 
 #[test]
-fn semicolons_in_literals_and_bodies_end_nothing() {
+fn semicolons_in_literals_and_bodies_do_not_split() {
     assert_eq!(split("select 1"), ["select 1"]);
     assert_eq!(
         split("select ';', \";\" /* ; */ -- ;\n; select 2;"),
@@ -126,7 +127,7 @@ fn semicolons_in_literals_and_bodies_end_nothing() {
 }
 
 #[test]
-fn empty_statements_are_left_out() {
+fn empty_statements_are_skipped() {
     assert_eq!(split(";; -- only a comment\n;"), Vec::<String>::new());
     assert_eq!(split(""), Vec::<String>::new());
 }

@@ -1,19 +1,19 @@
 //! [`TransactionBlock`]: whether a text opens or closes a transaction block.
 
-use crate::{Command, Lexer, split_statements};
+use crate::{Lexer, SqlCommand, split_statements};
 
-/// What a text does to the transaction block of its session.
+/// The effect of a text on the transaction block of its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionBlock {
-    /// A block is open after it: `BEGIN`, or `COMMIT AND CHAIN`.
+    /// A block is open afterwards: `BEGIN`, or `COMMIT AND CHAIN`.
     Opened,
-    /// No block is open after it: `COMMIT`, `ROLLBACK`, `PREPARE TRANSACTION`.
+    /// No block is open afterwards: `COMMIT`, `ROLLBACK`, `PREPARE TRANSACTION`.
     Closed,
 }
 
 impl TransactionBlock {
-    /// Of all statements in `sql`: the last one that opens or closes a block decides. `None` where none
-    /// does, so that the session stays as it was.
+    /// The state after all statements in `sql`: the last one that opens or closes a block decides.
+    /// `None` if none does and the state stays unchanged.
     ///
     /// ```
     /// use howdah_sql::TransactionBlock;
@@ -24,7 +24,7 @@ impl TransactionBlock {
     pub fn after(sql: &[u8]) -> Option<Self> {
         let single = sql.trim_ascii_end();
         let single = single.strip_suffix(b";").unwrap_or(single);
-        // Most texts hold one statement, of which the first word is enough.
+        // Most texts contain one statement, for which the first keyword is enough.
         if !single.contains(&b';') {
             return Self::after_one(single);
         }
@@ -37,16 +37,16 @@ impl TransactionBlock {
         }
         let has =
             |word: &[u8]| Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word));
-        match Command::of(statement) {
-            Command::Begin => Some(Self::Opened),
-            // AND CHAIN begins the next transaction at once.
-            Command::Commit | Command::Rollback if has(b"chain") && !has(b"no") => {
+        match SqlCommand::from_sql(statement) {
+            SqlCommand::Begin => Some(Self::Opened),
+            // AND CHAIN starts the next transaction immediately.
+            SqlCommand::Commit | SqlCommand::Rollback if has(b"chain") && !has(b"no") => {
                 Some(Self::Opened)
             }
             // ROLLBACK TO returns to a savepoint and stays in the block.
-            Command::Rollback if has(b"to") => None,
-            Command::Commit | Command::Rollback => Some(Self::Closed),
-            Command::Prepare if has(b"transaction") => {
+            SqlCommand::Rollback if has(b"to") => None,
+            SqlCommand::Commit | SqlCommand::Rollback => Some(Self::Closed),
+            SqlCommand::Prepare if has(b"transaction") => {
                 let mut words = Lexer::new(statement).filter(|token| {
                     !matches!(token.kind, crate::TokenKind::Space | crate::TokenKind::Comment)
                 });
@@ -60,21 +60,21 @@ impl TransactionBlock {
     }
 }
 
-/// A look at two bytes, which spares most statements of an import the lexer.
+/// A check of two bytes, which saves running the lexer on most statements of an import.
 fn may_open_or_close(statement: &[u8]) -> bool {
     match *statement.trim_ascii_start() {
         [first, second, ..] if first.is_ascii_alphabetic() => matches!(
             &[first.to_ascii_lowercase(), second.to_ascii_lowercase()],
             b"be" | b"st" | b"co" | b"en" | b"ro" | b"ab" | b"pr"
         ),
-        // A comment or a parenthesis may stand before the first word.
+        // A comment or a parenthesis may precede the first keyword.
         [_, _, ..] => true,
         _ => false,
     }
 }
 
 #[test]
-fn last_statement_that_opens_or_closes_a_block_decides() {
+fn last_block_statement_decides_state() {
     use TransactionBlock::{Closed, Opened};
     for (sql, expected) in [
         ("", None),

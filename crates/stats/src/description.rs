@@ -1,8 +1,8 @@
 //! [`Description`]: one row of the metrics table.
 
-/// What a metric is: its name, its meaning, how it behaves.
+/// The static description of a metric: name, help text, unit, kind and labels.
 ///
-/// Made as a constant, so that a malformed name does not compile:
+/// Defined as a constant, so that an invalid name fails to compile:
 ///
 /// ```compile_fail
 /// # use howdah_stats::Description;
@@ -12,28 +12,29 @@
 pub struct Description {
     name: &'static str,
     help: &'static str,
-    unit: Unit,
-    kind: Kind,
+    unit: MetricUnit,
+    kind: MetricKind,
     labels: &'static [&'static str],
 }
 
 /// How a metric behaves over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
-    /// Only grows, from zero at the start of the process.
+pub enum MetricKind {
+    /// Only increases, from zero at the start of the process.
     Counter,
-    /// Goes up and down.
+    /// Increases and decreases.
     Gauge,
-    /// A distribution of durations, counted below each bound.
+    /// A distribution of durations, counted per bucket.
     Histogram {
-        /// Upper bounds of the buckets in microseconds, ascending. The one above all is implied.
+        /// Upper bounds of the buckets in microseconds, ascending. The last bucket, without a
+        /// bound, is implied.
         bounds_us: &'static [u64],
     },
 }
 
-impl Kind {
-    /// The word of the Prometheus text format.
+impl MetricKind {
+    /// The type name of the Prometheus text format.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -43,23 +44,23 @@ impl Kind {
     }
 }
 
-/// What one step of the value stands for. The name carries it as a suffix, as Prometheus asks.
+/// The unit of a metric's value. It is the suffix of the metric's name, as Prometheus recommends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unit {
-    /// Things.
+pub enum MetricUnit {
+    /// A number of things.
     #[default]
     Count,
-    /// Seconds; with [`Kind::Gauge`] and [`Kind::Counter`] fractions are fine.
+    /// Seconds; gauges and counters may have fractions.
     Seconds,
     /// Bytes.
     Bytes,
-    /// A share of one.
+    /// A fraction from 0 to 1.
     Ratio,
 }
 
-impl Unit {
-    /// The suffix that names carry; empty for things.
+impl MetricUnit {
+    /// The suffix of metric names in this unit; empty for [`Count`](Self::Count).
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Count => "",
@@ -70,22 +71,22 @@ impl Unit {
     }
 }
 
-/// Bounds for latencies of SQL statements: from 100 µs, a primary key in cache, to one minute.
+/// Bucket bounds for SQL latencies: from 100 µs, a cached primary-key lookup, to one minute.
 pub const LATENCY_BOUNDS_US: &[u64] = &[
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
 
 impl Description {
-    /// A counter; its name ends in `_total`.
+    /// A counter; its name must end in `_total`.
     ///
     /// # Panics
     ///
-    /// When the name breaks the rules, which for a constant is when it is compiled. So do the other
+    /// The name is invalid; for a constant, that is a compile error. The same holds for the other
     /// constructors.
     pub const fn counter(name: &'static str, help: &'static str) -> Self {
-        assert!(ends_with(name, "_total"), "a counter ends in _total");
-        Self::new(name, help, Unit::Count, Kind::Counter)
+        assert!(ends_with(name, "_total"), "the name of a counter must end in _total");
+        Self::new(name, help, MetricUnit::Count, MetricKind::Counter)
     }
 
     /// A gauge.
@@ -94,101 +95,115 @@ impl Description {
     ///
     /// See [`Description::counter`].
     pub const fn gauge(name: &'static str, help: &'static str) -> Self {
-        assert!(!ends_with(name, "_total"), "only a counter ends in _total");
-        Self::new(name, help, Unit::Count, Kind::Gauge)
+        assert!(!ends_with(name, "_total"), "only the name of a counter may end in _total");
+        Self::new(name, help, MetricUnit::Count, MetricKind::Gauge)
     }
 
-    /// A distribution of durations, with bounds fit for SQL statements; its name ends in `_seconds`.
+    /// A histogram of durations with [`LATENCY_BOUNDS_US`]; its name must end in `_seconds`.
     ///
     /// # Panics
     ///
     /// See [`Description::counter`].
     pub const fn histogram(name: &'static str, help: &'static str) -> Self {
-        assert!(ends_with(name, "_seconds"), "a histogram of durations ends in _seconds");
-        let kind = Kind::Histogram { bounds_us: LATENCY_BOUNDS_US };
-        Self::new(name, help, Unit::Seconds, kind)
+        assert!(ends_with(name, "_seconds"), "the name of a histogram must end in _seconds");
+        let kind = MetricKind::Histogram { bounds_us: LATENCY_BOUNDS_US };
+        Self::new(name, help, MetricUnit::Seconds, kind)
     }
 
-    const fn new(name: &'static str, help: &'static str, unit: Unit, kind: Kind) -> Self {
+    const fn new(
+        name: &'static str,
+        help: &'static str,
+        unit: MetricUnit,
+        kind: MetricKind,
+    ) -> Self {
         assert!(
             is_name(name),
-            "a metric's name is made of a-z, 0-9 and _, and begins with a letter"
+            "a metric name consists of a-z, 0-9 and _, and starts with a letter"
         );
         Self { name, help, unit, kind, labels: &[] }
     }
 
-    /// The same with a unit; the name carries the unit's suffix.
+    /// Sets the unit; the name must have the unit's suffix.
     ///
     /// # Panics
     ///
     /// The name does not end in the suffix (for a counter: before `_total`).
     #[must_use]
-    pub const fn unit(mut self, unit: Unit) -> Self {
+    pub const fn unit(mut self, unit: MetricUnit) -> Self {
         let end = match self.kind {
-            Kind::Counter => self.name.len() - "_total".len(),
-            Kind::Gauge | Kind::Histogram { .. } => self.name.len(),
+            MetricKind::Counter => self.name.len() - "_total".len(),
+            MetricKind::Gauge | MetricKind::Histogram { .. } => self.name.len(),
         };
-        assert!(has_suffix_at(self.name, unit.suffix(), end), "the name lacks the unit's suffix");
+        assert!(
+            has_suffix_at(self.name, unit.suffix(), end),
+            "the name must end in the suffix of its unit"
+        );
         self.unit = unit;
         self
     }
 
-    /// The same with labels. Each must have few values: see [`crate::SERIES_MAX`].
+    /// Sets the label names. Each label must have few values: see [`crate::SERIES_MAX`].
     ///
     /// # Panics
     ///
-    /// A label's name is malformed, or is `le`, which histograms need for themselves.
+    /// A label name is invalid, or is `le`, which is reserved for histograms.
     #[must_use]
     pub const fn labels(mut self, labels: &'static [&'static str]) -> Self {
         let mut at = 0;
         while at < labels.len() {
             let label = labels[at];
-            assert!(is_name(label), "a label's name is made of a-z, 0-9 and _");
-            assert!(label.len() != 2 || !ends_with(label, "le"), "histograms need `le`");
+            assert!(is_name(label), "a label name consists of a-z, 0-9 and _");
+            assert!(
+                label.len() != 2 || !ends_with(label, "le"),
+                "the label name `le` is reserved for histograms"
+            );
             at += 1;
         }
         self.labels = labels;
         self
     }
 
-    /// The same with other bounds of a histogram's buckets, in microseconds.
+    /// Replaces the bucket bounds of a histogram, in microseconds.
     ///
     /// # Panics
     ///
-    /// It is no histogram, or the bounds do not ascend.
+    /// The metric is not a histogram, or the bounds are not ascending.
     #[must_use]
     pub const fn bounds_us(mut self, bounds_us: &'static [u64]) -> Self {
-        assert!(matches!(self.kind, Kind::Histogram { .. }), "only a histogram has bounds");
+        assert!(
+            matches!(self.kind, MetricKind::Histogram { .. }),
+            "only a histogram has bucket bounds"
+        );
         let mut at = 1;
         while at < bounds_us.len() {
-            assert!(bounds_us[at - 1] < bounds_us[at], "bounds ascend");
+            assert!(bounds_us[at - 1] < bounds_us[at], "bucket bounds must be ascending");
             at += 1;
         }
-        self.kind = Kind::Histogram { bounds_us };
+        self.kind = MetricKind::Histogram { bounds_us };
         self
     }
 
-    /// The full name, as Prometheus shows it.
+    /// The full name, as exposed to Prometheus.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// One sentence on what it counts.
+    /// The help text: one sentence.
     pub const fn help(&self) -> &'static str {
         self.help
     }
 
-    /// What one step stands for.
-    pub const fn unit_of(&self) -> Unit {
+    /// The unit of the value.
+    pub const fn metric_unit(&self) -> MetricUnit {
         self.unit
     }
 
-    /// How it behaves.
-    pub const fn kind(&self) -> Kind {
+    /// Counter, gauge or histogram.
+    pub const fn kind(&self) -> MetricKind {
         self.kind
     }
 
-    /// Names of its labels.
+    /// The label names, in order.
     pub const fn label_names(&self) -> &'static [&'static str] {
         self.labels
     }
@@ -229,7 +244,7 @@ const fn has_suffix_at(text: &str, suffix: &str, end: usize) -> bool {
 }
 
 #[test]
-fn suffixes_are_judged_where_they_end() {
+fn suffix_is_checked_at_position() {
     assert!(has_suffix_at("a_seconds_total", "_seconds", 9));
     assert!(!has_suffix_at("a_seconds_total", "_bytes", 9));
     assert!(!has_suffix_at("s", "_seconds", 1));

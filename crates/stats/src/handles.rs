@@ -1,6 +1,6 @@
-//! [`Counter`], [`Gauge`], [`Histogram`]: what hot paths hold. All are cheap to clone, share their
-//! value among clones, and are updated by relaxed atomics: each number is right, two numbers read
-//! at once may be of slightly different moments.
+//! [`Counter`], [`Gauge`], [`Histogram`]: metric handles for hot paths. All are cheap to clone,
+//! clones share one value, and updates are relaxed atomics: each value is exact, but two values
+//! read together may be from slightly different moments.
 
 use std::{
     sync::{
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// A number that only grows.
+/// A value that only increases.
 #[derive(Clone, Debug, Default)]
 pub struct Counter(Arc<AtomicU64>);
 
@@ -20,13 +20,13 @@ impl Counter {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// The sum so far.
+    /// The current sum.
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// A number that goes up and down.
+/// A value that increases and decreases.
 #[derive(Clone, Debug)]
 pub struct Gauge(Arc<AtomicU64>);
 
@@ -37,33 +37,33 @@ impl Default for Gauge {
 }
 
 impl Gauge {
-    /// Sets it.
+    /// Sets the value.
     pub fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Relaxed);
     }
 
-    /// Adds `by`, which may be negative. Costs a little more than [`Gauge::set`] under contention.
+    /// Adds `by`, which may be negative. Slightly slower than [`Gauge::set`] under contention.
     pub fn add(&self, by: f64) {
         let added = |bits| Some((f64::from_bits(bits) + by).to_bits());
-        // It never fails: the closure always gives a value.
+        // Cannot fail: the closure always returns a value.
         let _ = self.0.fetch_update(Relaxed, Relaxed, added);
     }
 
-    /// The value now.
+    /// The current value.
     pub fn value(&self) -> f64 {
         f64::from_bits(self.0.load(Relaxed))
     }
 }
 
-/// A distribution of durations. An observation costs a search among some twenty bounds and two
-/// additions.
+/// A distribution of durations. An observation costs a binary search over about twenty bounds and
+/// two additions.
 #[derive(Clone, Debug)]
 pub struct Histogram(Arc<Buckets>);
 
 #[derive(Debug)]
 struct Buckets {
     bounds_us: &'static [u64],
-    /// One per bound, and the last for what is above all.
+    /// One per bound, and a last one without a bound.
     counts: Box<[AtomicU64]>,
     sum_us: AtomicU64,
 }
@@ -74,7 +74,7 @@ impl Histogram {
         Self(Arc::new(Buckets { bounds_us, counts, sum_us: AtomicU64::new(0) }))
     }
 
-    /// Counts one duration in microseconds. A bucket holds what is equal to its bound, too.
+    /// Counts one duration in microseconds. Bucket bounds are inclusive.
     pub fn observe_us(&self, us: u64) {
         let bucket = self.0.bounds_us.partition_point(|bound| *bound < us);
         if let Some(count) = self.0.counts.get(bucket) {
@@ -88,26 +88,26 @@ impl Histogram {
         self.observe_us(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Counts durations that were counted elsewhere: how many there are of each bucket, the last of which
-    /// has no bound, and their sum. Counts beyond the buckets are left out.
-    pub fn add_counted(&self, counts: &[u64], sum_us: u64) {
+    /// Adds durations counted elsewhere: a count per bucket, the last bucket being the one without
+    /// a bound, and their sum. Surplus counts are ignored.
+    pub fn add_buckets(&self, counts: &[u64], sum_us: u64) {
         for (count, more) in self.0.counts.iter().zip(counts) {
             count.fetch_add(*more, Relaxed);
         }
         self.0.sum_us.fetch_add(sum_us, Relaxed);
     }
 
-    /// How many were counted.
+    /// The number of observations.
     pub fn count(&self) -> u64 {
         self.0.counts.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Their sum in microseconds.
+    /// The sum of all observations in microseconds.
     pub fn sum_us(&self) -> u64 {
         self.0.sum_us.load(Relaxed)
     }
 
-    /// Each bound with how many were at most that; `None` is the bound above all.
+    /// Each bound with the number of observations up to it; `None` is the bucket without a bound.
     pub(crate) fn cumulative(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let bounds = self.0.bounds_us.iter().copied().map(Some).chain([None]);
         bounds.zip(self.0.counts.iter()).scan(0, |below, (bound, count)| {
@@ -122,28 +122,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_observation_on_a_bound_is_in_its_bucket() {
+    fn observation_on_bound_counts_in_bucket() {
         let histogram = Histogram::new(&[10, 20]);
         for us in [0, 10, 11, 20, 21, u64::from(u32::MAX)] {
             histogram.observe_us(us);
         }
-        let seen: Vec<_> = histogram.cumulative().collect();
-        assert_eq!(seen, [(Some(10), 2), (Some(20), 4), (None, 6)]);
+        let buckets: Vec<_> = histogram.cumulative().collect();
+        assert_eq!(buckets, [(Some(10), 2), (Some(20), 4), (None, 6)]);
         assert_eq!((histogram.count(), histogram.sum_us()), (6, 62 + u64::from(u32::MAX)));
     }
 
     #[test]
-    fn what_was_counted_elsewhere_is_added() {
+    fn bucket_counts_are_added() {
         let histogram = Histogram::new(&[10, 20]);
         histogram.observe_us(5);
-        histogram.add_counted(&[1, 0, 2], 100);
-        let seen: Vec<_> = histogram.cumulative().collect();
-        assert_eq!(seen, [(Some(10), 2), (Some(20), 2), (None, 4)]);
+        histogram.add_buckets(&[1, 0, 2], 100);
+        let buckets: Vec<_> = histogram.cumulative().collect();
+        assert_eq!(buckets, [(Some(10), 2), (Some(20), 2), (None, 4)]);
         assert_eq!((histogram.count(), histogram.sum_us()), (4, 105));
     }
 
     #[test]
-    fn clones_share_and_threads_lose_nothing() {
+    fn clones_share_value_across_threads() {
         let (counter, gauge) = (Counter::default(), Gauge::default());
         std::thread::scope(|scope| {
             for _ in 0..4 {

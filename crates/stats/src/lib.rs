@@ -1,12 +1,12 @@
-//! Metrics: one table of what is counted, cheap handles to count with, Prometheus text to read and
-//! statsd packets to send.
+//! Metrics: descriptions in one table, cheap handles for counting, and rendering as Prometheus text
+//! or statsd packets.
 //!
-//! A tool describes each metric once, as a constant [`Description`]; registering it gives a handle
-//! that hot paths can keep and update without a lock. Who asks for the numbers, over what protocol,
-//! is not said here.
+//! A tool describes each metric once, as a constant [`Description`]. Registering it returns a
+//! handle that hot paths can store and update without a lock. Serving or sending the values is up
+//! to the caller.
 //!
 //! ```
-//! use howdah_stats::{Description, Registry, Unit};
+//! use howdah_stats::{Description, Registry};
 //!
 //! const STATEMENTS: Description =
 //!     Description::counter("howdah_replay_statements_total", "Statements sent.");
@@ -27,7 +27,7 @@ mod prometheus;
 mod registry;
 pub mod statsd;
 
-pub use description::{Description, Kind, LATENCY_BOUNDS_US, Unit};
+pub use description::{Description, LATENCY_BOUNDS_US, MetricKind, MetricUnit};
 pub use handles::{Counter, Gauge, Histogram};
-pub use percentiles::{Percentiles, Summary};
+pub use percentiles::{PercentileSummary, Percentiles};
 pub use registry::{OVERFLOW, Registry, SERIES_MAX};

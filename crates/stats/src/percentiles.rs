@@ -1,39 +1,39 @@
-//! [`Percentiles`]: durations summed up for people.
+//! [`Percentiles`]: percentiles of durations.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// A day. What takes longer counts as a day, so that memory stays bounded.
+/// One day. Longer durations count as a day, so that memory is bounded.
 const MAX_US: u64 = 24 * 3600 * 1_000_000;
 
-/// A distribution of durations, exact to three digits, in bounded memory (some 220 kB at most).
-/// Distributions of several threads or workers merge without loss.
+/// A distribution of durations, exact to three digits, in bounded memory (at most about 220 kB).
+/// Distributions of several threads or workers can be merged without loss.
 #[derive(Clone, Debug)]
 pub struct Percentiles {
     histogram: Histogram<u64>,
     sum_us: u128,
 }
 
-/// The numbers that are usually shown, in microseconds.
+/// The usual summary statistics, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Summary {
-    /// How many durations.
+pub struct PercentileSummary {
+    /// Number of durations.
     pub count: u64,
     /// Arithmetic mean, exact.
     pub mean_us: f64,
-    /// Half were at most this.
+    /// Median.
     pub p50_us: u64,
-    /// Nine of ten were at most this.
+    /// 90th percentile.
     pub p90_us: u64,
-    /// 95 of 100.
+    /// 95th percentile.
     pub p95_us: u64,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99_us: u64,
-    /// 999 of 1000.
+    /// 99.9th percentile.
     pub p999_us: u64,
-    /// The longest.
+    /// Maximum.
     pub max_us: u64,
 }
 
@@ -44,7 +44,7 @@ impl Default for Percentiles {
 }
 
 impl Percentiles {
-    /// Nothing recorded.
+    /// An empty distribution.
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, MAX_US, 3);
         Self { histogram: histogram.expect("bounds 1 to a day, three digits"), sum_us: 0 }
@@ -61,28 +61,27 @@ impl Percentiles {
         self.record_us(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Takes in what another has recorded.
+    /// Adds everything that `other` has recorded.
     pub fn merge(&mut self, other: &Self) {
         let added = self.histogram.add(&other.histogram);
         added.expect("every histogram here has the same bounds");
         self.sum_us += other.sum_us;
     }
 
-    /// How many durations were recorded.
+    /// The number of recorded durations.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The smallest duration, in microseconds, that a share `quantile` (0 to 1) of all does not
-    /// exceed; `None` when nothing was recorded.
+    /// The duration in microseconds at `quantile` (0 to 1); `None` if nothing was recorded.
     pub fn at_us(&self, quantile: f64) -> Option<u64> {
         (self.count() > 0).then(|| self.histogram.value_at_quantile(quantile).min(self.max_us()))
     }
 
-    /// The numbers to show; `None` when nothing was recorded.
-    pub fn summary(&self) -> Option<Summary> {
+    /// The summary; `None` if nothing was recorded.
+    pub fn summary(&self) -> Option<PercentileSummary> {
         let at = |quantile| self.at_us(quantile);
-        Some(Summary {
+        Some(PercentileSummary {
             count: self.count(),
             mean_us: self.sum_us as f64 / self.count() as f64,
             p50_us: at(0.5)?,
@@ -103,19 +102,19 @@ impl Percentiles {
 mod tests {
     use super::*;
 
-    fn near(seen: u64, wanted: u64) -> bool {
-        seen.abs_diff(wanted) as f64 <= wanted as f64 * 0.001
+    fn near(actual: u64, expected: u64) -> bool {
+        actual.abs_diff(expected) as f64 <= expected as f64 * 0.001
     }
 
     #[test]
-    fn summary_of_a_known_distribution() {
+    fn summary_matches_known_distribution() {
         let mut percentiles = Percentiles::new();
         assert_eq!(percentiles.summary(), None);
         (1..=100_000).for_each(|us| percentiles.record_us(us));
         let summary = percentiles.summary().unwrap();
         assert_eq!(summary.count, 100_000);
         assert!((summary.mean_us - 50_000.5).abs() < 1e-6);
-        for (seen, wanted) in [
+        for (actual, expected) in [
             (summary.p50_us, 50_000),
             (summary.p90_us, 90_000),
             (summary.p95_us, 95_000),
@@ -123,12 +122,12 @@ mod tests {
             (summary.p999_us, 99_900),
             (summary.max_us, 100_000),
         ] {
-            assert!(near(seen, wanted), "{seen} is not {wanted}");
+            assert!(near(actual, expected), "{actual} is not close to {expected}");
         }
     }
 
     #[test]
-    fn merged_halves_are_the_whole() {
+    fn merged_halves_equal_full_distribution() {
         let (mut odd, mut even, mut all) =
             (Percentiles::new(), Percentiles::new(), Percentiles::new());
         for us in 0..10_000 {
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_forever_counts_as_a_day() {
+    fn durations_are_capped_at_one_day() {
         let mut percentiles = Percentiles::new();
         percentiles.record(Duration::MAX);
         let summary = percentiles.summary().unwrap();

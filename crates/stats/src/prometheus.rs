@@ -1,13 +1,14 @@
 //! The Prometheus text format, version 0.0.4.
 //!
-//! A family is its `# HELP`, its `# TYPE`, its samples. Help escapes `\` and line feed, a label's
-//! value escapes `"` too. Durations are in seconds, whatever they are counted in.
+//! A family is its `# HELP` line, its `# TYPE` line and its samples. Help texts escape `\` and line
+//! feeds, label values also `"`. Durations are written in seconds, although counted in
+//! microseconds.
 
 use std::fmt::{self, Write};
 
-use crate::registry::{Families, Family, Handle};
+use crate::registry::{MetricFamilies, MetricFamily, MetricHandle};
 
-pub(crate) fn render(families: &Families) -> String {
+pub(crate) fn render(families: &MetricFamilies) -> String {
     let mut text = String::new();
     for family in families.values() {
         // Writing into a String cannot fail.
@@ -16,27 +17,31 @@ pub(crate) fn render(families: &Families) -> String {
     text
 }
 
-impl Family {
+impl MetricFamily {
     fn write(&self, out: &mut impl Write) -> fmt::Result {
         let name = self.description.name();
         writeln!(out, "# HELP {name} {}", Escaped(self.description.help(), false))?;
         writeln!(out, "# TYPE {name} {}", self.description.kind().as_str())?;
         let names = self.description.label_names();
         for (values, handle) in &self.series {
-            let labels = Labels { names, values, le: None };
+            let labels = LabelsText { names, values, le: None };
             match handle {
-                Handle::Counter(counter) => writeln!(out, "{name}{labels} {}", counter.value())?,
-                Handle::Gauge(gauge) => writeln!(out, "{name}{labels} {}", Number(gauge.value()))?,
-                Handle::Histogram(histogram) => {
+                MetricHandle::Counter(counter) => {
+                    writeln!(out, "{name}{labels} {}", counter.value())?;
+                }
+                MetricHandle::Gauge(gauge) => {
+                    writeln!(out, "{name}{labels} {}", PrometheusNumber(gauge.value()))?;
+                }
+                MetricHandle::Histogram(histogram) => {
                     let mut count = 0;
                     for (bound_us, below) in histogram.cumulative() {
                         let le = Some(bound_us.map(Seconds));
-                        writeln!(out, "{name}_bucket{} {below}", Labels { le, ..labels })?;
+                        writeln!(out, "{name}_bucket{} {below}", LabelsText { le, ..labels })?;
                         count = below;
                     }
                     writeln!(out, "{name}_sum{labels} {}", Seconds(histogram.sum_us()))?;
-                    // The count is that of the last bucket, though more may have come since: the
-                    // format wants the two equal.
+                    // The count must equal the last bucket, although observations may have been
+                    // added since: the format requires it.
                     writeln!(out, "{name}_count{labels} {count}")?;
                 }
             }
@@ -45,15 +50,15 @@ impl Family {
     }
 }
 
-/// `{a="1",b="2"}`, or nothing. `le` is a histogram's own label; `Some(None)` is infinity.
+/// Renders `{a="1",b="2"}`, or nothing. `le` is a histogram's own label; `Some(None)` is infinity.
 #[derive(Clone, Copy)]
-struct Labels<'a> {
+struct LabelsText<'a> {
     names: &'a [&'static str],
     values: &'a [Box<str>],
     le: Option<Option<Seconds>>,
 }
 
-impl fmt::Display for Labels<'_> {
+impl fmt::Display for LabelsText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = '{';
         for (name, value) in self.names.iter().zip(self.values) {
@@ -65,14 +70,11 @@ impl fmt::Display for Labels<'_> {
             Some(None) => write!(f, "{separator}le=\"+Inf\"")?,
             Some(Some(bound)) => write!(f, "{separator}le=\"{bound}\"")?,
         }
-        match separator == '{' && self.le.is_none() {
-            true => Ok(()),
-            false => f.write_char('}'),
-        }
+        if separator == '{' && self.le.is_none() { Ok(()) } else { f.write_char('}') }
     }
 }
 
-/// Text with `\` and line feed escaped, and `"` if the flag says so.
+/// Renders text with `\` and line feeds escaped, and also `"` if the flag is set.
 struct Escaped<'a>(&'a str, bool);
 
 impl fmt::Display for Escaped<'_> {
@@ -86,10 +88,10 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A number as Prometheus writes it: the infinities have a sign and a capital.
-struct Number(f64);
+/// Renders a number for Prometheus, infinities as `+Inf` and `-Inf`.
+struct PrometheusNumber(f64);
 
-impl fmt::Display for Number {
+impl fmt::Display for PrometheusNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             f64::INFINITY => f.write_str("+Inf"),
@@ -99,7 +101,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// Microseconds, shown as seconds without rounding: `2.5`, `0.0001`, `60`.
+/// Renders microseconds as seconds without rounding: `2.5`, `0.0001`, `60`.
 #[derive(Clone, Copy)]
 struct Seconds(u64);
 

@@ -1,149 +1,152 @@
-//! [`Registry`]: every metric of a process, by name.
+//! [`Registry`]: all metrics of a process, by name.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{Counter, Description, Gauge, Histogram, Kind, prometheus};
+use crate::{Counter, Description, Gauge, Histogram, MetricKind, prometheus};
 
-/// Label combinations that one metric may have. Those that come later share one series, whose
-/// labels all are [`OVERFLOW`]: a client's words must not be able to fill our memory.
+/// Maximum label combinations of one metric. Further combinations share one series whose label
+/// values are all [`OVERFLOW`], so that values chosen by clients cannot exhaust memory.
 pub const SERIES_MAX: usize = 512;
 
-/// The label value of what came after [`SERIES_MAX`] others.
+/// The label value of combinations beyond [`SERIES_MAX`].
 pub const OVERFLOW: &str = "_other";
 
-/// Every metric of a process. Clones share it.
+/// All metrics of a process. Clones share one registry.
 #[derive(Clone, Debug, Default)]
-pub struct Registry(Arc<Mutex<Families>>);
+pub struct Registry(Arc<Mutex<MetricFamilies>>);
 
-pub(crate) type Families = BTreeMap<&'static str, Family>;
+pub(crate) type MetricFamilies = BTreeMap<&'static str, MetricFamily>;
 
-/// A metric with its values, by label values in the order of the description's labels.
+/// A metric with its series, by label values in the order of the description's label names.
 #[derive(Debug)]
-pub(crate) struct Family {
+pub(crate) struct MetricFamily {
     pub(crate) description: Description,
-    pub(crate) series: BTreeMap<Box<[Box<str>]>, Handle>,
+    pub(crate) series: BTreeMap<Box<[Box<str>]>, MetricHandle>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Handle {
+pub(crate) enum MetricHandle {
     Counter(Counter),
     Gauge(Gauge),
     Histogram(Histogram),
 }
 
 impl Registry {
-    /// A registry with nothing in it.
+    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The counter of this description; the same one every time.
+    /// The counter with this description, created on first use.
     ///
     /// # Panics
     ///
-    /// In debug builds, when the description is of another kind, has labels, or another description
-    /// has its name. A release build gives a handle that nobody reads: a wrong metric must not stop
-    /// a replay. All the other getters do the same.
+    /// In debug builds, if the description has another kind, has labels, or shares its name with a
+    /// different description. A release build returns a detached handle instead, because a wrong
+    /// metric must not stop a replay. The same holds for the other getters.
     pub fn counter(&self, description: &Description) -> Counter {
         self.counter_with(description, &[])
     }
 
-    /// The counter of these label values. Takes a lock: keep the handle where it matters.
+    /// The counter with these label values. Takes a lock: store the handle on hot paths.
     pub fn counter_with(&self, description: &Description, labels: &[(&str, &str)]) -> Counter {
         match self.handle(description, labels) {
-            Handle::Counter(counter) => counter,
+            MetricHandle::Counter(counter) => counter,
             _ => mismatch(description, "counter"),
         }
     }
 
-    /// The gauge of this description.
+    /// The gauge with this description.
     pub fn gauge(&self, description: &Description) -> Gauge {
         self.gauge_with(description, &[])
     }
 
-    /// The gauge of these label values.
+    /// The gauge with these label values.
     pub fn gauge_with(&self, description: &Description, labels: &[(&str, &str)]) -> Gauge {
         match self.handle(description, labels) {
-            Handle::Gauge(gauge) => gauge,
+            MetricHandle::Gauge(gauge) => gauge,
             _ => mismatch(description, "gauge"),
         }
     }
 
-    /// The histogram of this description.
+    /// The histogram with this description.
     pub fn histogram(&self, description: &Description) -> Histogram {
         self.histogram_with(description, &[])
     }
 
-    /// The histogram of these label values.
+    /// The histogram with these label values.
     pub fn histogram_with(&self, description: &Description, labels: &[(&str, &str)]) -> Histogram {
         match self.handle(description, labels) {
-            Handle::Histogram(histogram) => histogram,
+            MetricHandle::Histogram(histogram) => histogram,
             _ => mismatch(description, "histogram"),
         }
     }
 
-    /// All of it in the Prometheus text format, version 0.0.4, sorted by name and labels.
+    /// Renders all metrics in the Prometheus text format, version 0.0.4, sorted by name and labels.
     ///
     /// Source: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
     pub fn prometheus(&self) -> String {
         prometheus::render(&self.families())
     }
 
-    /// Takes out what these metrics have of these label values, whatever values other labels have.
-    /// Handles to it count on for nobody.
-    pub fn forget(&self, descriptions: &[Description], labels: &[(&str, &str)]) {
+    /// Removes all series of these metrics that have these label values, regardless of their other
+    /// labels. Existing handles to them stay valid but are no longer rendered.
+    pub fn remove(&self, descriptions: &[Description], labels: &[(&str, &str)]) {
         let mut families = self.families();
         for description in descriptions {
             let Some(family) = families.get_mut(description.name()) else { continue };
             let names = family.description.label_names();
             family.series.retain(|values, _| {
                 let has = |(name, value): &(&str, &str)| {
-                    let mut own = names.iter().zip(values);
-                    own.any(|(own, is)| own == name && **is == **value)
+                    let mut labels = names.iter().zip(values);
+                    labels.any(|(label, current)| label == name && **current == **value)
                 };
                 !labels.iter().all(has)
             });
         }
     }
 
-    fn handle(&self, description: &Description, labels: &[(&str, &str)]) -> Handle {
+    fn handle(&self, description: &Description, labels: &[(&str, &str)]) -> MetricHandle {
         let mut families = self.families();
         let family = families
             .entry(description.name())
-            .or_insert_with(|| Family { description: *description, series: BTreeMap::new() });
-        debug_assert_eq!(family.description, *description, "two metrics of one name");
+            .or_insert_with(|| MetricFamily { description: *description, series: BTreeMap::new() });
+        debug_assert_eq!(family.description, *description, "two metrics have the same name");
         family.handle(key(&family.description, labels))
     }
 
-    pub(crate) fn families(&self) -> MutexGuard<'_, Families> {
-        // A panic elsewhere leaves whole numbers behind.
+    pub(crate) fn families(&self) -> MutexGuard<'_, MetricFamilies> {
+        // A panic elsewhere leaves consistent values.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Family {
-    fn handle(&mut self, key: Box<[Box<str>]>) -> Handle {
+impl MetricFamily {
+    fn handle(&mut self, key: Box<[Box<str>]>) -> MetricHandle {
         let is_full = self.series.len() >= SERIES_MAX;
-        let key = match is_full && !self.series.contains_key(&key) {
-            true => key.iter().map(|_| OVERFLOW.into()).collect(),
-            false => key,
+        let key = if is_full && !self.series.contains_key(&key) {
+            key.iter().map(|_| OVERFLOW.into()).collect()
+        } else {
+            key
         };
         match self.series.entry(key) {
             Entry::Occupied(entry) => entry.get().clone(),
-            Entry::Vacant(entry) => entry.insert(Handle::new(self.description.kind())).clone(),
+            Entry::Vacant(entry) => {
+                entry.insert(MetricHandle::new(self.description.kind())).clone()
+            }
         }
     }
 }
 
-impl Handle {
-    fn new(kind: Kind) -> Self {
+impl MetricHandle {
+    fn new(kind: MetricKind) -> Self {
         match kind {
-            Kind::Counter => Self::Counter(Counter::default()),
-            Kind::Gauge => Self::Gauge(Gauge::default()),
-            Kind::Histogram { bounds_us } => Self::Histogram(Histogram::new(bounds_us)),
+            MetricKind::Counter => Self::Counter(Counter::default()),
+            MetricKind::Gauge => Self::Gauge(Gauge::default()),
+            MetricKind::Histogram { bounds_us } => Self::Histogram(Histogram::new(bounds_us)),
         }
     }
 }
@@ -155,16 +158,16 @@ fn key(description: &Description, labels: &[(&str, &str)]) -> Box<[Box<str>]> {
         "{} has the labels {names:?}, not {labels:?}",
         description.name(),
     );
-    let value = |name: &&str| labels.iter().find(|(given, _)| given == name).map_or("", |(_, v)| v);
+    let value = |name: &&str| labels.iter().find(|(label, _)| label == name).map_or("", |(_, v)| v);
     names.iter().map(|name| value(name).into()).collect()
 }
 
-fn mismatch<T: Detached>(description: &Description, wanted: &str) -> T {
-    debug_assert!(false, "{} is no {wanted}", description.name());
+fn mismatch<T: Detached>(description: &Description, expected: &str) -> T {
+    debug_assert!(false, "{} is not a {expected}", description.name());
     T::detached()
 }
 
-/// A handle that is in no registry.
+/// A handle that belongs to no registry.
 trait Detached {
     fn detached() -> Self;
 }
@@ -196,7 +199,7 @@ mod tests {
         Description::counter("labelled_total", "Labelled.").labels(&["a", "b"]);
 
     #[test]
-    fn one_description_is_one_value() {
+    fn equal_descriptions_share_one_value() {
         let registry = Registry::new();
         registry.counter(&PLAIN).add(1);
         registry.clone().counter(&PLAIN).add(2);
@@ -217,25 +220,27 @@ mod tests {
         let series = &families["labelled_total"].series;
         assert_eq!(series.len(), SERIES_MAX + 1);
         let others: Box<[Box<str>]> = [OVERFLOW.into(), OVERFLOW.into()].into();
-        assert!(matches!(&series[&others], Handle::Counter(counter) if counter.value() == 10));
+        assert!(
+            matches!(&series[&others], MetricHandle::Counter(counter) if counter.value() == 10)
+        );
     }
 
     #[test]
-    fn what_is_forgotten_begins_anew() {
+    fn removed_series_restart_at_zero() {
         let registry = Registry::new();
         for (a, b) in [("1", "x"), ("1", "y"), ("2", "x")] {
             registry.counter_with(&LABELLED, &[("a", a), ("b", b)]).add(7);
         }
-        registry.forget(&[PLAIN, LABELLED], &[("a", "1")]);
+        registry.remove(&[PLAIN, LABELLED], &[("a", "1")]);
         assert_eq!(registry.prometheus().matches("labelled_total{").count(), 1);
         assert_eq!(registry.counter_with(&LABELLED, &[("a", "1"), ("b", "x")]).value(), 0);
         assert_eq!(registry.counter_with(&LABELLED, &[("a", "2"), ("b", "x")]).value(), 7);
     }
 
     #[test]
-    #[should_panic(expected = "plain_total is no gauge")]
+    #[should_panic(expected = "plain_total is not a gauge")]
     #[cfg(debug_assertions)]
-    fn the_wrong_kind_is_noticed() {
+    fn wrong_kind_panics_in_debug() {
         Registry::new().gauge(&PLAIN);
     }
 }

@@ -1,42 +1,42 @@
-//! The registry's numbers as lines for a statsd server.
+//! Renders a registry's values as packets for a statsd server.
 //!
-//! Such a server adds up: so counters are sent as what came since the last time, gauges as they are.
-//! Of a histogram its count and its sum, in seconds, are sent as counters `…_count` and `…_sum`.
-//! Labels are tags in DogStatsD's way.
+//! A statsd server sums counters, so only their increase since the last call is sent; gauges are
+//! sent as they are. A histogram becomes two counters: `…_count`, and `…_sum` in seconds. Labels
+//! become DogStatsD tags.
 
 use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},
 };
 
-use crate::registry::{Family, Handle, Registry};
+use crate::registry::{MetricFamily, MetricHandle, Registry};
 
-/// What a packet may hold so that no network on the way takes it apart.
+/// Maximum bytes of a packet: fits an Ethernet frame without fragmentation.
 pub const PACKET_BYTES_MAX: usize = 1432;
 
-/// Makes packets of a registry, and remembers what was sent.
+/// Encodes a registry as statsd packets, and remembers which sums were sent.
 ///
 /// ```
-/// use howdah_stats::{Description, Registry, statsd::Packets};
+/// use howdah_stats::{Description, Registry, statsd::StatsdEncoder};
 ///
 /// const SENT: Description = Description::counter("t_sent_total", "Sent.");
 /// let registry = Registry::new();
-/// let mut packets = Packets::default();
+/// let mut encoder = StatsdEncoder::default();
 /// registry.counter(&SENT).add(3);
-/// assert_eq!(packets.of(&registry), ["t_sent_total:3|c"]);
+/// assert_eq!(encoder.encode(&registry), ["t_sent_total:3|c"]);
 /// registry.counter(&SENT).add(2);
-/// assert_eq!(packets.of(&registry), ["t_sent_total:2|c"]);
+/// assert_eq!(encoder.encode(&registry), ["t_sent_total:2|c"]);
 /// ```
 #[derive(Debug, Default)]
-pub struct Packets {
-    /// Sums at the last time, by name and tags.
+pub struct StatsdEncoder {
+    /// Sums at the last call, by name and tags.
     sent: BTreeMap<String, f64>,
 }
 
-impl Packets {
-    /// All that changed since the last call, and every gauge, as few packets as may be.
-    #[must_use]
-    pub fn of(&mut self, registry: &Registry) -> Vec<String> {
+impl StatsdEncoder {
+    /// Encodes all gauges, and all counters that changed since the last call, in as few packets as
+    /// possible.
+    pub fn encode(&mut self, registry: &Registry) -> Vec<String> {
         let mut packets = vec![String::new()];
         for line in self.lines(registry) {
             let full = packets.last().is_some_and(|packet| {
@@ -57,7 +57,7 @@ impl Packets {
 
     fn lines(&mut self, registry: &Registry) -> Vec<String> {
         let mut lines = Vec::new();
-        // What is in the registry no more is not kept here.
+        // Rebuilt on each call, so that removed series are dropped here too.
         let before = std::mem::take(&mut self.sent);
         let families = registry.families();
         for family in families.values() {
@@ -65,7 +65,7 @@ impl Packets {
             for (values, handle) in &family.series {
                 let tags = Tags { family, values };
                 match handle {
-                    Handle::Counter(counter) => {
+                    MetricHandle::Counter(counter) => {
                         lines.extend(self.increase(
                             &before,
                             name,
@@ -74,8 +74,8 @@ impl Packets {
                             counter.value() as f64,
                         ));
                     }
-                    Handle::Gauge(gauge) => lines.extend(set(name, gauge.value(), &tags)),
-                    Handle::Histogram(histogram) => {
+                    MetricHandle::Gauge(gauge) => lines.extend(set(name, gauge.value(), &tags)),
+                    MetricHandle::Histogram(histogram) => {
                         let (count, sum) = (histogram.count() as f64, histogram.sum_us() as f64);
                         lines.extend(self.increase(&before, name, "_count", &tags, count));
                         lines.extend(self.increase(&before, name, "_sum", &tags, sum / 1e6));
@@ -101,7 +101,8 @@ impl Packets {
     }
 }
 
-/// A signed number changes a gauge there; so one below zero is set by way of zero.
+/// A gauge line with a signed number changes the gauge, so a negative value is set in two steps:
+/// first to zero, then by the difference.
 fn set(name: &str, value: f64, tags: &Tags<'_>) -> Vec<String> {
     match value {
         _ if !value.is_finite() => Vec::new(),
@@ -112,9 +113,9 @@ fn set(name: &str, value: f64, tags: &Tags<'_>) -> Vec<String> {
     }
 }
 
-/// `|#label:value,label:value`, or nothing.
+/// Renders `|#label:value,label:value`, or nothing.
 struct Tags<'f> {
-    family: &'f Family,
+    family: &'f MetricFamily,
     values: &'f [Box<str>],
 }
 
@@ -122,7 +123,7 @@ impl fmt::Display for Tags<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "|#";
         for (name, value) in self.family.description.label_names().iter().zip(self.values) {
-            // What would end a tag, a field or a line.
+            // These characters would end a tag, a field or a line.
             let value = value.replace([',', '|', '\n', '\r'], "_");
             write!(f, "{separator}{name}:{value}")?;
             separator = ",";
@@ -141,25 +142,25 @@ mod tests {
     const TOOK: Description = Description::histogram("t_took_seconds", "T.");
 
     #[test]
-    fn every_kind_is_sent_and_counters_only_when_they_grew() {
-        let (registry, mut packets) = (Registry::new(), Packets::default());
+    fn unchanged_counters_are_not_sent() {
+        let (registry, mut encoder) = (Registry::new(), StatsdEncoder::default());
         registry.counter_with(&ERRORS, &[("state", "42|P01")]).add(1);
         registry.gauge(&LAG).set(-2.5);
         registry.histogram(&TOOK).observe_us(1_500_000);
         let all = "t_errors_total:1|c|#state:42_P01\nt_lag:0|g\nt_lag:-2.5|g\n\
                    t_took_seconds_count:1|c\nt_took_seconds_sum:1.5|c";
-        assert_eq!(packets.of(&registry), [all]);
+        assert_eq!(encoder.encode(&registry), [all]);
         registry.gauge(&LAG).set(3.0);
-        assert_eq!(packets.of(&registry), ["t_lag:3|g"]);
+        assert_eq!(encoder.encode(&registry), ["t_lag:3|g"]);
     }
 
     #[test]
     fn packets_are_bounded() {
-        let (registry, mut packets) = (Registry::new(), Packets::default());
+        let (registry, mut encoder) = (Registry::new(), StatsdEncoder::default());
         for state in 0..200 {
             registry.counter_with(&ERRORS, &[("state", &state.to_string())]).add(1);
         }
-        let packets = packets.of(&registry);
+        let packets = encoder.encode(&registry);
         assert!(packets.len() > 1 && packets.iter().all(|packet| packet.len() <= 1432));
         assert_eq!(packets.iter().map(|packet| packet.lines().count()).sum::<usize>(), 200);
     }

@@ -1,56 +1,55 @@
-//! The loss ledger: what arrived, what was lost and where.
+//! The loss ledger: how many packets arrived, and where others were lost.
 //!
-//! It holds *sent = delivered + socket drops + backlog drops + unread*. Who fills it is the intake;
-//! the flush reads it once per interval, the management port whenever it is asked.
+//! The invariant is *sent = delivered + socket drops + backlog drops + unread*. The receiver fills
+//! the ledger; the flush reads it once per interval, the management port on request.
 
-/// One socket's account. Totals count from the opening of the socket.
+/// The account of one socket. Totals are since the socket was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SocketAccount {
-    /// What a person would call it: `udp 127.0.0.1:8125`, `unixgram /run/statsd.sock`.
+    /// The socket's name: `udp 127.0.0.1:8125`, `unixgram /run/statsd.sock`.
     pub name: String,
-    /// Packets the application got.
+    /// Packets delivered to the application.
     pub packets_total: u64,
-    /// Bytes in them.
+    /// Bytes of these packets.
     pub bytes_total: u64,
     /// Packets the kernel dropped at this socket because its buffer was full.
     pub drops_total: u64,
-    /// What the reader itself threw away: lines and ends of packets that were too long, connections
-    /// above the limit, the last line of a connection that broke.
+    /// Items discarded by the reader: overlong lines, truncated packets, connections above the
+    /// limit, and the last line of a broken connection.
     pub discarded_total: u64,
-    /// Bytes of memory that unread packets take now, the kernel's own included: up to twice
+    /// Memory currently used by unread packets, including the kernel's overhead: up to twice
     /// [`buffer_bytes`](Self::buffer_bytes).
     pub unread_bytes: u64,
-    /// The effective receive buffer, as it would be asked for: half of what the kernel accounts with.
+    /// The effective receive buffer size as it would be configured: half of the kernel's value.
     pub buffer_bytes: u64,
 }
 
-/// All accounts at one moment.
+/// The accounts of all sockets at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Account {
-    /// Every socket that packets come through; stream connections are summed by listener.
+pub struct LossAccount {
+    /// All receiving sockets; stream connections are summed per listener.
     pub sockets: Vec<SocketAccount>,
-    /// Packets the host dropped before any socket saw them (`/proc/net/softnet_stat`), since the
-    /// server began. The counter is the host's, so other programs' packets may be among them.
+    /// Packets dropped by the host before they reached a socket (`/proc/net/softnet_stat`), since
+    /// the server started. The counter is per host, so it may include packets of other programs.
     pub backlog_drops_total: u64,
 }
 
-impl Account {
-    /// Packets dropped at our sockets.
-    #[must_use]
+impl LossAccount {
+    /// Packets dropped at the server's sockets.
     pub fn drops_total(&self) -> u64 {
         self.sockets.iter().map(|socket| socket.drops_total).sum()
     }
 }
 
-/// Where accounts come from. Reading may cost system calls, so it is asked for once per flush.
-pub trait Ledger: Send + Sync {
-    /// Reads all accounts now. What cannot be read stays at its last value.
-    fn read(&self) -> Account;
+/// The source of accounts. Reading may make system calls, so it is done only once per flush.
+pub trait LossLedger: Send + Sync {
+    /// Reads all accounts. Values that cannot be read remain unchanged.
+    fn read(&self) -> LossAccount;
 }
 
-/// A ledger without sockets: for tests, and while none is open.
-impl Ledger for () {
-    fn read(&self) -> Account {
-        Account::default()
+/// A ledger without sockets, for tests.
+impl LossLedger for () {
+    fn read(&self) -> LossAccount {
+        LossAccount::default()
     }
 }

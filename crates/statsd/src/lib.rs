@@ -1,4 +1,5 @@
-//! The statsd server: what applications count, aggregated and handed to the graphs people have.
+//! The statsd server: receives metrics from applications, aggregates them and sends them to
+//! backends.
 //!
 //! ```text
 //!  UDP TCP unix        grammar            aggregate                     flush
@@ -12,34 +13,36 @@
 //!       └────────────────────────► loss ledger ────────► self metrics, management port, health
 //! ```
 //!
-//! - [`intake`]: sockets and the threads that read them. A reader owns a shard and a socket, and
-//!   does nothing but receive and apply.
-//! - [`grammar`]: bytes of a packet to [`grammar::Sample`]s, borrowed, without allocating.
-//! - [`aggregate`]: a [`aggregate::Shard`] adds samples up. Its values leave as an
-//!   [`aggregate::Interval`] by a swap between two batches, so receiving never waits for statistics.
-//! - [`flush`]: intervals of all shards into one [`flush::Snapshot`], with etsy's statistics.
-//! - [`backends`]: a [`backends::Backend`] takes snapshots somewhere, each on its own thread.
-//! - [`server`]: the threads, the flush clock, start and end. [`management`]: the port that people
-//!   and scripts ask.
-//! - [`proxy`]: packets to other statsd servers, by their keys.
-//! - [`settings`]: what a person can set, whatever file it was written in.
-//! - [`js`]: numbers, dates and objects as JavaScript writes them, which is etsy's output.
-//! - [`ledger`]: what was lost and where: *sent = delivered + socket drops + backlog drops + unread*.
+//! - [`receiver`]: sockets and the threads that read them. A reader owns a socket and a shard, and
+//!   only receives packets and applies them.
+//! - [`grammar`]: parses packets into borrowed [`grammar::StatsdSample`]s without allocating.
+//! - [`aggregate`]: an [`aggregate::SampleShard`] aggregates samples. Its values are swapped out as
+//!   an [`aggregate::ShardInterval`] between two batches, so receiving never waits for statistics.
+//! - [`flush`]: merges the intervals of all shards into a [`flush::FlushSnapshot`] with etsy's
+//!   statistics.
+//! - [`backends`]: each [`backends::MetricBackend`] sends snapshots somewhere, on its own thread.
+//! - [`server`]: the threads, the flush clock, startup and shutdown. [`management`]: the management
+//!   port.
+//! - [`proxy`]: routes packets to other statsd servers by key.
+//! - [`settings`]: the configuration, read from any of the supported file formats.
+//! - [`js`]: formats numbers, dates and objects like JavaScript, as etsy's server does.
+//! - [`ledger`]: losses and their location: *sent = delivered + socket drops + backlog drops +
+//!   unread*.
 //!
-//! The crate knows nothing of command lines; the binary turns a file into settings and calls it.
+//! The crate does not parse command lines; the binary reads the settings and calls it.
 
 pub mod aggregate;
 pub mod backends;
 pub mod flush;
 pub mod grammar;
-pub mod intake;
 pub mod js;
 pub mod ledger;
 pub mod management;
 pub mod name;
 pub mod proxy;
+pub mod receiver;
 pub mod server;
 pub mod settings;
 pub mod sketch;
 
-pub use name::Name;
+pub use name::MetricName;

@@ -1,45 +1,42 @@
-//! The name under which a metric is kept: its key, with tags appended as Graphite writes them.
+//! [`MetricName`]: a metric's key, with tags appended in Graphite's format.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
-/// Stands for a `;` within a tag, where a plain one would end the tag.
+/// Replaces `;` within a tag, where it would end the tag.
 const SEMICOLON: char = '\u{1f}';
-/// Stands for a `=` in a tag's key, where a plain one would end the key.
+/// Replaces `=` in a tag's key, where it would end the key.
 const EQUALS: char = '\u{1e}';
 
 /// A metric's key: `name` or `name;tag=value;tag2=value2`, sanitised or as it was sent.
 ///
-/// Two samples belong to one metric exactly when their keys are equal text; the order of tags
-/// counts, as it does for etsy's server. Cloning is cheap.
+/// Two samples belong to the same metric if and only if their keys are equal; the order of tags
+/// matters, as in etsy's server. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Name(Arc<str>);
+pub struct MetricName(Arc<str>);
 
-impl Name {
-    /// Takes a finished key.
-    #[must_use]
+impl MetricName {
+    /// Creates a name from a complete key.
     pub fn new(key: &str) -> Self {
         Self(key.into())
     }
 
-    /// The whole key, tags included: what the management port shows.
-    #[must_use]
+    /// The complete key with tags, as displayed at the management port.
     pub fn key(&self) -> &str {
         &self.0
     }
 
     /// The key before its first tag.
-    #[must_use]
     pub fn base(&self) -> &str {
         self.0.split(';').next().unwrap_or_default()
     }
 
-    /// The tags with their leading `;`, or nothing: `;tag=value`. A suffix belongs before them.
-    #[must_use]
+    /// The tags with their leading `;`, such as `;tag=value`, or nothing. Suffixes are inserted
+    /// before them.
     pub fn tag_text(&self) -> &str {
         &self.0[self.base().len()..]
     }
 
-    /// The tags in the order in which they were sent. One without `=` has an empty value.
+    /// The tags in the order sent. A tag without `=` has an empty value.
     pub fn tags(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
         let tags = self.0.split(';').skip(1).filter(|tag| !tag.is_empty());
         tags.map(|tag| {
@@ -49,8 +46,8 @@ impl Name {
     }
 }
 
-/// Appends a tag to a key that is being put together, so that [`Name::tags`] gives back exactly this
-/// key and value. A tag without a key is left out.
+/// Appends a tag to a key under construction, so that [`MetricName::tags`] returns exactly this key
+/// and value. A tag without a key is omitted.
 pub(crate) fn push_tag(text: &mut String, key: &str, value: Option<&str>) {
     if key.is_empty() {
         return;
@@ -73,35 +70,36 @@ fn push_part(text: &mut String, part: &str, is_key: bool) {
 }
 
 fn restored(part: &str) -> Cow<'_, str> {
-    match part.contains([SEMICOLON, EQUALS]) {
-        true => part.replace(SEMICOLON, ";").replace(EQUALS, "=").into(),
-        false => part.into(),
+    if part.contains([SEMICOLON, EQUALS]) {
+        part.replace(SEMICOLON, ";").replace(EQUALS, "=").into()
+    } else {
+        part.into()
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for MetricName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 #[test]
-fn a_name_shows_its_tags() {
-    let name = Name::new("api.hits;code=200;canary");
+fn name_splits_into_base_and_tags() {
+    let name = MetricName::new("api.hits;code=200;canary");
     assert_eq!(name.base(), "api.hits");
     assert_eq!(name.tag_text(), ";code=200;canary");
     let tags: Vec<_> = name.tags().collect();
     assert_eq!(tags, [("code".into(), "200".into()), ("canary".into(), "".into())]);
-    assert_eq!(Name::new("plain").tag_text(), "");
+    assert_eq!(MetricName::new("plain").tag_text(), "");
 }
 
 #[test]
-fn tags_with_semicolons_and_equal_signs_come_back_as_they_were() {
+fn reserved_characters_in_tags_round_trip() {
     let mut text = "a".to_owned();
     push_tag(&mut text, "k=;x", Some("1;2=3"));
     push_tag(&mut text, "", Some("nameless"));
     push_tag(&mut text, "bare", None);
-    let name = Name::new(&text);
+    let name = MetricName::new(&text);
     let tags: Vec<_> = name.tags().collect();
     assert_eq!(tags, [("k=;x".into(), "1;2=3".into()), ("bare".into(), "".into())]);
     assert_eq!(name.base(), "a");

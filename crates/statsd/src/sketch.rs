@@ -1,13 +1,13 @@
-//! A mergeable sketch of a distribution with a bounded relative error.
+//! [`Sketch`]: a mergeable sketch of a distribution with bounded relative error.
 //!
 //! Buckets grow by 2^(1/64): bucket `i` holds values in `(2^(i/64), 2^((i+1)/64)]`, so any value
-//! told from it is within 0.55 % of one that was there. The same buckets are OpenTelemetry's
-//! exponential histogram of scale 6 and Prometheus' native histogram of schema 6 (whose index is one
-//! higher), and merging neighbours gives the coarser ones of both exactly.
+//! estimated from it is within 0.55 % of an actual sample. The same buckets are OpenTelemetry's
+//! exponential histogram of scale 6 and Prometheus' native histogram of schema 6 (whose index is
+//! one higher), and merging neighbours gives the coarser ones of both exactly.
 
 use std::collections::BTreeMap;
 
-/// Counts per bucket, with exact count, sum, smallest and largest.
+/// Counts per bucket, with exact count, sum, minimum and maximum.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sketch {
     positive: BTreeMap<i32, f64>,
@@ -19,16 +19,16 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// 2^scale buckets for each doubling of the value.
+    /// There are 2^scale buckets per doubling of the value.
     pub const SCALE: u32 = 6;
-    /// How far off a value may be: half a bucket's width.
+    /// Maximum relative error: half of a bucket's width.
     pub const RELATIVE_ERROR: f64 = 0.0055;
-    /// Values nearer to zero count as zero.
+    /// Values closer to zero count as zero.
     pub const SMALLEST: f64 = 1e-12;
     /// Values further from zero are counted in the outermost bucket.
     pub const LARGEST: f64 = 1e18;
 
-    /// Adds a finite value that stands for `weight` samples.
+    /// Adds a finite value that represents `weight` samples.
     pub fn add(&mut self, value: f64, weight: f64) {
         self.count += weight;
         self.sum += value * weight;
@@ -41,12 +41,12 @@ impl Sketch {
         }
     }
 
-    /// Adds all that `other` holds.
+    /// Adds all samples of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.merge_weighted(other, 1.0);
     }
 
-    /// Adds all that `other` holds, as if each of its samples were `weight` of them.
+    /// Adds all samples of `other`, each multiplied by `weight`.
     pub fn merge_weighted(&mut self, other: &Self, weight: f64) {
         self.count += other.count * weight;
         self.sum += other.sum * weight;
@@ -63,30 +63,28 @@ impl Sketch {
         }
     }
 
-    /// The value below which a share of `q` (0 to 1) of the samples lies; `None` without samples.
-    #[must_use]
+    /// The value at quantile `q` (0 to 1); `None` without samples.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let (lower, upper) = self.range?;
-        let mut left = q * self.count;
+        let mut rank = q * self.count;
         for (value, count) in self.ascending() {
-            left -= count;
-            if left <= 0.0 && count > 0.0 {
+            rank -= count;
+            if rank <= 0.0 && count > 0.0 {
                 return Some(value.clamp(lower, upper));
             }
         }
         Some(upper)
     }
 
-    /// About the sum, and the sum of squares, of the `samples` smallest.
-    #[must_use]
-    pub fn lowest(&self, samples: f64) -> (f64, f64) {
+    /// Estimates the sum and the sum of squares of the `samples` smallest samples.
+    pub fn smallest_sums(&self, samples: f64) -> (f64, f64) {
         let mut left = samples;
         let (mut sum, mut squares) = (0.0, 0.0);
         for (value, count) in self.ascending() {
-            let taken = count.min(left);
-            sum += value * taken;
-            squares += value * value * taken;
-            left -= taken;
+            let used = count.min(left);
+            sum += value * used;
+            squares += value * value * used;
+            left -= used;
             if left <= 0.0 {
                 break;
             }
@@ -94,52 +92,45 @@ impl Sketch {
         (sum, squares)
     }
 
-    /// About how many samples are below `bound`.
-    #[must_use]
-    pub fn below(&self, bound: f64) -> f64 {
+    /// Estimates the number of samples below `bound`.
+    pub fn count_below(&self, bound: f64) -> f64 {
         self.ascending().take_while(|(value, _)| *value < bound).map(|(_, count)| count).sum()
     }
 
-    /// A value of each bucket with its count, from the smallest on.
+    /// A representative value of each bucket with its count, ascending.
     fn ascending(&self) -> impl Iterator<Item = (f64, f64)> {
         let negative = self.negative.iter().rev().map(|(index, count)| (-middle(*index), *count));
         let positive = self.positive.iter().map(|(index, count)| (middle(*index), *count));
         negative.chain([(0.0, self.zeros)]).chain(positive)
     }
 
-    /// Samples, by weight.
-    #[must_use]
+    /// Number of samples, weighted.
     pub fn count(&self) -> f64 {
         self.count
     }
 
-    /// Sum of values times weights.
-    #[must_use]
+    /// Sum of values, weighted.
     pub fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// Smallest and largest value.
-    #[must_use]
+    /// Minimum and maximum.
     pub fn range(&self) -> Option<(f64, f64)> {
         self.range
     }
 
-    /// Samples at zero.
-    #[must_use]
+    /// Weight of the samples counted as zero.
     pub fn zeros(&self) -> f64 {
         self.zeros
     }
 
-    /// Buckets of values above zero at `scale` (at most [`Self::SCALE`]): index and samples, by index
-    /// upwards. Index `i` stands for `(b^i, b^(i+1)]` with `b = 2^(2^-scale)`.
-    #[must_use]
+    /// Buckets of positive values at `scale` (at most [`Self::SCALE`]): index and weight,
+    /// ascending. Index `i` covers `(b^i, b^(i+1)]` with `b = 2^(2^-scale)`.
     pub fn positive(&self, scale: i32) -> Vec<(i32, f64)> {
         coarser(&self.positive, scale)
     }
 
-    /// The same for values below zero, by their absolute value.
-    #[must_use]
+    /// As [`positive`](Self::positive), for the absolute values of negative samples.
     pub fn negative(&self, scale: i32) -> Vec<(i32, f64)> {
         coarser(&self.negative, scale)
     }
@@ -147,14 +138,14 @@ impl Sketch {
 
 const PER_DOUBLING: f64 = (1 << Sketch::SCALE) as f64;
 
-/// The bucket of a size above zero.
+/// The bucket of a positive value.
 fn index(size: f64) -> i32 {
     let size = size.clamp(Sketch::SMALLEST, Sketch::LARGEST);
-    // Within ±4,000 by the clamp. Upper bounds belong to their bucket, hence ceil.
+    // The clamp limits the index to ±4,000. Upper bounds are inclusive, hence ceil.
     (size.log2() * PER_DOUBLING).ceil() as i32 - 1
 }
 
-/// A value within the error of all of its bucket.
+/// A value within the relative error of all values in the bucket.
 fn middle(index: i32) -> f64 {
     ((f64::from(index) + 0.5) / PER_DOUBLING).exp2()
 }
@@ -177,19 +168,22 @@ fn coarser(buckets: &BTreeMap<i32, f64>, scale: i32) -> Vec<(i32, f64)> {
 mod tests {
     use super::*;
 
-    fn of(values: impl IntoIterator<Item = f64>) -> Sketch {
+    fn sketch_from(values: impl IntoIterator<Item = f64>) -> Sketch {
         let mut sketch = Sketch::default();
         values.into_iter().for_each(|value| sketch.add(value, 1.0));
         sketch
     }
 
     #[test]
-    fn quantiles_are_within_the_error() {
-        let sketch = of((1..=10_000).map(f64::from));
+    fn quantiles_respect_error_bound() {
+        let sketch = sketch_from((1..=10_000).map(f64::from));
         for percent in [1.0, 10.0, 50.0, 90.0, 99.0, 99.9] {
-            let told = sketch.quantile(percent / 100.0).unwrap();
+            let estimate = sketch.quantile(percent / 100.0).unwrap();
             let exact = percent * 100.0;
-            assert!((told / exact - 1.0).abs() <= Sketch::RELATIVE_ERROR, "{percent}: {told}");
+            assert!(
+                (estimate / exact - 1.0).abs() <= Sketch::RELATIVE_ERROR,
+                "{percent}: {estimate}"
+            );
         }
         assert_eq!(sketch.quantile(0.0), Some(1.0));
         assert_eq!(sketch.quantile(1.0), Some(10_000.0));
@@ -197,15 +191,15 @@ mod tests {
     }
 
     #[test]
-    fn merged_is_as_good_as_one() {
-        let mut left = of([-3.0, 0.0, 1.5]);
-        left.merge(&of([2.0, 1e30, -1e-30]));
-        assert_eq!(left, of([-3.0, 0.0, 1.5, 2.0, 1e30, -1e-30]));
+    fn merged_sketch_equals_single_sketch() {
+        let mut left = sketch_from([-3.0, 0.0, 1.5]);
+        left.merge(&sketch_from([2.0, 1e30, -1e-30]));
+        assert_eq!(left, sketch_from([-3.0, 0.0, 1.5, 2.0, 1e30, -1e-30]));
     }
 
     #[test]
-    fn bounds_belong_to_the_bucket_below_and_neighbours_merge() {
-        let sketch = of([1.0, 2.0, 4.0, 4.1]);
+    fn upper_bounds_are_inclusive_and_neighbours_merge() {
+        let sketch = sketch_from([1.0, 2.0, 4.0, 4.1]);
         assert_eq!(sketch.positive(0), [(-1, 1.0), (0, 1.0), (1, 1.0), (2, 1.0)]);
         assert_eq!(sketch.positive(-1), [(-1, 1.0), (0, 2.0), (1, 1.0)]);
     }

@@ -1,7 +1,7 @@
-//! A line for each signal: when, who sent it, to whom, why, and what became of it.
+//! The audit log of signals: one line per signal with time, sender, target, reason and outcome.
 //!
-//! The file is opened before anything is shown, and its lines are one write each, so several programs can
-//! share it. A line is a JSON document.
+//! The file is opened before anything is displayed. Each line is a JSON document written with one
+//! write, so several programs can share the file.
 
 use std::{
     fs::File,
@@ -9,22 +9,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use howdah_collect::{Action, SignalTarget, Signalled};
+use howdah_collect::{SignalAction, SignalOutcome, SignalTarget};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::kill::Listed;
+use crate::signal_plan::PlannedSignal;
 
-/// A file that signals are written to.
+/// An audit log.
 #[derive(Debug)]
 pub struct Audit {
     path: PathBuf,
     file: File,
-    /// Who sits in front of the screen.
-    person: String,
+    /// Operating system user who sends the signals.
+    os_user: String,
 }
 
-/// A file of signals that cannot be written.
+/// The audit log cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write signals to {}", path.display())]
 pub struct AuditError {
@@ -33,43 +33,44 @@ pub struct AuditError {
 }
 
 impl Audit {
-    /// Opens it, at its end; makes it if it is not there. `person` is who sends the signals.
+    /// Opens the file for appending, and creates it if it does not exist. `os_user` is the user who
+    /// sends the signals.
     ///
     /// # Errors
     ///
-    /// It cannot be opened for writing.
-    pub fn open(path: &Path, person: impl Into<String>) -> Result<Self, AuditError> {
+    /// The file cannot be opened for writing.
+    pub fn open(path: &Path, os_user: impl Into<String>) -> Result<Self, AuditError> {
         let opened = howdah_files::options().append(true).create(true).open(path);
         let file = opened.map_err(|source| AuditError { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), file, person: person.into() })
+        Ok(Self { path: path.to_owned(), file, os_user: os_user.into() })
     }
 
-    /// Writes what became of signals to a server, a line each.
+    /// Writes the outcomes of signals to one server, one line each.
     ///
     /// # Errors
     ///
-    /// The file cannot be written. The signals were sent.
+    /// The file cannot be written. The signals have been sent.
     pub(crate) fn write(
         &self,
         server: &str,
         role: &str,
-        action: Action,
-        listed: &[Listed],
-        results: &[(SignalTarget, Result<Signalled, String>)],
+        action: SignalAction,
+        planned: &[PlannedSignal],
+        results: &[(SignalTarget, Result<SignalOutcome, String>)],
     ) -> Result<(), AuditError> {
         let mut lines = String::new();
-        for (listed, (suspect, result)) in listed.iter().zip(results) {
+        for (planned, (signal_target, result)) in planned.iter().zip(results) {
             let (end, message) = match result {
-                Ok(Signalled::Sent) => ("sent", None),
-                Ok(Signalled::Gone) => ("gone", None),
-                Ok(Signalled::NotSent) => ("not sent", None),
-                Ok(Signalled::Refused { message, .. }) => ("refused", Some(message)),
+                Ok(SignalOutcome::Sent) => ("sent", None),
+                Ok(SignalOutcome::Gone) => ("gone", None),
+                Ok(SignalOutcome::NotSent) => ("not sent", None),
+                Ok(SignalOutcome::Refused { message, .. }) => ("refused", Some(message)),
                 Err(message) => ("unknown", Some(message)),
             };
             let document = json!({
-                "time": format!("{:.6}", Timestamp::now()), "person": self.person, "server": server, "role": role,
-                "action": action.as_str(), "pid": suspect.pid, "who": listed.who, "why": listed.why,
-                "query": listed.query, "result": end, "message": message,
+                "time": format!("{:.6}", Timestamp::now()), "os_user": self.os_user, "server": server, "role": role,
+                "action": action.as_str(), "pid": signal_target.pid, "session": planned.session, "reason": planned.reason,
+                "query": planned.query, "result": end, "message": message,
             });
             lines.push_str(&document.to_string());
             lines.push('\n');
@@ -86,31 +87,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_signal_is_a_line_that_says_who_why_and_what_became_of_it() {
+    fn each_signal_is_one_audit_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("signals");
-        let suspect = |pid| SignalTarget { pid, started_us: 1, query_started_us: None };
-        let listed = |pid| Listed {
-            suspect: suspect(pid),
-            who: format!("{pid} app@shop"),
-            why: "runs for 1m40s".to_owned(),
+        let signal_target = |pid| SignalTarget { pid, started_us: 1, query_started_us: None };
+        let planned = |pid| PlannedSignal {
+            target: signal_target(pid),
+            session: format!("{pid} app@shop"),
+            reason: "runs for 1m40s".to_owned(),
             query: "select 1".to_owned(),
         };
-        let refused = Signalled::Refused { message: "no".to_owned(), sqlstate: "42501".to_owned() };
-        let results = [(suspect(1), Ok(Signalled::Sent)), (suspect(2), Ok(refused))];
+        let refused =
+            SignalOutcome::Refused { message: "no".to_owned(), sqlstate: "42501".to_owned() };
+        let results =
+            [(signal_target(1), Ok(SignalOutcome::Sent)), (signal_target(2), Ok(refused))];
         let audit = Audit::open(&path, "anna").unwrap();
-        audit.write("db1", "dba", Action::Cancel, &[listed(1), listed(2)], &results).unwrap();
+        audit
+            .write("db1", "dba", SignalAction::Cancel, &[planned(1), planned(2)], &results)
+            .unwrap();
         let written = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<Value> =
             written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 2);
-        assert_eq!((&lines[0]["person"], &lines[0]["role"]), (&"anna".into(), &"dba".into()));
+        assert_eq!((&lines[0]["os_user"], &lines[0]["role"]), (&"anna".into(), &"dba".into()));
         assert_eq!((&lines[0]["pid"], &lines[0]["result"]), (&1.into(), &"sent".into()));
-        assert_eq!(lines[0]["why"], "runs for 1m40s");
+        assert_eq!(lines[0]["reason"], "runs for 1m40s");
         assert_eq!((&lines[1]["result"], &lines[1]["message"]), (&"refused".into(), &"no".into()));
         let error = Audit::open(Path::new("/nowhere/signals"), "anna").unwrap_err();
         assert_eq!(error.to_string(), "cannot write signals to /nowhere/signals");
         let full = Audit::open(Path::new("/dev/full"), "anna").unwrap();
-        assert!(full.write("db1", "dba", Action::Cancel, &[listed(1)], &results[..1]).is_err());
+        assert!(
+            full.write("db1", "dba", SignalAction::Cancel, &[planned(1)], &results[..1]).is_err()
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Without a screen: the rows of a screen, written as often as somebody wants.
+//! Batch mode: writes the rows of a screen at an interval, without a terminal.
 
 use std::{
     collections::BTreeSet,
@@ -8,37 +8,37 @@ use std::{
 };
 
 use crate::{
-    AlertEngine, Filter, Settings, Standing, Table,
-    history::{History, Keeper},
-    output::{Format, Output, Sample},
-    rules::{Alert, Unchecked},
-    run::Watch,
-    sampler::{Sampler, Wanted},
-    table::{Choice, Screen},
+    AlertEngine, RowFilter, ScreenTable, ServerHealth, TopSettings,
+    history::{HistoryWriter, SnapshotHistory},
+    interactive::WatchTarget,
+    output::{OutputFormat, SampleWriter, TableSample},
+    rules::{Alert, UncheckedRule},
+    sampler::{SampleRequest, ServerSampler},
+    table::{ScreenKind, TableOptions},
 };
 
-/// What of it and how often.
+/// What to write, and how often.
 #[derive(Clone, Debug)]
-pub struct Batch {
-    /// In which form.
-    pub format: Format,
-    /// How many samples of each server; for ever if not said.
+pub struct BatchOptions {
+    /// Output format.
+    pub format: OutputFormat,
+    /// Number of samples per server; unlimited if `None`.
     pub count: Option<u64>,
-    /// From the beginning of one reading to that of the next.
+    /// Time from the start of one sample to the start of the next.
     pub interval: Duration,
-    /// What is looked at.
-    pub screen: Screen,
-    /// Which rows.
-    pub filter: Filter,
-    /// Idle sessions too.
+    /// Screen whose rows are written.
+    pub screen: ScreenKind,
+    /// Which rows to write.
+    pub filter: RowFilter,
+    /// Whether to include idle sessions.
     pub with_idle: bool,
-    /// From how long on a statement is slow.
+    /// Duration from which a statement is slow.
     pub slow: Option<Duration>,
 }
 
-impl Batch {
-    /// What [`Settings`] for a screen mean without one.
-    pub fn new(settings: &Settings, format: Format, count: Option<u64>) -> Self {
+impl BatchOptions {
+    /// Translates settings of the interactive mode.
+    pub fn new(settings: &TopSettings, format: OutputFormat, count: Option<u64>) -> Self {
         Self {
             format,
             count,
@@ -50,151 +50,152 @@ impl Batch {
         }
     }
 
-    fn choice(&self) -> Choice {
-        Choice {
+    fn options(&self) -> TableOptions {
+        TableOptions {
             with_idle: self.with_idle,
             filter: self.filter.clone(),
             slow_seconds: self.slow.map(|slow| slow.as_secs_f64()),
-            ..Choice::default()
+            ..TableOptions::default()
         }
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted {
+    fn sample_request(&self) -> SampleRequest {
+        SampleRequest {
             interval: self.interval,
             idle_texts: self.with_idle,
             view: self.screen.view(),
             all_views: false,
-            // What is written may be read by anybody, at any time.
-            whole_texts: true,
+            // The output may be read at any later time, so texts must be complete.
+            full_texts: true,
         }
     }
 
-    /// Rates need two readings, so the first of a view is not written.
-    fn readings_before(&self) -> u64 {
+    /// Rates need two samples, so the first sample of a view is not written.
+    fn warm_up_samples(&self) -> u64 {
         u64::from(self.screen.view().is_some())
     }
 }
 
-/// How far a server has come.
+/// Progress of one server.
 #[derive(Clone, Debug, Default)]
-struct Progress {
-    readings: u64,
-    samples: u64,
-    /// It cannot be read, with a count of samples to reach: it is not waited for.
-    is_given_up: bool,
+struct ServerProgress {
+    sampled: u64,
+    written: u64,
+    /// It is unreachable and a sample count was requested, so the batch does not wait for it.
+    is_abandoned: bool,
 }
 
-/// A server that was not read, or not as often as was asked.
+/// A server that was not sampled as often as requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unread {
-    /// What it is called.
+pub struct UnsampledServer {
+    /// Name of the server.
     pub server: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
-/// How a batch ended.
+/// Outcome of a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ended {
-    /// The servers that could not be read.
-    pub unread: Vec<Unread>,
-    /// The alerts that held while the last sample of their server was taken.
+pub struct BatchOutcome {
+    /// Servers that could not be sampled.
+    pub unsampled: Vec<UnsampledServer>,
+    /// Alerts that were firing at the last sample of their server.
     pub alerts: Vec<Alert>,
-    /// The alerts that could not be checked in the last sample of their server.
-    pub unchecked: Vec<Unchecked>,
+    /// Rules that could not be evaluated at the last sample of their server.
+    pub unchecked: Vec<UncheckedRule>,
 }
 
-/// Writes samples until all servers have given as many as were asked for, or `is_over` says so.
+/// Writes samples until all servers have provided the requested number, or until `should_stop`
+/// returns true.
 ///
 /// # Errors
 ///
-/// The writer's; or there is no thread to be had.
+/// The writer failed, or a thread could not be started.
 pub fn run(
-    servers: &[Watch],
-    batch: &Batch,
-    lookout: &AlertEngine,
-    keeper: Option<&Keeper>,
+    servers: &[WatchTarget],
+    batch: &BatchOptions,
+    engine: &AlertEngine,
+    history_writer: Option<&HistoryWriter>,
     writer: impl Write,
-    is_over: impl Fn() -> bool,
-) -> io::Result<Ended> {
-    let (sender, standings) = channel();
-    let start = |(at, watch): (usize, &Watch)| {
+    should_stop: impl Fn() -> bool,
+) -> io::Result<BatchOutcome> {
+    let (sender, updates) = channel();
+    let start = |(at, watch): (usize, &WatchTarget)| {
         let sender = sender.clone();
-        let target = watch.target.with_application_name(crate::kill::APPLICATION);
-        let mut sentry = lookout.for_server(&watch.name);
-        let mut keep = keeper.map(|keeper| keeper.for_server(at));
-        let all_views = keeper.is_some_and(Keeper::wants_all_views);
-        let wanted = Wanted { all_views, ..batch.wanted() };
-        Sampler::start(target, watch.poolers.clone(), wanted, move |standing| {
-            keep.as_mut().and_then(|keep| keep(&standing));
-            let sight = sentry.look(&standing);
-            // Nobody listens any more when it is over.
-            let _ = sender.send((at, standing, sight));
+        let target = watch.target.with_application_name(crate::signal_plan::APPLICATION_NAME);
+        let mut monitor = engine.for_server(&watch.name);
+        let mut store = history_writer.map(|history_writer| history_writer.for_server(at));
+        let all_views = history_writer.is_some_and(HistoryWriter::needs_all_views);
+        let request = SampleRequest { all_views, ..batch.sample_request() };
+        ServerSampler::start(target, watch.poolers.clone(), request, move |health| {
+            store.as_mut().and_then(|store| store(&health));
+            let alert_view = monitor.observe(&health);
+            // Sending fails only once the receiver is gone, at the end.
+            let _ = sender.send((at, health, alert_view));
         })
     };
     let samplers = servers.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
-    let mut output = Output::new(writer, batch.format);
-    let mut progress = vec![Progress::default(); servers.len()];
-    let mut unread: Vec<Unread> = Vec::new();
+    let mut output = SampleWriter::new(writer, batch.format);
+    let mut progress = vec![ServerProgress::default(); servers.len()];
+    let mut unread: Vec<UnsampledServer> = Vec::new();
     let mut alerts: Vec<Vec<Alert>> = vec![Vec::new(); servers.len()];
-    let mut unchecked: Vec<Vec<Unchecked>> = vec![Vec::new(); servers.len()];
-    // Each is said once.
-    let mut troubles: BTreeSet<String> = BTreeSet::new();
-    let is_done = |progress: &[Progress]| {
-        let has_all = |one: &Progress| {
-            one.is_given_up || batch.count.is_some_and(|count| one.samples >= count)
+    let mut unchecked: Vec<Vec<UncheckedRule>> = vec![Vec::new(); servers.len()];
+    // Each problem is reported once.
+    let mut problems: BTreeSet<String> = BTreeSet::new();
+    let is_done = |progress: &[ServerProgress]| {
+        let has_all = |one: &ServerProgress| {
+            one.is_abandoned || batch.count.is_some_and(|count| one.written >= count)
         };
         progress.iter().all(has_all)
     };
-    while !is_done(&progress) && !is_over() {
-        let (at, standing, sight) = match standings.recv_timeout(Duration::from_millis(200)) {
-            Ok(told) => told,
+    while !is_done(&progress) && !should_stop() {
+        let (at, health, alert_view) = match updates.recv_timeout(Duration::from_millis(200)) {
+            Ok(update) => update,
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => break,
         };
         let name = servers[at].name.as_str();
-        match standing {
-            Standing::Connecting => {}
-            Standing::Away { reason, .. } => {
-                alerts[at] = sight.alerts;
+        match health {
+            ServerHealth::Connecting => {}
+            ServerHealth::Unreachable { reason, .. } => {
+                alerts[at] = alert_view.alerts;
                 if batch.count.is_none() {
-                    tracing::warn!(server = name, reason, "cannot be read");
-                } else if !progress[at].is_given_up {
-                    progress[at].is_given_up = true;
-                    unread.push(Unread { server: name.to_owned(), reason });
+                    tracing::warn!(server = name, reason, "server unreachable");
+                } else if !progress[at].is_abandoned {
+                    progress[at].is_abandoned = true;
+                    unread.push(UnsampledServer { server: name.to_owned(), reason });
                 }
             }
-            Standing::Read(snapshot) => {
-                progress[at].readings += 1;
-                let is_full = batch.count.is_some_and(|count| progress[at].samples >= count);
-                if progress[at].readings <= batch.readings_before() || is_full {
+            ServerHealth::Read(snapshot) => {
+                progress[at].sampled += 1;
+                let is_full = batch.count.is_some_and(|count| progress[at].written >= count);
+                if progress[at].sampled <= batch.warm_up_samples() || is_full {
                     continue;
                 }
-                alerts[at] = sight.alerts;
-                unchecked[at] = sight.unchecked;
-                for trouble in snapshot.pooled.iter().flat_map(|pooled| &pooled.troubles) {
-                    if troubles.insert(trouble.clone()) {
-                        tracing::warn!(trouble, "sessions are shown without who is behind them");
+                alerts[at] = alert_view.alerts;
+                unchecked[at] = alert_view.unchecked;
+                for problem in snapshot.pooled_clients.iter().flat_map(|pooled| &pooled.problems) {
+                    if problems.insert(problem.clone()) {
+                        tracing::warn!(problem, "sessions are shown without their pooler clients");
                     }
                 }
-                match Table::of(batch.screen, &snapshot, &batch.choice()) {
+                match ScreenTable::new(batch.screen, &snapshot, &batch.options()) {
                     Some(table) => {
                         let taken_us = snapshot.activity.taken_us;
-                        output.write(&Sample {
+                        output.write(&TableSample {
                             server: name,
                             taken_us,
                             screen: batch.screen,
                             table: &table,
                         })?;
-                        progress[at].samples += 1;
+                        progress[at].written += 1;
                     }
                     None => {
-                        let reason = batch.screen.why_not(&snapshot);
+                        let reason = batch.screen.unavailable_reason(&snapshot);
                         let reason = reason
-                            .unwrap_or_else(|| format!("{} was not read", batch.screen.name()));
-                        progress[at].is_given_up = true;
-                        unread.push(Unread { server: name.to_owned(), reason });
+                            .unwrap_or_else(|| format!("{} was not sampled", batch.screen.name()));
+                        progress[at].is_abandoned = true;
+                        unread.push(UnsampledServer { server: name.to_owned(), reason });
                     }
                 }
             }
@@ -202,32 +203,32 @@ pub fn run(
     }
     drop(samplers);
     output.finish()?;
-    Ok(Ended {
-        unread,
+    Ok(BatchOutcome {
+        unsampled: unread,
         alerts: alerts.into_iter().flatten().collect(),
         unchecked: unchecked.into_iter().flatten().collect(),
     })
 }
 
-/// Writes the samples of a recording: of each server all that are between `from_us` and `until_us`,
-/// microseconds since 1970 by the clock that recorded, at most as many as the batch wants. Readings that do
-/// not have the screen's view are passed over.
+/// Writes the samples of a recording: for each server those within `moments_us`, microseconds since
+/// 1970 by the recording host's clock, and at most as many as the batch requests. Samples without
+/// the screen's view are skipped.
 ///
 /// # Errors
 ///
-/// The writer's; or the recording is damaged.
+/// The writer failed, or the recording is corrupt.
 pub fn replay(
-    history: &History,
-    batch: &Batch,
+    history: &SnapshotHistory,
+    batch: &BatchOptions,
     moments_us: std::ops::RangeInclusive<i64>,
     writer: impl Write,
 ) -> io::Result<()> {
-    let mut output = Output::new(writer, batch.format);
+    let mut output = SampleWriter::new(writer, batch.format);
     let view = batch.screen.view().map(|view| view.name);
     for (server, name) in history.names().iter().enumerate() {
         let mut samples = 0;
         let mut written = Ok(());
-        let played = history.play(server, view, |at_us, standing| {
+        let played = history.play(server, view, |at_us, health| {
             if at_us < *moments_us.start() {
                 return true;
             }
@@ -235,17 +236,17 @@ pub fn replay(
             if is_full || at_us > *moments_us.end() || written.is_err() {
                 return false;
             }
-            let Standing::Read(snapshot) = standing else { return true };
-            if let Some(table) = Table::of(batch.screen, &snapshot, &batch.choice()) {
+            let ServerHealth::Read(snapshot) = health else { return true };
+            if let Some(table) = ScreenTable::new(batch.screen, &snapshot, &batch.options()) {
                 let taken_us = snapshot.activity.taken_us;
                 let (screen, server) = (batch.screen, name.as_str());
-                written = output.write(&Sample { server, taken_us, screen, table: &table });
+                written = output.write(&TableSample { server, taken_us, screen, table: &table });
                 samples += 1;
             }
             true
         });
         written?;
-        played.map_err(|damage| io::Error::new(io::ErrorKind::InvalidData, damage))?;
+        played.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     }
     output.finish()
 }

@@ -1,86 +1,90 @@
-//! Which rows to show: a few words that a person types.
+//! Row filters as typed by users.
 //!
-//! Words are joined by *and*. `shop` is a text that some cell contains; `user:app` one that this column
-//! contains; `state=idle` what this column is; `time>5s` and `rows<100` compare numbers, with `>5s` short
-//! for the time; `!` in front turns any of them round; `"two words"` is one. Letters' case does not matter.
+//! Terms are combined with AND. `shop` matches rows in which any cell contains it; `user:app`
+//! matches if this column contains it, and `state=idle` if the column equals it; `time>5s` and
+//! `rows<100` compare numbers, with `>5s` short for the time column. A leading `!` negates a term,
+//! and `"two words"` is one term. Matching is case-insensitive.
 
-use howdah_collect::{Cell, Unit};
+use howdah_collect::{ColumnUnit, ViewCell};
 
-use crate::{table::Table, units::parse_span};
+use crate::{table::ScreenTable, units::parse_duration};
 
 /// A condition on rows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Filter {
-    terms: Vec<Term>,
+pub struct RowFilter {
+    terms: Vec<FilterTerm>,
 }
 
-/// A filter that cannot be understood.
+/// The filter text is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseFilterError {
-    /// What should be a number is none.
-    #[error("{text:?} is no number: write one like 100, 1.5, 500ms, 5s, 2m, 10MB")]
+    /// A number was expected.
+    #[error("{text:?} is not a number: write one like 100, 1.5, 500ms, 5s, 2m, 10MB")]
     NotANumber {
-        /// What was there.
+        /// The text found instead.
         text: String,
     },
-    /// There is nothing behind the sign.
-    #[error("{term:?} says nothing to look for")]
+    /// The value after the operator is missing.
+    #[error("{term:?} has no value to look for")]
     Empty {
-        /// The word.
+        /// The term.
         term: String,
     },
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Term {
-    /// A column's name, or the beginning of one.
+struct FilterTerm {
+    /// A column's name or a prefix of it.
     column: Option<String>,
-    test: Test,
-    is_turned: bool,
+    condition: FilterCondition,
+    is_negated: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Test {
+enum FilterCondition {
     Contains(String),
     Is(String),
     Above(f64),
     Below(f64),
 }
 
-/// The column that a bare `>5s` is about.
-const TIME: &str = "time";
+/// The column that a bare `>5s` refers to.
+const DEFAULT_COLUMN: &str = "time";
 
-impl Filter {
-    /// Reads what a person typed.
+impl RowFilter {
+    /// Parses a filter.
     ///
     /// # Errors
     ///
-    /// A word makes no sense; the error says which.
+    /// A term is invalid; the error names it.
     pub fn parse(text: &str) -> Result<Self, ParseFilterError> {
-        let terms = words(text).iter().map(|word| Term::parse(word)).collect::<Result<_, _>>()?;
+        let terms = split_quoted(text)
+            .iter()
+            .map(|word| FilterTerm::parse(word))
+            .collect::<Result<_, _>>()?;
         Ok(Self { terms })
     }
 
-    /// Whether all rows pass.
+    /// Whether the filter matches all rows.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// Whether a row of `table` passes. A term about a column that the table does not have lets none pass.
-    pub fn passes(&self, table: &Table, row: &[Cell]) -> bool {
-        self.terms.iter().all(|term| term.holds(table, row) != term.is_turned)
+    /// Whether a row of `table` matches. A term about a column that the table lacks matches no row.
+    pub fn passes(&self, table: &ScreenTable, row: &[ViewCell]) -> bool {
+        self.terms.iter().all(|term| term.matches(table, row) != term.is_negated)
     }
 }
 
-impl Term {
+impl FilterTerm {
     fn parse(word: &str) -> Result<Self, ParseFilterError> {
         let (is_turned, rest) = match word.strip_prefix('!') {
             Some(rest) => (true, rest),
             None => (false, word),
         };
         let sign = rest.find([':', '=', '<', '>']);
-        let name = sign.map(|at| &rest[..at]).filter(|name| name.bytes().all(is_name));
+        let name = sign.map(|at| &rest[..at]).filter(|name| name.bytes().all(is_name_byte));
         let (column, test) = match (name, sign) {
             (Some(name), Some(at)) => {
                 let value = &rest[at + 1..];
@@ -88,27 +92,28 @@ impl Term {
                     return Err(ParseFilterError::Empty { term: word.to_owned() });
                 }
                 let test = match rest.as_bytes()[at] {
-                    b':' => Test::Contains(value.to_lowercase()),
-                    b'=' => Test::Is(value.to_lowercase()),
-                    b'>' => Test::Above(number(value)?),
-                    _ => Test::Below(number(value)?),
+                    b':' => FilterCondition::Contains(value.to_lowercase()),
+                    b'=' => FilterCondition::Is(value.to_lowercase()),
+                    b'>' => FilterCondition::Above(number(value)?),
+                    _ => FilterCondition::Below(number(value)?),
                 };
-                let is_comparison = matches!(test, Test::Above(_) | Test::Below(_));
+                let is_comparison =
+                    matches!(test, FilterCondition::Above(_) | FilterCondition::Below(_));
                 match name {
-                    "" if is_comparison => (Some(TIME.to_owned()), test),
-                    "" => (None, Test::Contains(rest.to_lowercase())),
+                    "" if is_comparison => (Some(DEFAULT_COLUMN.to_owned()), test),
+                    "" => (None, FilterCondition::Contains(rest.to_lowercase())),
                     name => (Some(name.to_lowercase()), test),
                 }
             }
             _ if rest.is_empty() => return Err(ParseFilterError::Empty { term: word.to_owned() }),
-            _ => (None, Test::Contains(rest.to_lowercase())),
+            _ => (None, FilterCondition::Contains(rest.to_lowercase())),
         };
-        Ok(Self { column, test, is_turned })
+        Ok(Self { column, condition: test, is_negated: is_turned })
     }
 
-    fn holds(&self, table: &Table, row: &[Cell]) -> bool {
+    fn matches(&self, table: &ScreenTable, row: &[ViewCell]) -> bool {
         match &self.column {
-            None => row.iter().any(|cell| self.test.holds(cell)),
+            None => row.iter().any(|cell| self.condition.matches(cell)),
             Some(name) => {
                 let exact = table.columns.iter().position(|column| column.name == name);
                 let begun = || {
@@ -116,17 +121,17 @@ impl Term {
                 };
                 exact
                     .or_else(begun)
-                    .is_some_and(|at| row.get(at).is_some_and(|cell| self.test.holds(cell)))
+                    .is_some_and(|at| row.get(at).is_some_and(|cell| self.condition.matches(cell)))
             }
         }
     }
 }
 
-impl Test {
-    fn holds(&self, cell: &Cell) -> bool {
+impl FilterCondition {
+    fn matches(&self, cell: &ViewCell) -> bool {
         let text = || match cell {
-            Cell::Text(text) => text.to_lowercase(),
-            other => crate::units::shown(other, Unit::Count),
+            ViewCell::Text(text) => text.to_lowercase(),
+            other => crate::units::format_cell(other, ColumnUnit::Count),
         };
         match self {
             Self::Contains(part) => text().contains(part.as_str()),
@@ -137,24 +142,24 @@ impl Test {
     }
 }
 
-fn is_name(byte: u8) -> bool {
+fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// A number with a unit: seconds for spans, bytes for sizes.
+/// Parses a number with a unit: seconds for durations, bytes for sizes.
 fn number(text: &str) -> Result<f64, ParseFilterError> {
     let size = |suffix: &str, bytes: f64| {
         text.strip_suffix(suffix)?.parse::<f64>().ok().map(|number| number * bytes)
     };
-    parse_span(text)
+    parse_duration(text)
         .or_else(|| size("kB", 1024.0))
         .or_else(|| size("MB", 1024.0 * 1024.0))
         .or_else(|| size("GB", 1024.0 * 1024.0 * 1024.0))
         .ok_or_else(|| ParseFilterError::NotANumber { text: text.to_owned() })
 }
 
-/// The words of a text, with quotes around those that have spaces.
-fn words(text: &str) -> Vec<String> {
+/// Splits a text at white space outside double quotes.
+fn split_quoted(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut is_quoted = false;
@@ -176,19 +181,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::table::{Head, Row};
+    use crate::table::{TableColumn, TableRow};
 
-    fn table() -> Table {
-        let head = |name, unit| Head::new(name, name, unit, 8, "");
+    fn table() -> ScreenTable {
+        let head = |name, unit| TableColumn::new(name, name, unit, 8, "");
         let row = |user: &str, seconds: f64, query: &str| {
-            Row::plain(vec![user.into(), seconds.into(), query.into(), Cell::Null])
+            TableRow::from_cells(vec![user.into(), seconds.into(), query.into(), ViewCell::Null])
         };
-        Table {
+        ScreenTable {
             columns: vec![
-                head("user", Unit::Text),
-                head("time", Unit::Seconds),
-                head("query", Unit::Text),
-                head("none", Unit::Count),
+                head("user", ColumnUnit::Text),
+                head("time", ColumnUnit::Seconds),
+                head("query", ColumnUnit::Text),
+                head("none", ColumnUnit::Count),
             ],
             rows: vec![
                 row("app", 12.0, "SELECT a:b FROM Items"),
@@ -200,12 +205,12 @@ mod tests {
 
     fn passing(text: &str) -> Vec<usize> {
         let table = table();
-        let filter = Filter::parse(text).unwrap();
+        let filter = RowFilter::parse(text).unwrap();
         (0..3).filter(|&at| filter.passes(&table, &table.rows[at].cells)).collect()
     }
 
     #[test]
-    fn words_mean_what_people_expect() {
+    fn filter_terms_select_expected_rows() {
         let cases: [(&str, &[usize]); 14] = [
             ("", &[0, 1, 2]),
             ("items", &[0, 2]),
@@ -228,19 +233,19 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
-        let message = |text| Filter::parse(text).unwrap_err().to_string();
-        assert_eq!(message("user:"), "\"user:\" says nothing to look for");
+    fn invalid_filter_is_explained() {
+        let message = |text| RowFilter::parse(text).unwrap_err().to_string();
+        assert_eq!(message("user:"), "\"user:\" has no value to look for");
         assert_eq!(
             message(">soon"),
-            "\"soon\" is no number: write one like 100, 1.5, 500ms, 5s, 2m, 10MB"
+            "\"soon\" is not a number: write one like 100, 1.5, 500ms, 5s, 2m, 10MB"
         );
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,40}") {
-            if let Ok(filter) = Filter::parse(&text) {
+        fn arbitrary_filter_text_never_panics(text in "\\PC{0,40}") {
+            if let Ok(filter) = RowFilter::parse(&text) {
                 let table = table();
                 for row in &table.rows {
                     filter.passes(&table, &row.cells);

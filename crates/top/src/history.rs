@@ -1,29 +1,29 @@
-//! The past: everything that was read, packed, for a while in memory and for longer in a file.
+//! History: every sample, compressed, for a while in memory and for longer in a file.
 //!
 //! ```text
-//! standing ──► frame (what changed) ──► zstd, flushed ──► ring of segments ──► look(moment)
-//!                                              └────────► recording (a file)
+//! health ──► frame (what changed) ──► zstd, flushed ──► ring of segments ──► at(moment)
+//!                                            └────────► recording (a file)
 //! ```
 //!
-//! A *frame* is what one reading gave, as its difference to the one before; texts are written once. Frames of
-//! some minutes are a *segment*, which stands by itself: the oldest is dropped as a whole, and a moment is
-//! found by reading its segment from the beginning. What sessions waited for is kept by itself, a second at
-//! a time, so that a chart of an hour needs no frames.
+//! A *frame* is one sample as its difference to the previous one; each text is written once. The
+//! frames of a few minutes form a *segment*, which is independent of the others: the oldest segment
+//! is dropped as a whole, and a moment is restored by decoding its segment from the start. Wait
+//! events are kept separately, one entry per second, so that a chart of an hour needs no frames.
 //!
-//! What is not here: what a person sees of it (that is the model), and when to read (the sampler).
+//! Out of scope: presentation (the model) and scheduling (the sampler).
 
 mod backends;
 mod bytes;
+mod compression;
+mod delta;
+mod file_format;
 mod frame;
-mod pack;
-mod pooled;
+mod pooled_clients;
 mod recorder;
 mod recording;
-mod slots;
+mod server_history;
 mod texts;
-mod track;
 mod views;
-mod wire;
 
 use std::{
     io,
@@ -31,246 +31,253 @@ use std::{
     time::Duration,
 };
 
-use self::track::{FrameEncoder, Track};
+use self::server_history::{FrameEncoder, ServerHistory};
 pub use self::{
-    bytes::Damage,
-    recorder::{RecordError, Recorder},
-    recording::{Gap, ReadRecordError, Recording},
-    track::Look,
+    bytes::CorruptFrame,
+    recorder::{HistoryRecorder, RecorderError},
+    recording::{OpenRecordingError, RecordingGap, TopRecording},
+    server_history::PastState,
 };
-use crate::Standing;
+use crate::ServerHealth;
 
-/// How much of the past is kept.
+/// Limits of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// How long.
+pub struct HistoryLimits {
+    /// Maximum age.
     pub age: Duration,
-    /// How many bytes: of memory for all servers together, or of a file.
+    /// Maximum size in bytes: of memory for all servers together, or of a file.
     pub bytes: u64,
 }
 
-impl Limits {
-    /// What is kept in memory unless somebody says otherwise.
+impl HistoryLimits {
+    /// Default limits in memory.
     pub const MEMORY: Self = Self { age: Duration::from_secs(3600), bytes: 64 << 20 };
 
-    /// What a recording keeps unless somebody says otherwise.
+    /// Default limits of a recording.
     pub const FILE: Self = Self { age: Duration::from_secs(7 * 86400), bytes: 1 << 30 };
 }
 
-/// The past of several servers. Readers and writers are on several threads.
+/// The history of several servers. It is read and written by several threads.
 #[derive(Debug)]
-pub struct History {
+pub struct SnapshotHistory {
     names: Vec<String>,
-    limits: Limits,
-    servers: Vec<Mutex<Kept>>,
+    limits: HistoryLimits,
+    servers: Vec<Mutex<HistoryServer>>,
 }
 
 #[derive(Debug)]
-struct Kept {
-    cutter: FrameEncoder,
-    track: Track,
-    /// The last standing was none: it is not told again at each attempt.
-    is_away: bool,
-    /// The last second of waits that was given to a recording.
-    waits_told: i64,
+struct HistoryServer {
+    encoder: FrameEncoder,
+    history: ServerHistory,
+    /// The last state was unreachable: failed attempts in a row are stored once.
+    is_unreachable: bool,
+    /// The last second of waits that was passed to the recorder.
+    recorded_waits_until: i64,
 }
 
-impl History {
-    /// A history without anything in it, of servers of these names.
+impl SnapshotHistory {
+    /// Creates an empty history of the named servers.
     ///
     /// # Errors
     ///
-    /// There is no memory to pack in.
-    pub fn new(names: impl IntoIterator<Item = String>, limits: Limits) -> io::Result<Self> {
+    /// The compressor could not be created.
+    pub fn new(names: impl IntoIterator<Item = String>, limits: HistoryLimits) -> io::Result<Self> {
         let names: Vec<String> = names.into_iter().collect();
-        let servers = names.iter().map(|_| Kept::new(Track::default()));
+        let servers = names.iter().map(|_| HistoryServer::new(ServerHistory::default()));
         let servers = servers.collect::<io::Result<_>>()?;
         Ok(Self { names, limits, servers })
     }
 
-    /// The history that a file has.
-    fn of_tracks(tracks: Vec<(String, Track)>) -> io::Result<Self> {
+    /// Creates a history from the contents of a file.
+    fn from_servers(tracks: Vec<(String, ServerHistory)>) -> io::Result<Self> {
         let (names, tracks): (Vec<_>, Vec<_>) = tracks.into_iter().unzip();
-        let servers = tracks.into_iter().map(Kept::new).collect::<io::Result<_>>()?;
-        Ok(Self { names, limits: Limits::FILE, servers })
+        let servers = tracks.into_iter().map(HistoryServer::new).collect::<io::Result<_>>()?;
+        Ok(Self { names, limits: HistoryLimits::FILE, servers })
     }
 
-    /// The names of its servers.
+    /// Names of the servers.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Keeps how it stands with a server, and gives it to a recording, too.
+    /// Adds a server's state, and passes it to the recorder if there is one.
     ///
     /// # Errors
     ///
-    /// The recording's; what is kept in memory is there all the same.
-    pub fn keep(
+    /// The recording failed; the state is kept in memory nevertheless.
+    pub fn push(
         &self,
         server: usize,
-        standing: &Standing,
-        recorder: Option<&Mutex<Recorder>>,
-    ) -> Result<(), RecordError> {
-        let Some((mut kept, name)) = self.kept(server).zip(self.names.get(server)) else {
+        health: &ServerHealth,
+        recorder: Option<&Mutex<HistoryRecorder>>,
+    ) -> Result<(), RecorderError> {
+        let Some((mut entry, name)) = self.server(server).zip(self.names.get(server)) else {
             return Ok(());
         };
-        let is_away = !matches!(standing, Standing::Read(_));
-        if std::mem::replace(&mut kept.is_away, is_away) && is_away {
+        let is_unreachable = !matches!(health, ServerHealth::Read(_));
+        if std::mem::replace(&mut entry.is_unreachable, is_unreachable) && is_unreachable {
             return Ok(());
         }
-        let at_us = match standing {
-            Standing::Read(snapshot) => snapshot.seen_us,
+        let at_us = match health {
+            ServerHealth::Read(snapshot) => snapshot.sampled_us,
             _ => crate::sampler::now_us(),
         };
-        // A clock that was set back does not reorder what was seen.
-        let at_us = kept.track.range().map_or(at_us, |(_, last_us)| last_us.max(at_us));
-        let frame = kept.cutter.cut(at_us, standing).map_err(RecordError::Pack)?;
-        kept.track.push(&frame);
+        // A clock that was set back must not reorder samples.
+        let at_us = entry.history.range().map_or(at_us, |(_, last_us)| last_us.max(at_us));
+        let frame = entry.encoder.encode(at_us, health).map_err(RecorderError::Pack)?;
+        entry.history.push(&frame);
         let bytes = usize::try_from(self.limits.bytes).unwrap_or(usize::MAX);
-        kept.track.trim(at_us, self.limits.age, bytes / self.servers.len().max(1));
-        let told = kept.waits_told;
-        if let Standing::Read(snapshot) = standing {
-            kept.track.waits = (*snapshot.waits).clone();
-            // The last second may not be over.
+        entry.history.trim(at_us, self.limits.age, bytes / self.servers.len().max(1));
+        let recorded_until = entry.recorded_waits_until;
+        if let ServerHealth::Read(snapshot) = health {
+            entry.history.waits = (*snapshot.waits).clone();
+            // The last second may still be incomplete.
             let whole = snapshot.waits.seconds().rev().nth(1).map(|second| second.second);
-            kept.waits_told = whole.unwrap_or(told).max(told);
+            entry.recorded_waits_until = whole.unwrap_or(recorded_until).max(recorded_until);
         }
         let Some(recorder) = recorder else { return Ok(()) };
-        let until = kept.waits_told;
-        let seconds: Vec<_> = kept
-            .track
+        let until = entry.recorded_waits_until;
+        let seconds: Vec<_> = entry
+            .history
             .waits
-            .after(told)
+            .after(recorded_until)
             .take_while(|second| second.second <= until)
             .cloned()
             .collect();
         let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
-        recorder.frame(name, &frame)?;
-        recorder.waits(name, at_us, &seconds)
+        recorder.append_frame(name, &frame)?;
+        recorder.append_waits(name, at_us, &seconds)
     }
 
-    /// How it stood with a server at `at_us`, microseconds since 1970 by our clock. `view`: the name of the
-    /// view that is looked at; the last reading of it before that moment is there, if it is not too old.
-    /// `None` if the history begins later.
+    /// Returns a server's state at `at_us`, microseconds since 1970 by our clock. `view` names the
+    /// view on the screen: the snapshot includes its last sample before that time, unless it is too
+    /// old. `None` if the history starts later.
     ///
     /// # Errors
     ///
-    /// What is kept is damaged there.
-    pub fn look(
+    /// The history is corrupt at this point.
+    pub fn at(
         &self,
         server: usize,
         at_us: i64,
         view: Option<&str>,
-    ) -> Result<Option<Look>, Damage> {
-        self.kept(server).map_or(Ok(None), |kept| kept.track.look(at_us, view))
+    ) -> Result<Option<PastState>, CorruptFrame> {
+        self.server(server).map_or(Ok(None), |entry| entry.history.at(at_us, view))
     }
 
-    /// The moment so many readings before or behind another.
+    /// Time of the sample `by` samples after `from_us`, or before it if negative.
     pub fn step(&self, server: usize, from_us: i64, by: isize) -> Option<i64> {
-        self.kept(server)?.track.step(from_us, by)
+        self.server(server)?.history.step(from_us, by)
     }
 
-    /// The first and the last moment of a server.
+    /// First and last time of a server.
     pub fn range(&self, server: usize) -> Option<(i64, i64)> {
-        self.kept(server)?.track.range()
+        self.server(server)?.history.range()
     }
 
-    /// The earliest and the latest moment of all servers: the clock of a recording. A server that was never read has a
-    /// single moment, at which it could not be.
-    pub fn whole_range(&self) -> Option<(i64, i64)> {
+    /// Earliest and latest time of all servers: the time range of a recording. A server that was
+    /// never reachable has a single time, that of the first failure.
+    pub fn overall_range(&self) -> Option<(i64, i64)> {
         let ranges = (0..self.servers.len()).filter_map(|server| self.range(server));
         ranges.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
     }
 
-    /// When a server was read for the first time; `None` if it never was, or if what is kept is damaged before
-    /// that.
-    pub fn first_read(&self, server: usize) -> Option<i64> {
+    /// Time of a server's first successful sample; `None` if there is none or the data before it is
+    /// corrupt.
+    pub fn first_sample(&self, server: usize) -> Option<i64> {
         let mut first_us = None;
-        let played = self.play(server, None, |at_us, standing| {
-            first_us = matches!(standing, Standing::Read(_)).then_some(at_us);
+        let played = self.play(server, None, |at_us, health| {
+            first_us = matches!(health, ServerHealth::Read(_)).then_some(at_us);
             first_us.is_none()
         });
-        if let Err(damage) = played {
-            tracing::warn!(%damage, server, "the recording is damaged");
+        if let Err(error) = played {
+            tracing::warn!(%error, server, "recording is corrupt");
         }
         first_us
     }
 
-    /// Tells all that there is of a server, in order, until `tell` says that it is enough.
+    /// Passes all states of a server to `visit`, in order, until it returns false.
     ///
     /// # Errors
     ///
-    /// What is kept is damaged somewhere; what was before that has been told.
+    /// The history is corrupt somewhere; everything before that was passed.
     pub fn play(
         &self,
         server: usize,
         view: Option<&str>,
-        tell: impl FnMut(i64, Standing) -> bool,
-    ) -> Result<(), Damage> {
-        self.kept(server).map_or(Ok(()), |kept| kept.track.play(view, tell))
+        visit: impl FnMut(i64, ServerHealth) -> bool,
+    ) -> Result<(), CorruptFrame> {
+        self.server(server).map_or(Ok(()), |entry| entry.history.play(view, visit))
     }
 
-    /// Bytes of memory that frames and their places take.
-    pub fn held_bytes(&self) -> usize {
+    /// Bytes of memory used by frames and their index.
+    pub fn memory_bytes(&self) -> usize {
         (0..self.servers.len())
-            .filter_map(|server| self.kept(server))
-            .map(|kept| kept.track.held_bytes())
+            .filter_map(|server| self.server(server))
+            .map(|entry| entry.history.memory_bytes())
             .sum()
     }
 
-    fn kept(&self, server: usize) -> Option<MutexGuard<'_, Kept>> {
-        // A panic elsewhere leaves at worst a segment whose last frame is missing.
+    fn server(&self, server: usize) -> Option<MutexGuard<'_, HistoryServer>> {
+        // After a panic elsewhere, at worst the last frame of a segment is missing.
         Some(self.servers.get(server)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Kept {
-    fn new(track: Track) -> io::Result<Mutex<Self>> {
+impl HistoryServer {
+    fn new(track: ServerHistory) -> io::Result<Mutex<Self>> {
         let cutter = FrameEncoder::new()?;
-        Ok(Mutex::new(Self { cutter, track, is_away: false, waits_told: i64::MIN }))
+        Ok(Mutex::new(Self {
+            encoder: cutter,
+            history: track,
+            is_unreachable: false,
+            recorded_waits_until: i64::MIN,
+        }))
     }
 }
 
-/// What keeps the standings of samplers: a history, and a recording if there is one.
+/// Stores the states reported by samplers: in a history, and in a recording if there is one.
 #[derive(Clone, Debug)]
-pub struct Keeper {
-    /// What is kept in memory.
-    pub history: Arc<History>,
-    recorder: Option<Arc<Mutex<Recorder>>>,
+pub struct HistoryWriter {
+    /// The history in memory.
+    pub history: Arc<SnapshotHistory>,
+    recorder: Option<Arc<Mutex<HistoryRecorder>>>,
 }
 
-impl Keeper {
-    /// Keeps in memory, and in a file if there is one.
-    pub fn new(history: History, recorder: Option<Recorder>) -> Self {
+impl HistoryWriter {
+    /// Creates a writer for a history, and for a recording if there is one.
+    pub fn new(history: SnapshotHistory, recorder: Option<HistoryRecorder>) -> Self {
         let recorder = recorder.map(|recorder| Arc::new(Mutex::new(recorder)));
         Self { history: Arc::new(history), recorder }
     }
 
-    /// Whether all views are wanted, in turn: a recording has every screen.
-    pub fn wants_all_views(&self) -> bool {
+    /// Whether all views must be sampled in turn: a recording covers every screen.
+    pub fn needs_all_views(&self) -> bool {
         self.recorder.is_some()
     }
 
-    /// Ends the recording, if there is one: all of it is on the disk then, and the file is not written any more.
+    /// Finishes the recording, if there is one: syncs it to disk and writes nothing after that.
     ///
     /// # Errors
     ///
-    /// The disk did not take all.
-    pub fn finish(&self) -> Result<(), RecordError> {
+    /// The file could not be synced.
+    pub fn finish(&self) -> Result<(), RecorderError> {
         let Some(recorder) = &self.recorder else { return Ok(()) };
         recorder.lock().unwrap_or_else(PoisonError::into_inner).finish()
     }
 
-    /// What keeps one server's standings; gives a sentence when the recording begins to fail.
+    /// Creates the function that stores one server's states. It returns a sentence when the
+    /// recording starts to fail.
     pub fn for_server(
         &self,
         server: usize,
-    ) -> impl FnMut(&Standing) -> Option<String> + Send + use<> {
-        let keeper = self.clone();
+    ) -> impl FnMut(&ServerHealth) -> Option<String> + Send + use<> {
+        let history_writer = self.clone();
         let mut has_failed = false;
-        move |standing| {
-            let kept = keeper.history.keep(server, standing, keeper.recorder.as_deref());
-            let failed = kept.inspect_err(|error| tracing::error!(%error, "not recorded")).err();
+        move |health| {
+            let entry =
+                history_writer.history.push(server, health, history_writer.recorder.as_deref());
+            let failed = entry.inspect_err(|error| tracing::error!(%error, "cannot record")).err();
             let is_news = failed.is_some() && !has_failed;
             has_failed = failed.is_some();
             failed.filter(|_| is_news).map(|error| crate::sampler::with_causes(&error))

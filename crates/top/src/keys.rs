@@ -1,224 +1,236 @@
-//! What keys mean: one table, from which the help page is made.
+//! Key bindings: one table, which the help page is generated from.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What a person wants.
+/// A command of the interactive mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Command {
-    /// Leave.
+pub enum KeyCommand {
+    /// Quit.
     Quit,
-    /// The help page, or back.
+    /// Toggle the help page.
     Help,
-    /// What the role cannot see, or back.
+    /// Toggle the page of missing privileges.
     Privileges,
-    /// The next screen.
+    /// Show the next screen.
     NextScreen,
-    /// The screen before.
+    /// Show the previous screen.
     PreviousScreen,
-    /// The screen of that number.
+    /// Show the screen with this number.
     Screen(usize),
-    /// The next server.
+    /// Show the next server.
     NextServer,
-    /// The server before.
+    /// Show the previous server.
     PreviousServer,
     /// Select the row above.
     Up,
     /// Select the row below.
     Down,
-    /// A page up.
+    /// Move one page up.
     PageUp,
-    /// A page down.
+    /// Move one page down.
     PageDown,
-    /// The first row.
+    /// Select the first row.
     First,
-    /// The last row.
+    /// Select the last row.
     Last,
-    /// Columns further to the left.
+    /// Scroll columns to the left.
     Left,
-    /// Columns further to the right.
+    /// Scroll columns to the right.
     Right,
-    /// All of the selected row.
+    /// Show the selected row in full.
     Detail,
-    /// Tag the selected row, or untag it.
+    /// Toggle the tag of the selected row.
     Tag,
     /// Sort by the next column.
     SortNext,
-    /// Sort by the column before.
+    /// Sort by the previous column.
     SortPrevious,
-    /// The other way round.
+    /// Reverse the sort order.
     Reverse,
-    /// Type a filter.
+    /// Edit the filter.
     Filter,
-    /// No filter any more.
+    /// Remove the filter.
     ClearFilter,
-    /// Idle sessions too, or not.
+    /// Toggle idle sessions.
     Idle,
-    /// Stop the picture, or go on.
+    /// Pause or resume.
     Pause,
-    /// Read more often.
+    /// Sample more often.
     Faster,
-    /// Read less often.
+    /// Sample less often.
     Slower,
-    /// Read now.
+    /// Sample now.
     Refresh,
     /// Cancel statements of the selected or tagged sessions.
     Cancel,
     /// Terminate the selected or tagged sessions.
     Terminate,
-    /// Cancel or terminate all that are slower than a threshold.
+    /// Cancel or terminate all sessions slower than a threshold.
     KillSlow,
-    /// Copy the text of the selected row's statement.
+    /// Copy the selected row's statement.
     Copy,
-    /// The plan of what the selected session runs.
+    /// Show the plan of the selected session's statement.
     Plan,
-    /// The reading before.
+    /// Go to the previous sample.
     Earlier,
-    /// The reading after.
+    /// Go to the next sample.
     Later,
-    /// A minute before.
+    /// Go back a minute.
     MinuteEarlier,
-    /// A minute after.
+    /// Go forward a minute.
     MinuteLater,
-    /// Type a time to look at.
+    /// Enter a time to go to.
     Time,
-    /// Clicks and the wheel are for us, or for the terminal.
+    /// Toggle mouse support.
     Mouse,
-    /// Stop, until somebody lets it go on.
+    /// Suspend the process.
     Suspend,
-    /// Back to where it was before.
+    /// Go back: to the present, or clear tags.
     Back,
 }
 
-/// A set of keys.
+/// A keymap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keymap {
-    /// Howdah's own.
+    /// Howdah's own keys.
     #[default]
     Default,
-    /// pgtop's: `o` reverses, `k` cancels, `F` clears, `s` sets the interval.
+    /// pgtop's keys: `o` reverses, `k` cancels, `F` clears, `s` sets the interval.
     Pgtop,
-    /// pg_activity's: `C` cancels, `K` terminates, F1 to F3 choose.
+    /// pg_activity's keys: `C` cancels, `K` terminates, F1 to F3 choose a screen.
     PgActivity,
 }
 
-/// A line of a keymap.
+/// An entry of a keymap.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
     /// The keys.
-    pub keys: &'static [Key],
-    /// What they do.
-    pub command: Command,
-    /// In words.
+    pub keys: &'static [KeySpec],
+    /// The command they run.
+    pub command: KeyCommand,
+    /// Help text.
     pub help: &'static str,
-    /// It changes something in the server.
-    pub acts: bool,
+    /// Whether it sends signals to the server.
+    pub is_signal: bool,
 }
 
-/// A key as it is written: a character, or a name.
+/// A key as displayed: a character or a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    /// A character, as the keyboard gives it with shift.
+pub enum KeySpec {
+    /// A character, with shift applied.
     Char(char),
-    /// A character with control.
+    /// A character with Control.
     Control(char),
     /// Another key.
     Code(KeyCode),
 }
 
-const fn says(keys: &'static [Key], command: Command, help: &'static str) -> Binding {
-    Binding { keys, command, help, acts: false }
+const fn key(keys: &'static [KeySpec], command: KeyCommand, help: &'static str) -> Binding {
+    Binding { keys, command, help, is_signal: false }
 }
 
-const fn acts(keys: &'static [Key], command: Command, help: &'static str) -> Binding {
-    Binding { keys, command, help, acts: true }
+const fn signal_key(keys: &'static [KeySpec], command: KeyCommand, help: &'static str) -> Binding {
+    Binding { keys, command, help, is_signal: true }
 }
 
-use self::Key::{Char, Code, Control};
+use self::KeySpec::{Char, Code, Control};
 
-/// What all keymaps share.
+/// Bindings shared by all keymaps.
 const COMMON: &[Binding] = &[
-    says(&[Char('q'), Control('c')], Command::Quit, "quit"),
-    says(&[Char('?'), Char('h')], Command::Help, "help"),
-    says(&[Char('g')], Command::Privileges, "what this role cannot see, and the grant that helps"),
-    says(&[Code(KeyCode::Tab)], Command::NextScreen, "next screen"),
-    says(&[Code(KeyCode::BackTab)], Command::PreviousScreen, "screen before"),
-    says(&[Char('n')], Command::NextServer, "next server"),
-    says(&[Char('N')], Command::PreviousServer, "server before"),
-    says(&[Code(KeyCode::Up)], Command::Up, "row above"),
-    says(&[Code(KeyCode::Down), Char('j')], Command::Down, "row below"),
-    says(&[Code(KeyCode::PageUp), Control('b')], Command::PageUp, "page up"),
-    says(&[Code(KeyCode::PageDown), Control('f')], Command::PageDown, "page down"),
-    says(&[Code(KeyCode::Home)], Command::First, "first row"),
-    says(&[Code(KeyCode::End), Char('G')], Command::Last, "last row"),
-    says(&[Code(KeyCode::Left)], Command::Left, "columns to the left"),
-    says(&[Code(KeyCode::Right)], Command::Right, "columns to the right"),
-    says(&[Code(KeyCode::Enter)], Command::Detail, "all of this row"),
-    says(&[Char('>'), Char('.')], Command::SortNext, "sort by the next column"),
-    says(&[Char('<'), Char(',')], Command::SortPrevious, "sort by the column before"),
-    says(&[Char('/')], Command::Filter, "filter: words, user:app, state=active, >5s, !not"),
-    says(&[Char('i')], Command::Idle, "idle sessions too"),
-    says(&[Char('+')], Command::Faster, "read more often"),
-    says(&[Char('-')], Command::Slower, "read less often"),
-    says(&[Control('l'), Char('R')], Command::Refresh, "read now"),
-    says(&[Char('y')], Command::Copy, "copy the statement"),
-    says(&[Char('e')], Command::Plan, "the plan of the statement, which is not run for it"),
-    says(&[Char('[')], Command::Earlier, "the past: the reading before"),
-    says(&[Char(']')], Command::Later, "the reading after"),
-    says(&[Char('{')], Command::MinuteEarlier, "a minute before"),
-    says(&[Char('}')], Command::MinuteLater, "a minute after"),
-    says(&[Char('t')], Command::Time, "a time to look at: 5m ago, 14:30"),
-    says(&[Char('m')], Command::Mouse, "the mouse is for us, or for the terminal"),
-    says(&[Control('z')], Command::Suspend, "stop, as the shell does"),
-    says(&[Code(KeyCode::Esc)], Command::Back, "back; from the past to now"),
+    key(&[Char('q'), Control('c')], KeyCommand::Quit, "quit"),
+    key(&[Char('?'), Char('h')], KeyCommand::Help, "help"),
+    key(
+        &[Char('g')],
+        KeyCommand::Privileges,
+        "what this role cannot see, and the grant that helps",
+    ),
+    key(&[Code(KeyCode::Tab)], KeyCommand::NextScreen, "next screen"),
+    key(&[Code(KeyCode::BackTab)], KeyCommand::PreviousScreen, "previous screen"),
+    key(&[Char('n')], KeyCommand::NextServer, "next server"),
+    key(&[Char('N')], KeyCommand::PreviousServer, "previous server"),
+    key(&[Code(KeyCode::Up)], KeyCommand::Up, "row above"),
+    key(&[Code(KeyCode::Down), Char('j')], KeyCommand::Down, "row below"),
+    key(&[Code(KeyCode::PageUp), Control('b')], KeyCommand::PageUp, "page up"),
+    key(&[Code(KeyCode::PageDown), Control('f')], KeyCommand::PageDown, "page down"),
+    key(&[Code(KeyCode::Home)], KeyCommand::First, "first row"),
+    key(&[Code(KeyCode::End), Char('G')], KeyCommand::Last, "last row"),
+    key(&[Code(KeyCode::Left)], KeyCommand::Left, "columns to the left"),
+    key(&[Code(KeyCode::Right)], KeyCommand::Right, "columns to the right"),
+    key(&[Code(KeyCode::Enter)], KeyCommand::Detail, "row details"),
+    key(&[Char('>'), Char('.')], KeyCommand::SortNext, "sort by the next column"),
+    key(&[Char('<'), Char(',')], KeyCommand::SortPrevious, "sort by the previous column"),
+    key(&[Char('/')], KeyCommand::Filter, "filter: words, user:app, state=active, >5s, !not"),
+    key(&[Char('i')], KeyCommand::Idle, "toggle idle sessions"),
+    key(&[Char('+')], KeyCommand::Faster, "sample more often"),
+    key(&[Char('-')], KeyCommand::Slower, "sample less often"),
+    key(&[Control('l'), Char('R')], KeyCommand::Refresh, "sample now"),
+    key(&[Char('y')], KeyCommand::Copy, "copy the statement"),
+    key(&[Char('e')], KeyCommand::Plan, "plan of the statement, without running it"),
+    key(&[Char('[')], KeyCommand::Earlier, "the past: previous sample"),
+    key(&[Char(']')], KeyCommand::Later, "next sample"),
+    key(&[Char('{')], KeyCommand::MinuteEarlier, "back a minute"),
+    key(&[Char('}')], KeyCommand::MinuteLater, "forward a minute"),
+    key(&[Char('t')], KeyCommand::Time, "go to a time: 5m ago, 14:30"),
+    key(&[Char('m')], KeyCommand::Mouse, "toggle mouse support"),
+    key(&[Control('z')], KeyCommand::Suspend, "suspend"),
+    key(&[Code(KeyCode::Esc)], KeyCommand::Back, "back; from the past to the present"),
 ];
 
 const DEFAULT: &[Binding] = &[
-    says(&[Char('k')], Command::Up, "row above"),
-    says(&[Char(' ')], Command::Tag, "tag this row"),
-    says(&[Char('r')], Command::Reverse, "sort the other way round"),
-    says(&[Char('F')], Command::ClearFilter, "no filter"),
-    says(&[Char('p')], Command::Pause, "stop the picture, or go on"),
-    acts(&[Char('c')], Command::Cancel, "cancel the statement of this, or of all tagged"),
-    acts(&[Char('x')], Command::Terminate, "terminate this session, or all tagged"),
-    acts(&[Char('K')], Command::KillSlow, "cancel or terminate all slower than a threshold"),
+    key(&[Char('k')], KeyCommand::Up, "row above"),
+    key(&[Char(' ')], KeyCommand::Tag, "tag this row"),
+    key(&[Char('r')], KeyCommand::Reverse, "reverse the sort order"),
+    key(&[Char('F')], KeyCommand::ClearFilter, "clear the filter"),
+    key(&[Char('p')], KeyCommand::Pause, "pause or resume"),
+    signal_key(&[Char('c')], KeyCommand::Cancel, "cancel the statement, or of all tagged"),
+    signal_key(&[Char('x')], KeyCommand::Terminate, "terminate this session, or all tagged"),
+    signal_key(
+        &[Char('K')],
+        KeyCommand::KillSlow,
+        "cancel or terminate all slower than a threshold",
+    ),
 ];
 
 const PGTOP: &[Binding] = &[
-    says(&[Char(' ')], Command::Tag, "tag this row"),
-    says(&[Char('o')], Command::Reverse, "sort the other way round"),
-    says(&[Char('F')], Command::ClearFilter, "no filter"),
-    says(&[Char('p')], Command::Pause, "stop the picture, or go on"),
-    says(&[Char('f')], Command::Detail, "the whole statement"),
-    acts(&[Char('k')], Command::Cancel, "cancel the statement of this, or of all tagged"),
-    acts(&[Char('x')], Command::Terminate, "terminate this session, or all tagged"),
-    acts(&[Char('K')], Command::KillSlow, "cancel or terminate all slower than a threshold"),
+    key(&[Char(' ')], KeyCommand::Tag, "tag this row"),
+    key(&[Char('o')], KeyCommand::Reverse, "reverse the sort order"),
+    key(&[Char('F')], KeyCommand::ClearFilter, "clear the filter"),
+    key(&[Char('p')], KeyCommand::Pause, "pause or resume"),
+    key(&[Char('f')], KeyCommand::Detail, "the full statement"),
+    signal_key(&[Char('k')], KeyCommand::Cancel, "cancel the statement, or of all tagged"),
+    signal_key(&[Char('x')], KeyCommand::Terminate, "terminate this session, or all tagged"),
+    signal_key(
+        &[Char('K')],
+        KeyCommand::KillSlow,
+        "cancel or terminate all slower than a threshold",
+    ),
 ];
 
 const PG_ACTIVITY: &[Binding] = &[
-    says(&[Char('k')], Command::Up, "row above"),
-    says(&[Code(KeyCode::F(1))], Command::Screen(0), "activity"),
-    says(&[Code(KeyCode::F(2))], Command::Screen(7), "waiting"),
-    says(&[Code(KeyCode::F(3))], Command::Screen(1), "blocking"),
-    says(&[Char('r')], Command::Reverse, "sort the other way round"),
-    says(&[Char(' ')], Command::Pause, "stop the picture, or go on"),
-    says(&[Char('s')], Command::Tag, "tag this row"),
-    acts(&[Char('C')], Command::Cancel, "cancel the statement of this, or of all tagged"),
-    acts(&[Char('K')], Command::Terminate, "terminate this session, or all tagged"),
+    key(&[Char('k')], KeyCommand::Up, "row above"),
+    key(&[Code(KeyCode::F(1))], KeyCommand::Screen(0), "activity"),
+    key(&[Code(KeyCode::F(2))], KeyCommand::Screen(7), "waiting"),
+    key(&[Code(KeyCode::F(3))], KeyCommand::Screen(1), "blocking"),
+    key(&[Char('r')], KeyCommand::Reverse, "reverse the sort order"),
+    key(&[Char(' ')], KeyCommand::Pause, "pause or resume"),
+    key(&[Char('s')], KeyCommand::Tag, "tag this row"),
+    signal_key(&[Char('C')], KeyCommand::Cancel, "cancel the statement, or of all tagged"),
+    signal_key(&[Char('K')], KeyCommand::Terminate, "terminate this session, or all tagged"),
 ];
 
 impl Keymap {
-    /// Its lines, its own before those that all share.
+    /// All bindings: the keymap's own before the shared ones.
     pub fn bindings(self, is_read_only: bool) -> impl Iterator<Item = &'static Binding> {
         let own = match self {
             Self::Default => DEFAULT,
             Self::Pgtop => PGTOP,
             Self::PgActivity => PG_ACTIVITY,
         };
-        own.iter().chain(COMMON).filter(move |binding| !(is_read_only && binding.acts))
+        own.iter().chain(COMMON).filter(move |binding| !(is_read_only && binding.is_signal))
     }
 
-    /// What a key means. Digits choose a screen in every keymap.
-    pub fn command(self, event: KeyEvent, is_read_only: bool) -> Option<Command> {
+    /// The command bound to a key. Digits choose a screen in every keymap.
+    pub fn command(self, event: KeyEvent, is_read_only: bool) -> Option<KeyCommand> {
         let key = match event.code {
             KeyCode::Char(c) if event.modifiers.contains(KeyModifiers::CONTROL) => Control(c),
             KeyCode::Char(c) => Char(c),
@@ -226,14 +238,14 @@ impl Keymap {
         };
         let bound = self.bindings(is_read_only).find(|binding| binding.keys.contains(&key));
         bound.map(|binding| binding.command).or(match key {
-            Char(digit @ '1'..='9') => Some(Command::Screen(digit as usize - '1' as usize)),
-            Char('0') => Some(Command::Screen(9)),
+            Char(digit @ '1'..='9') => Some(KeyCommand::Screen(digit as usize - '1' as usize)),
+            Char('0') => Some(KeyCommand::Screen(9)),
             _ => None,
         })
     }
 }
 
-impl std::fmt::Display for Key {
+impl std::fmt::Display for KeySpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Char(' ') => f.write_str("Space"),
@@ -253,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_means_two_things() {
+    fn keys_are_bound_once_per_keymap() {
         for keymap in [Keymap::Default, Keymap::Pgtop, Keymap::PgActivity] {
             let mut seen = Vec::new();
             for key in keymap.bindings(false).flat_map(|binding| binding.keys) {
@@ -264,24 +276,24 @@ mod tests {
     }
 
     #[test]
-    fn nothing_acts_where_it_may_only_read() {
+    fn read_only_keymaps_have_no_signal_keys() {
         for keymap in [Keymap::Default, Keymap::Pgtop, Keymap::PgActivity] {
-            assert!(keymap.bindings(true).all(|binding| !binding.acts));
+            assert!(keymap.bindings(true).all(|binding| !binding.is_signal));
         }
-        assert_eq!(Keymap::Default.command(press('K'), false), Some(Command::KillSlow));
+        assert_eq!(Keymap::Default.command(press('K'), false), Some(KeyCommand::KillSlow));
         assert_eq!(Keymap::Default.command(press('K'), true), None);
     }
 
     #[test]
     fn digits_choose_screens() {
-        assert_eq!(Keymap::Default.command(press('1'), false), Some(Command::Screen(0)));
-        assert_eq!(Keymap::Default.command(press('0'), false), Some(Command::Screen(9)));
+        assert_eq!(Keymap::Default.command(press('1'), false), Some(KeyCommand::Screen(0)));
+        assert_eq!(Keymap::Default.command(press('0'), false), Some(KeyCommand::Screen(9)));
     }
 
     #[test]
-    fn control_is_not_the_letter_alone() {
+    fn control_key_differs_from_plain_letter() {
         let event = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(Keymap::Default.command(event, false), Some(Command::Quit));
-        assert_eq!(Keymap::Default.command(press('c'), false), Some(Command::Cancel));
+        assert_eq!(Keymap::Default.command(event, false), Some(KeyCommand::Quit));
+        assert_eq!(Keymap::Default.command(press('c'), false), Some(KeyCommand::Cancel));
     }
 }

@@ -1,52 +1,52 @@
-//! What servers are doing: on a terminal, as a person watches, or as rows for a program.
+//! Monitors PostgreSQL servers: interactively on a terminal, or as rows for programs.
 //!
 //! ```text
-//! server ──► sampler ──► snapshot ──► table ──► screen      a person
+//! server ──► sampler ──► snapshot ──► table ──► screen      interactive
 //!            (a thread    (Arc) ▲        │
-//!             each)         │   │        └────► output      a program
+//!             each)         │   │        └────► output      batch
 //!                           ▼   │
-//!                          history ◄──► recording           the past
+//!                          history ◄──► recording           past
 //! keys ──────────────► update(model) ──► effects ──► signals (a thread), sampler
 //! ```
 //!
-//! A *sampler* reads one server at an interval, on a thread and a connection of its own, and hands out
-//! *snapshots*. A *table* is made of a snapshot; the screen and the output have the same, so they cannot
-//! drift apart. A *history* keeps snapshots, packed, and gives back any of them. A *lookout* sees every reading,
-//! too, and tells what somebody wants to be told of. The *model* is all that a screen shows; *update* changes it
-//! for one message and says what
-//! has to be done; nothing in it waits for a server. Signals go over a connection that is made for them.
+//! A *sampler* reads one server at an interval, on its own thread and connection, and publishes
+//! *snapshots*. A *table* is built from a snapshot; screen and output share it, so they cannot
+//! differ. A *history* stores compressed snapshots and restores any of them. The *alert engine*
+//! evaluates rules on every sample and sends notifications. The *model* is everything that a screen
+//! shows; *update* changes it for one message and returns the effects to apply; it never waits for
+//! a server. Signals are sent over their own connections.
 //!
-//! What this crate does not do: SQL (that is `collect`), command lines, configuration files.
+//! Out of scope: SQL (see `collect`), command lines and configuration files.
 
+mod alert_engine;
 pub mod audit;
 pub mod batch;
 pub mod filter;
 pub mod history;
 pub mod host;
+pub mod interactive;
 pub mod keys;
-pub mod kill;
-mod lookout;
 mod metrics;
 pub mod model;
+pub mod monitor;
 pub mod output;
 mod pooler;
 pub mod rules;
-pub mod run;
 pub mod sampler;
 mod screen;
-pub mod slow;
+pub mod signal_plan;
+pub mod slow_statements;
 pub mod table;
 mod terminal;
 pub mod units;
 pub mod waits;
-pub mod watch;
 pub mod webhook;
 
-pub use filter::{Filter, ParseFilterError};
-pub use lookout::{AlertEngine, Plan, Sight};
+pub use alert_engine::{AlertConfig, AlertEngine, AlertView};
+pub use filter::{ParseFilterError, RowFilter};
 pub use metrics::METRICS;
-pub use model::{Model, Settings};
-pub use pooler::{Pooled, Poolers};
-pub use sampler::{Snapshot, Standing};
+pub use model::{Model, TopSettings};
+pub use pooler::{PooledClients, Poolers};
+pub use sampler::{ServerHealth, ServerSnapshot};
 pub use screen::Palette;
-pub use table::{Screen, Table};
+pub use table::{ScreenKind, ScreenTable};

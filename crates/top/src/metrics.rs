@@ -1,23 +1,23 @@
-//! What servers do, for Prometheus: the table of metrics, and how a reading fills it.
+//! Prometheus metrics: their table, and how a sample updates them.
 //!
-//! Sums of the server are counted on from zero when the watching begins, so that a reset of its statistics, a
-//! restart or a failover is no step back. What cannot be read, or no more, is not a number: `NaN`.
+//! Counters of the server are accumulated from zero at startup, so that a statistics reset, a
+//! restart or a failover never makes them decrease. Unreadable values are `NaN`.
 
 use std::collections::BTreeMap;
 
-use howdah_collect::{Backend, Kind, Overview, State};
-use howdah_stats::{Counter, Description, Gauge, Registry, Unit};
+use howdah_collect::{BackendActivity, BackendState, BackendType, Overview};
+use howdah_stats::{Counter, Description, Gauge, MetricUnit, Registry};
 
 use crate::{
-    Snapshot, Standing,
-    rules::{Alert, Subject, Unchecked},
+    ServerHealth, ServerSnapshot,
+    rules::{Alert, RuleSubject, UncheckedRule},
 };
 
-/// Every metric of `howdah top`, in the order of the reference page.
+/// All metrics of `howdah top`, in the order of the reference page.
 pub const METRICS: &[Description] = &[
     SERVER_UP,
-    STANDBY,
-    READING_SECONDS,
+    IN_RECOVERY,
+    SCRAPE_DURATION,
     SESSIONS,
     CONNECTIONS_MAX,
     BLOCKED,
@@ -32,7 +32,7 @@ pub const METRICS: &[Description] = &[
     WAL_BYTES,
     LAG_BYTES,
     LAG_SECONDS,
-    FROZEN_AGE,
+    XID_AGE,
     ALERTS,
 ];
 
@@ -44,68 +44,68 @@ const fn counter(name: &'static str, help: &'static str) -> Description {
     Description::counter(name, help).labels(&["server"])
 }
 
-const SERVER_UP: Description = gauge("howdah_top_server_up", "Whether the server answers, 0 or 1.");
-const STANDBY: Description =
-    gauge("howdah_top_in_recovery", "Whether it follows a primary, 0 or 1.");
-const READING_SECONDS: Description =
-    gauge("howdah_top_scrape_duration_seconds", "How long the newest reading took.")
-        .unit(Unit::Seconds);
+const SERVER_UP: Description =
+    gauge("howdah_top_server_up", "Whether the server is reachable, 0 or 1.");
+const IN_RECOVERY: Description =
+    gauge("howdah_top_in_recovery", "Whether the server is in recovery, 0 or 1.");
+const SCRAPE_DURATION: Description =
+    gauge("howdah_top_scrape_duration_seconds", "How long the last sample took.")
+        .unit(MetricUnit::Seconds);
 const SESSIONS: Description =
-    Description::gauge("howdah_top_sessions", "Sessions of clients, by what they do.")
+    Description::gauge("howdah_top_sessions", "Client sessions by state.")
         .labels(&["server", "state"]);
 const CONNECTIONS_MAX: Description =
     gauge("howdah_top_connections_max", "The server's max_connections.");
-const BLOCKED: Description =
-    gauge("howdah_top_blocked_sessions", "Sessions that wait for a lock of another.");
+const BLOCKED: Description = gauge("howdah_top_blocked_sessions", "Sessions waiting for a lock.");
 const LONGEST_QUERY: Description =
-    gauge("howdah_top_longest_query_seconds", "How long the oldest running statement has run.")
-        .unit(Unit::Seconds);
+    gauge("howdah_top_longest_query_seconds", "Run time of the longest-running statement.")
+        .unit(MetricUnit::Seconds);
 const LONGEST_TRANSACTION: Description =
-    gauge("howdah_top_longest_transaction_seconds", "How long the oldest transaction has lasted.")
-        .unit(Unit::Seconds);
+    gauge("howdah_top_longest_transaction_seconds", "Age of the oldest transaction.")
+        .unit(MetricUnit::Seconds);
 const WAITING: Description = Description::gauge(
     "howdah_top_active_sessions",
-    "Active sessions, by the class of what they wait for; none is running.",
+    "Active sessions by wait event class; none is running.",
 )
 .labels(&["server", "wait"]);
 const TRANSACTIONS: Description = Description::counter(
     "howdah_top_transactions_total",
-    "Transactions in all databases, by how they ended.",
+    "Transactions in all databases by outcome.",
 )
 .labels(&["server", "end"]);
 const BLOCKS: Description = Description::counter(
     "howdah_top_blocks_total",
-    "Pages asked for, by where they were found: cache or system.",
+    "Pages requested, by where they were found: cache or system.",
 )
 .labels(&["server", "found"]);
 const ROWS_CHANGED: Description =
     counter("howdah_top_rows_changed_total", "Rows inserted, updated and deleted.");
 const TEMP_BYTES: Description =
-    counter("howdah_top_temp_bytes_total", "Bytes written to temporary files.").unit(Unit::Bytes);
+    counter("howdah_top_temp_bytes_total", "Bytes written to temporary files.")
+        .unit(MetricUnit::Bytes);
 const DEADLOCKS: Description = counter("howdah_top_deadlocks_total", "Deadlocks.");
 const WAL_BYTES: Description =
-    counter("howdah_top_wal_bytes_total", "Bytes of log written, or received by a standby.")
-        .unit(Unit::Bytes);
+    counter("howdah_top_wal_bytes_total", "Bytes of WAL written, or received by a standby.")
+        .unit(MetricUnit::Bytes);
 const LAG_BYTES: Description = gauge(
     "howdah_top_lag_bytes",
-    "Log that a standby, or the slowest one of a primary, has not replayed.",
+    "WAL not replayed by the standby, or by the slowest standby of a primary.",
 )
-.unit(Unit::Bytes);
+.unit(MetricUnit::Bytes);
 const LAG_SECONDS: Description = gauge(
     "howdah_top_lag_seconds",
-    "How long a standby, or the slowest one of a primary, is behind.",
+    "Replay lag of the standby, or of the slowest standby of a primary.",
 )
-.unit(Unit::Seconds);
-const FROZEN_AGE: Description =
-    gauge("howdah_top_xid_age", "Age of the oldest transaction that is not frozen.");
-const ALERTS: Description =
-    Description::gauge("howdah_top_alerts", "Alerts that hold, by what they are about.")
-        .labels(&["server", "subject"]);
+.unit(MetricUnit::Seconds);
+const XID_AGE: Description =
+    gauge("howdah_top_xid_age", "Age of the oldest unfrozen transaction id.");
+const ALERTS: Description = Description::gauge("howdah_top_alerts", "Firing alerts by subject.")
+    .labels(&["server", "subject"]);
 
-/// The words of states, as labels.
+/// Session states as label values.
 const STATES: [&str; 5] = ["active", "idle", "idle_in_transaction", "failed", "unknown"];
 
-/// The classes of waits (manual, "Wait Event Types"), `none` for running.
+/// Wait event classes (manual, "Wait Event Types"); `none` stands for running.
 const WAITS: [&str; 10] = [
     "none",
     "Activity",
@@ -119,22 +119,22 @@ const WAITS: [&str; 10] = [
     "Timeout",
 ];
 
-/// Shows the figures of one server.
+/// Metrics of one server.
 #[derive(Debug)]
-pub(crate) struct Figures {
+pub(crate) struct ServerMetrics {
     gauges: BTreeMap<&'static str, Gauge>,
     sessions: [Gauge; STATES.len()],
     waits: [Gauge; WAITS.len()],
-    alerts: [Gauge; Subject::ALL.len()],
-    sums: Vec<(Counter, Sum)>,
-    /// The sums of the last reading.
+    alerts: [Gauge; RuleSubject::ALL.len()],
+    sums: Vec<(Counter, CounterSource)>,
+    /// Counters of the last sample.
     last: Option<Overview>,
 }
 
-/// Takes a sum out of an overview.
-type Sum = fn(&Overview) -> Option<i64>;
+/// Reads a counter from an overview.
+type CounterSource = fn(&Overview) -> Option<i64>;
 
-impl Figures {
+impl ServerMetrics {
     pub(crate) fn new(registry: &Registry, server: &str) -> Self {
         let named = |description: &Description| {
             (description.name(), registry.gauge_with(description, &[("server", server)]))
@@ -142,27 +142,28 @@ impl Figures {
         let with = |description: &Description, name, value| {
             registry.gauge_with(description, &[("server", server), (name, value)])
         };
-        let counted = |description: &Description, label: Option<(&'static str, &str)>, sum: Sum| {
-            let labels: Vec<_> = [("server", server)].into_iter().chain(label).collect();
-            (registry.counter_with(description, &labels), sum)
-        };
+        let counted =
+            |description: &Description, label: Option<(&'static str, &str)>, sum: CounterSource| {
+                let labels: Vec<_> = [("server", server)].into_iter().chain(label).collect();
+                (registry.counter_with(description, &labels), sum)
+            };
         let single = [
             SERVER_UP,
-            STANDBY,
-            READING_SECONDS,
+            IN_RECOVERY,
+            SCRAPE_DURATION,
             CONNECTIONS_MAX,
             BLOCKED,
             LONGEST_QUERY,
             LONGEST_TRANSACTION,
             LAG_BYTES,
             LAG_SECONDS,
-            FROZEN_AGE,
+            XID_AGE,
         ];
-        let mut figures = Self {
+        let mut metrics = Self {
             gauges: single.iter().map(named).collect(),
             sessions: STATES.map(|state| with(&SESSIONS, "state", state)),
             waits: WAITS.map(|wait| with(&WAITING, "wait", wait)),
-            alerts: Subject::ALL.map(|subject| with(&ALERTS, "subject", subject.name())),
+            alerts: RuleSubject::ALL.map(|subject| with(&ALERTS, "subject", subject.name())),
             sums: vec![
                 counted(&TRANSACTIONS, Some(("end", "commit")), |o| Some(o.commits)),
                 counted(&TRANSACTIONS, Some(("end", "rollback")), |o| Some(o.rollbacks)),
@@ -175,27 +176,27 @@ impl Figures {
             ],
             last: None,
         };
-        figures.hide();
-        figures
+        metrics.mark_unreachable();
+        metrics
     }
 
-    /// Shows how it stands.
-    pub(crate) fn show<'a>(
+    /// Updates all metrics from the server's state.
+    pub(crate) fn update<'a>(
         &mut self,
-        standing: &Standing,
+        health: &ServerHealth,
         alerts: impl Iterator<Item = &'a Alert>,
-        unchecked: &[Unchecked],
+        unchecked: &[UncheckedRule],
     ) {
-        match standing {
-            Standing::Connecting => {}
-            Standing::Away { .. } => self.hide(),
-            Standing::Read(snapshot) => self.read(snapshot),
+        match health {
+            ServerHealth::Connecting => {}
+            ServerHealth::Unreachable { .. } => self.mark_unreachable(),
+            ServerHealth::Read(snapshot) => self.set_snapshot(snapshot),
         }
-        let mut counts = [0.0; Subject::ALL.len()];
+        let mut counts = [0.0; RuleSubject::ALL.len()];
         for alert in alerts {
             counts[alert.subject as usize] += 1.0;
         }
-        // None is known to hold, and some may.
+        // An unchecked rule may be firing, so zero would be wrong.
         for unchecked in unchecked {
             let count = &mut counts[unchecked.subject as usize];
             *count = if *count > 0.0 { *count } else { f64::NAN };
@@ -209,25 +210,25 @@ impl Figures {
         }
     }
 
-    /// Nothing is known but that the server is away.
-    fn hide(&mut self) {
+    /// Marks everything as unknown except that the server is down.
+    fn mark_unreachable(&mut self) {
         let all = self.gauges.values().chain(&self.sessions).chain(&self.waits);
         all.for_each(|gauge| gauge.set(f64::NAN));
         self.set(&SERVER_UP, Some(0.0));
     }
 
-    fn read(&mut self, snapshot: &Snapshot) {
+    fn set_snapshot(&mut self, snapshot: &ServerSnapshot) {
         let now = &snapshot.overview;
         self.set(&SERVER_UP, Some(1.0));
-        self.set(&STANDBY, Some(f64::from(now.is_standby)));
-        self.set(&READING_SECONDS, Some(snapshot.cost.as_secs_f64()));
-        self.set(&CONNECTIONS_MAX, Some(real(snapshot.identity.connections_max)));
+        self.set(&IN_RECOVERY, Some(f64::from(now.is_standby)));
+        self.set(&SCRAPE_DURATION, Some(snapshot.duration.as_secs_f64()));
+        self.set(&CONNECTIONS_MAX, Some(real(snapshot.server.max_connections)));
         let bytes = now.replay_lag_bytes.max(now.followers_lag_bytes);
         self.set(&LAG_BYTES, bytes.map(real));
         let seconds = [now.replay_lag_seconds, now.followers_lag_seconds];
         self.set(&LAG_SECONDS, seconds.into_iter().flatten().max_by(f64::total_cmp));
-        self.set(&FROZEN_AGE, now.frozen_age.map(real));
-        self.read_sessions(snapshot);
+        self.set(&XID_AGE, now.frozen_age.map(real));
+        self.set_sessions(snapshot);
         if let Some(before) = &self.last {
             for (counter, sum) in &self.sums {
                 let growth = sum(now).zip(sum(before)).map_or(0, |(now, before)| now - before);
@@ -237,21 +238,22 @@ impl Figures {
         self.last = Some(now.clone());
     }
 
-    fn read_sessions(&self, snapshot: &Snapshot) {
+    fn set_sessions(&self, snapshot: &ServerSnapshot) {
         let now_us = snapshot.activity.taken_us;
         let mut states = [0.0; STATES.len()];
         let mut waits = [0.0; WAITS.len()];
         let (mut blocked, mut query, mut transaction) = (0.0, 0.0_f64, 0.0_f64);
-        let is_hidden = snapshot.activity.backends.iter().any(Backend::is_hidden_client);
+        let is_hidden = snapshot.activity.backends.iter().any(BackendActivity::is_hidden_client);
         for backend in &snapshot.activity.backends {
-            if let Some(state) = state_of(backend) {
+            if let Some(state) = state_index(backend) {
                 states[state] += 1.0;
             }
             if !backend.blockers.is_empty() {
                 blocked += 1.0;
             }
-            let works = matches!(backend.state, Some(State::Active | State::FastPath))
-                && backend.kind != Some(Kind::WalSender);
+            let works =
+                matches!(backend.state, Some(BackendState::Active | BackendState::FastPath))
+                    && backend.kind != Some(BackendType::WalSender);
             if works {
                 let class = backend.wait.as_ref().map_or("none", |wait| &wait.class);
                 if let Some(at) = WAITS.iter().position(|known| *known == class) {
@@ -264,7 +266,8 @@ impl Figures {
         self.sessions.iter().zip(states).for_each(|(gauge, count)| gauge.set(count));
         self.waits.iter().zip(waits).for_each(|(gauge, count)| gauge.set(count));
         self.set(&BLOCKED, Some(blocked));
-        // A hidden session may be the longest; and where none of a kind is visible, some may be hidden.
+        // A hidden session may be the longest; and a count of zero is unknown if sessions are
+        // hidden.
         self.set(&LONGEST_QUERY, Some(query).filter(|_| !is_hidden));
         self.set(&LONGEST_TRANSACTION, Some(transaction).filter(|_| !is_hidden));
         if is_hidden {
@@ -274,21 +277,21 @@ impl Figures {
     }
 }
 
-/// The place in [`STATES`] of a client's session; `None` for what is none.
-fn state_of(backend: &Backend) -> Option<usize> {
+/// Index into [`STATES`] of a client's session; `None` for other processes.
+fn state_index(backend: &BackendActivity) -> Option<usize> {
     match (&backend.kind, backend.state) {
-        (Some(Kind::Client), Some(State::Active | State::FastPath)) => Some(0),
-        (Some(Kind::Client), Some(State::Idle)) => Some(1),
-        (Some(Kind::Client), Some(State::IdleInTransaction)) => Some(2),
-        (Some(Kind::Client), Some(State::IdleInFailedTransaction)) => Some(3),
-        (Some(Kind::Client), _) => Some(4),
-        // The role may not look; that it has a database says that it is somebody's.
+        (Some(BackendType::Client), Some(BackendState::Active | BackendState::FastPath)) => Some(0),
+        (Some(BackendType::Client), Some(BackendState::Idle)) => Some(1),
+        (Some(BackendType::Client), Some(BackendState::IdleInTransaction)) => Some(2),
+        (Some(BackendType::Client), Some(BackendState::IdleInFailedTransaction)) => Some(3),
+        (Some(BackendType::Client), _) => Some(4),
+        // A hidden session with a database belongs to a client or a background worker.
         (None, _) if backend.database.is_some() => Some(4),
         _ => None,
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "what Prometheus has are floats")]
+#[expect(clippy::cast_precision_loss, reason = "Prometheus values are floats")]
 fn real(number: i64) -> f64 {
     number as f64
 }
@@ -297,63 +300,63 @@ fn real(number: i64) -> f64 {
 mod tests {
     use std::sync::Arc;
 
-    use howdah_collect::Wait;
+    use howdah_collect::BackendWait;
 
     use super::*;
     use crate::sampler::tests::snapshot;
 
-    fn backend(pid: i32, state: State, wait: Option<&str>) -> Backend {
-        Backend {
+    fn backend(pid: i32, state: BackendState, wait: Option<&str>) -> BackendActivity {
+        BackendActivity {
             pid,
-            kind: Some(Kind::Client),
+            kind: Some(BackendType::Client),
             state: Some(state),
             query_started_us: Some(0),
-            wait: wait.map(|class| Wait { class: class.into(), event: "x".into() }),
+            wait: wait.map(|class| BackendWait { class: class.into(), event: "x".into() }),
             is_readable: true,
-            ..Backend::default()
+            ..BackendActivity::default()
         }
     }
 
     #[test]
-    fn figures_are_those_of_the_newest_reading_and_sums_never_go_back() {
+    fn gauges_follow_latest_sample_and_counters_never_decrease() {
         let registry = Registry::new();
-        let mut figures = Figures::new(&registry, "db1");
+        let mut metrics = ServerMetrics::new(&registry, "db1");
         let shows = |line: &str| registry.prometheus().lines().any(|shown| shown == line);
         assert!(shows("howdah_top_server_up{server=\"db1\"} 0"));
         let mut read = |commits: i64, backends| {
             let mut snapshot = snapshot(5_000_000, backends);
             snapshot.overview.commits = commits;
-            figures.show(&Standing::Read(Arc::new(snapshot)), std::iter::empty(), &[]);
+            metrics.update(&ServerHealth::Read(Arc::new(snapshot)), std::iter::empty(), &[]);
         };
         let backends = vec![
-            backend(1, State::Active, Some("IO")),
-            backend(2, State::Active, None),
-            backend(3, State::IdleInTransaction, Some("Client")),
-            Backend { pid: 4, database: Some("shop".into()), ..Backend::default() },
+            backend(1, BackendState::Active, Some("IO")),
+            backend(2, BackendState::Active, None),
+            backend(3, BackendState::IdleInTransaction, Some("Client")),
+            BackendActivity { pid: 4, database: Some("shop".into()), ..BackendActivity::default() },
         ];
         read(100, backends);
         assert!(shows("howdah_top_server_up{server=\"db1\"} 1"));
         assert!(shows("howdah_top_sessions{server=\"db1\",state=\"active\"} 2"));
         assert!(shows("howdah_top_sessions{server=\"db1\",state=\"unknown\"} 1"));
         assert!(shows("howdah_top_active_sessions{server=\"db1\",wait=\"IO\"} 1"));
-        // One session is hidden: what it does may be any of these.
+        // One session is hidden, and may be doing any of these.
         assert!(shows("howdah_top_longest_query_seconds{server=\"db1\"} NaN"));
         assert!(shows("howdah_top_sessions{server=\"db1\",state=\"idle\"} NaN"));
         assert!(shows("howdah_top_lag_bytes{server=\"db1\"} NaN"), "none is not zero");
         assert!(shows("howdah_top_transactions_total{server=\"db1\",end=\"commit\"} 0"));
-        read(130, vec![backend(1, State::Active, None)]);
+        read(130, vec![backend(1, BackendState::Active, None)]);
         assert!(shows("howdah_top_longest_query_seconds{server=\"db1\"} 5"));
         assert!(shows("howdah_top_sessions{server=\"db1\",state=\"idle\"} 0"));
         read(5, Vec::new());
         read(7, Vec::new());
         assert!(shows("howdah_top_transactions_total{server=\"db1\",end=\"commit\"} 32"));
-        let away = Standing::Away {
+        let unreachable = ServerHealth::Unreachable {
             reason: String::new(),
             since: std::time::Instant::now(),
-            retry: std::time::Instant::now(),
+            retry_at: std::time::Instant::now(),
             last: None,
         };
-        figures.show(&away, std::iter::empty(), &[]);
+        metrics.update(&unreachable, std::iter::empty(), &[]);
         assert!(shows("howdah_top_server_up{server=\"db1\"} 0"));
         assert!(shows("howdah_top_sessions{server=\"db1\",state=\"active\"} NaN"));
     }

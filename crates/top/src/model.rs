@@ -1,76 +1,77 @@
-//! All that a screen shows, and how one message changes it.
+//! The state of the interactive mode, and how each message changes it.
 //!
-//! Nothing here waits, draws or talks to a server: [`Model::update`] takes a message and says what has to be
-//! done as [`Effect`]s. So what a key does is tested without a terminal and without a server.
+//! Nothing here waits, draws or talks to a server: [`Model::update`] takes a message and returns
+//! the [`ModelEffect`]s to apply. What a key does can therefore be tested without a terminal and a
+//! server.
 
-mod acting;
+mod actions;
 mod cache;
 mod mouse;
-mod past;
+mod playback;
 mod prompt;
 
 use std::{collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
-use howdah_collect::{Action, Backend, SignalTarget, Signalled};
+use howdah_collect::{BackendActivity, SignalAction, SignalOutcome, SignalTarget};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseEvent};
 
 use self::cache::TableCache;
 pub use self::{
-    mouse::Geometry,
-    past::{Playback, Replay},
-    prompt::{Asked, Prompt},
+    mouse::TableGeometry,
+    playback::{Playback, ReplayState},
+    prompt::{Prompt, PromptKind},
 };
 use crate::{
-    Filter, Sight, Snapshot, Standing,
-    history::History,
-    keys::{Command, Keymap},
-    kill::{Listed, Plan, Policy, THRESHOLD_MIN},
-    sampler::{INTERVAL_MIN, Wanted},
+    AlertView, RowFilter, ServerHealth, ServerSnapshot,
+    history::SnapshotHistory,
+    keys::{KeyCommand, Keymap},
+    sampler::{INTERVAL_MIN, SampleRequest},
     screen::Palette,
-    table::{Choice, Row, RowKey, Screen, Table},
-    units::span,
+    signal_plan::{KILL_THRESHOLD_MIN, PlannedSignal, SignalPlan, SignalPolicy},
+    table::{RowId, ScreenKind, ScreenTable, TableOptions, TableRow},
+    units::format_duration,
 };
 
-/// What a person chose before it began.
+/// Settings given on the command line or in the configuration.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// How often servers are read.
+pub struct TopSettings {
+    /// Sampling interval.
     pub interval: Duration,
-    /// From how long on a statement is slow.
+    /// Duration from which a statement is slow.
     pub slow: Option<Duration>,
-    /// Nothing may be changed in a server.
+    /// Whether signals are disabled.
     pub is_read_only: bool,
-    /// Which keys.
+    /// Keymap.
     pub keymap: Keymap,
-    /// What is looked at first.
-    pub screen: Screen,
-    /// Which rows, at first.
-    pub filter: Filter,
-    /// Idle sessions too.
+    /// First screen.
+    pub screen: ScreenKind,
+    /// Initial filter.
+    pub filter: RowFilter,
+    /// Whether to show idle sessions.
     pub with_idle: bool,
-    /// Who is spared.
-    pub policy: Policy,
-    /// Which colours, where there may be any.
+    /// Which sessions are never signalled.
+    pub policy: SignalPolicy,
+    /// Colour palette, if the terminal has colours.
     pub palette: Palette,
-    /// Clicks and the wheel are for us.
+    /// Whether mouse support is on.
     pub has_mouse: bool,
-    /// Texts may be put on the clipboard through the terminal.
+    /// Whether texts may be copied to the clipboard through the terminal.
     pub has_clipboard: bool,
-    /// The role that asks for plans, if another than the one that reads.
+    /// Role for requesting plans, if it differs from the monitoring role.
     pub plan_user: Option<String>,
 }
 
-impl Default for Settings {
+impl Default for TopSettings {
     fn default() -> Self {
         Self {
             interval: Duration::from_secs(2),
             slow: Some(Duration::from_secs(60)),
             is_read_only: false,
             keymap: Keymap::Default,
-            screen: Screen::Activity,
-            filter: Filter::default(),
+            screen: ScreenKind::Activity,
+            filter: RowFilter::default(),
             with_idle: false,
-            policy: Policy::default(),
+            policy: SignalPolicy::default(),
             palette: Palette::default(),
             has_mouse: true,
             has_clipboard: true,
@@ -79,140 +80,140 @@ impl Default for Settings {
     }
 }
 
-/// Something that happened.
+/// An event that the model handles.
 #[derive(Debug)]
-pub enum Message {
+pub enum ModelMessage {
     /// A key was pressed.
     Key(KeyEvent),
-    /// The mouse did something.
+    /// A mouse event.
     Mouse(MouseEvent),
-    /// The terminal has another size.
+    /// The terminal was resized.
     Resize,
-    /// How it stands with a server.
-    Standing(usize, Standing),
-    /// What is to be told of a server.
-    Sight(usize, Sight),
-    /// Something went wrong that a person should know.
-    Trouble(String),
-    /// What became of signals that were sent.
-    Signalled(Vec<(SignalTarget, Result<Signalled, String>)>),
-    /// The plan that was asked for, or why there is none.
-    Planned(Result<howdah_collect::Plan, String>),
+    /// New state of a server.
+    Health(usize, ServerHealth),
+    /// New alerts of a server.
+    Alerts(usize, AlertView),
+    /// A problem to show to the user.
+    Problem(String),
+    /// Outcomes of signals.
+    SignalOutcomes(Vec<(SignalTarget, Result<SignalOutcome, String>)>),
+    /// The requested plan, or why there is none.
+    Plan(Result<howdah_collect::GenericPlan, String>),
 }
 
-/// Something that has to be done.
+/// An action that the caller must perform.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// End.
+pub enum ModelEffect {
+    /// Quit.
     Quit,
-    /// All samplers should read this from now on, at this interval.
-    Want {
-        /// How often.
+    /// Change what all samplers read.
+    Sample {
+        /// Sampling interval.
         interval: Duration,
-        /// What idle sessions ran last.
+        /// Whether to read the last statements of idle sessions.
         idle_texts: bool,
-        /// Which view.
+        /// View to read.
         view: Option<&'static str>,
     },
     /// Send signals to a server.
-    Signal(usize, Action, Vec<Listed>),
+    Signal(usize, SignalAction, Vec<PlannedSignal>),
     /// Put a text on the clipboard.
     Copy(String),
-    /// Ask a server for the plan of what a session runs.
-    Plan(usize, Box<Backend>),
-    /// Clicks and the wheel are for us, or not.
+    /// Request the plan of a session's statement.
+    Plan(usize, Box<BackendActivity>),
+    /// Turn mouse support on or off.
     Mouse(bool),
-    /// Stop, until somebody lets it go on.
+    /// Suspend the process.
     Suspend,
 }
 
-/// What lies over the table.
+/// What covers the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Overlay {
     /// Nothing.
     #[default]
     None,
-    /// The keys.
+    /// The key bindings.
     Help,
-    /// What the role cannot see.
+    /// Missing privileges.
     Privileges,
-    /// All of a row.
+    /// A row in full.
     Detail(Vec<(String, String)>),
-    /// A plan, or why there is none; `None` while it is waited for.
-    Plan(Option<Result<howdah_collect::Plan, String>>),
-    /// A list of whom a signal would reach; yes sends it.
-    Confirm(Plan),
-    /// A line that is being typed.
+    /// A plan, or why there is none; `None` while waiting for it.
+    Plan(Option<Result<howdah_collect::GenericPlan, String>>),
+    /// Planned signals, waiting for confirmation.
+    Confirm(SignalPlan),
+    /// A line being edited.
     Prompt(Prompt),
 }
 
-/// A server, as the screen knows it.
+/// A server on the screen.
 #[derive(Clone, Debug)]
-pub struct Watched {
-    /// What a person calls it.
+pub struct WatchedServer {
+    /// Display name.
     pub name: String,
-    /// How it stands.
-    pub standing: Standing,
-    /// The alerts there, and what cannot be told.
-    pub sight: Sight,
+    /// Its last reported state.
+    pub health: ServerHealth,
+    /// Its alerts, and outputs that fail.
+    pub alerts: AlertView,
 }
 
-/// All that a screen shows.
+/// The state of the interactive mode.
 #[derive(Debug)]
 pub struct Model {
-    /// What was chosen before.
-    pub settings: Settings,
+    /// Settings.
+    pub settings: TopSettings,
     /// The servers.
-    pub servers: Vec<Watched>,
-    /// Which server is looked at.
-    pub shown: usize,
-    /// What is looked at.
-    pub screen: Screen,
-    /// How often servers are read.
+    pub servers: Vec<WatchedServer>,
+    /// Index of the displayed server.
+    pub current: usize,
+    /// The displayed screen.
+    pub screen: ScreenKind,
+    /// Sampling interval.
     pub interval: Duration,
-    /// The column to sort by, if not the screen's own.
+    /// Sort column, if not the screen's default.
     pub order: Option<&'static str>,
-    /// The smallest first.
+    /// Whether the sort order is ascending.
     pub is_ascending: bool,
-    /// Idle sessions too.
+    /// Whether idle sessions are shown.
     pub with_idle: bool,
-    /// Which rows, and the words it was made of.
-    pub filter: (Filter, String),
-    /// The row that keys are about.
-    pub selected: Option<RowKey>,
-    /// Rows that were tagged.
-    pub tagged: BTreeSet<RowKey>,
-    /// Columns that are left out at the left.
+    /// The filter and its text.
+    pub filter: (RowFilter, String),
+    /// The selected row.
+    pub selected: Option<RowId>,
+    /// Tagged rows.
+    pub tagged: BTreeSet<RowId>,
+    /// Number of columns scrolled out on the left.
     pub shift: usize,
-    /// The picture stands still.
+    /// Whether updates are paused.
     pub is_paused: bool,
-    /// What lies over the table.
+    /// What covers the table.
     pub overlay: Overlay,
-    /// The last thing that there was to say.
-    pub notice: Option<Notice>,
-    /// How many lines of the page over the table are above its window.
+    /// The last notice.
+    pub notice: Option<StatusNotice>,
+    /// Number of overlay lines scrolled out at the top.
     pub scroll: usize,
-    /// How many rows a page has; the screen says.
+    /// Rows per page; set when drawing.
     pub page: usize,
-    /// Where the last picture has what; the screen says.
-    pub geometry: Geometry,
-    /// Clicks and the wheel are for us.
+    /// Layout of the last drawn table; set when drawing.
+    pub geometry: TableGeometry,
+    /// Whether mouse support is on.
     pub has_mouse: bool,
-    /// What was read before.
-    pub history: Option<Arc<History>>,
-    /// The moment that is looked at, if not the present.
+    /// Earlier samples.
+    pub history: Option<Arc<SnapshotHistory>>,
+    /// The displayed time, if it is not the present.
     pub past: Option<Playback>,
-    /// The recording that is shown, if one is.
-    pub replay: Option<Replay>,
+    /// The displayed recording, if any.
+    pub replay: Option<ReplayState>,
     cache: TableCache,
 }
 
-/// Something to say to a person.
+/// A message to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// The words.
+pub struct StatusNotice {
+    /// Text of the message.
     pub text: String,
-    /// It did not go well.
+    /// Whether it reports a failure.
     pub is_bad: bool,
 }
 
@@ -220,13 +221,16 @@ pub struct Notice {
 const MINUTE_US: i64 = 60_000_000;
 
 impl Model {
-    /// A screen for servers of these names, none of which was read yet.
-    pub fn new(names: impl IntoIterator<Item = String>, settings: Settings) -> Self {
-        let watched =
-            |name| Watched { name, standing: Standing::Connecting, sight: Sight::default() };
+    /// Creates a model for the named servers, none of which has been sampled yet.
+    pub fn new(names: impl IntoIterator<Item = String>, settings: TopSettings) -> Self {
+        let watched = |name| WatchedServer {
+            name,
+            health: ServerHealth::Connecting,
+            alerts: AlertView::default(),
+        };
         Self {
             servers: names.into_iter().map(watched).collect(),
-            shown: 0,
+            current: 0,
             screen: settings.screen,
             interval: settings.interval.max(INTERVAL_MIN),
             order: None,
@@ -241,7 +245,7 @@ impl Model {
             notice: None,
             scroll: 0,
             page: 10,
-            geometry: Geometry::default(),
+            geometry: TableGeometry::default(),
             has_mouse: settings.has_mouse,
             history: None,
             past: None,
@@ -251,67 +255,67 @@ impl Model {
         }
     }
 
-    /// What samplers should read for this screen.
-    pub fn wanted(&self) -> Wanted {
-        Wanted {
+    /// What samplers must read for this screen.
+    pub fn sample_request(&self) -> SampleRequest {
+        SampleRequest {
             interval: self.interval,
             idle_texts: self.with_idle,
             view: self.screen.view(),
             all_views: false,
-            whole_texts: Wanted::whole_texts_for(self.settings.slow),
+            full_texts: SampleRequest::needs_full_texts(self.settings.slow),
         }
     }
 
-    /// The last that was read of the server that is looked at, at the moment that is.
-    pub fn snapshot(&self) -> Option<&Arc<Snapshot>> {
-        self.standing(self.shown)?.snapshot()
+    /// The snapshot on display: the latest, or the one at the displayed time.
+    pub fn snapshot(&self) -> Option<&Arc<ServerSnapshot>> {
+        self.health(self.current)?.snapshot()
     }
 
-    /// The table that is looked at; `None` while it was not read.
-    pub fn table(&self) -> Option<Rc<Table>> {
-        let choice = Choice {
+    /// The table on display; `None` if its data has not been sampled.
+    pub fn table(&self) -> Option<Rc<ScreenTable>> {
+        let options = TableOptions {
             with_idle: self.with_idle,
             filter: self.filter.0.clone(),
             order: self.order,
             is_ascending: self.is_ascending,
             slow_seconds: self.settings.slow.map(|slow| slow.as_secs_f64()),
         };
-        self.cache.table(self.screen, self.snapshot()?, choice)
+        self.cache.table(self.screen, self.snapshot()?, options)
     }
 
-    /// Changes it for what happened, and says what has to be done.
-    pub fn update(&mut self, message: Message) -> Vec<Effect> {
+    /// Handles a message and returns the effects to apply.
+    pub fn update(&mut self, message: ModelMessage) -> Vec<ModelEffect> {
         match message {
-            Message::Key(event) => self.key(event),
-            Message::Mouse(event) => {
+            ModelMessage::Key(event) => self.key(event),
+            ModelMessage::Mouse(event) => {
                 self.mouse(event);
                 Vec::new()
             }
-            Message::Resize => Vec::new(),
-            Message::Standing(server, standing) => {
-                let is_standing_still = self.is_paused && matches!(standing, Standing::Read(_));
+            ModelMessage::Resize => Vec::new(),
+            ModelMessage::Health(server, health) => {
+                let is_standing_still = self.is_paused && matches!(health, ServerHealth::Read(_));
                 if let Some(watched) = self.servers.get_mut(server).filter(|_| !is_standing_still) {
-                    watched.standing = standing;
+                    watched.health = health;
                 }
                 Vec::new()
             }
-            Message::Sight(server, sight) => {
+            ModelMessage::Alerts(server, alert_view) => {
                 if let Some(watched) = self.servers.get_mut(server) {
-                    watched.sight = sight;
+                    watched.alerts = alert_view;
                 }
                 Vec::new()
             }
-            Message::Trouble(text) => {
-                self.complain(text);
+            ModelMessage::Problem(text) => {
+                self.notify_error(text);
                 Vec::new()
             }
-            Message::Signalled(results) => {
-                self.notice = Some(Notice::of_signals(&results));
+            ModelMessage::SignalOutcomes(results) => {
+                self.notice = Some(StatusNotice::from_outcomes(&results));
                 self.tagged.clear();
                 Vec::new()
             }
-            Message::Planned(plan) => {
-                // Whoever has closed the page does not want it any more.
+            ModelMessage::Plan(plan) => {
+                // Dropped if the user has closed the page meanwhile.
                 if let Overlay::Plan(waiting) = &mut self.overlay {
                     *waiting = Some(plan);
                 }
@@ -320,29 +324,29 @@ impl Model {
         }
     }
 
-    fn key(&mut self, event: KeyEvent) -> Vec<Effect> {
+    fn key(&mut self, event: KeyEvent) -> Vec<ModelEffect> {
         let interrupts =
             event.code == KeyCode::Char('c') && event.modifiers.contains(KeyModifiers::CONTROL);
         if interrupts {
-            return vec![Effect::Quit];
+            return vec![ModelEffect::Quit];
         }
         match std::mem::take(&mut self.overlay) {
-            Overlay::Prompt(prompt) => self.typed(prompt, event),
-            Overlay::Confirm(plan) => self.answered(plan, event),
+            Overlay::Prompt(prompt) => self.prompt_key(prompt, event),
+            Overlay::Confirm(plan) => self.answer_confirmation(plan, event),
             Overlay::None => {
                 let is_read_only = self.settings.is_read_only;
                 let command = self.settings.keymap.command(event, is_read_only);
                 command.map_or_else(Vec::new, |command| self.command(command))
             }
             page => {
-                self.read_on(page, event);
+                self.page_key(page, event);
                 Vec::new()
             }
         }
     }
 
-    /// A key while a page lies over the table: those that move scroll it, any other closes it.
-    fn read_on(&mut self, page: Overlay, event: KeyEvent) {
+    /// Handles a key while a page is open: movement keys scroll, any other closes it.
+    fn page_key(&mut self, page: Overlay, event: KeyEvent) {
         let by = isize::try_from(self.page).unwrap_or(isize::MAX);
         let scroll = match event.code {
             KeyCode::Up | KeyCode::Char('k') => self.scroll.saturating_sub(1),
@@ -359,11 +363,11 @@ impl Model {
         self.overlay = page;
     }
 
-    /// A key while somebody types.
-    fn typed(&mut self, mut prompt: Prompt, event: KeyEvent) -> Vec<Effect> {
+    /// Handles a key while a line is being edited.
+    fn prompt_key(&mut self, mut prompt: Prompt, event: KeyEvent) -> Vec<ModelEffect> {
         match event.code {
             KeyCode::Esc => Vec::new(),
-            KeyCode::Enter => self.entered(&prompt),
+            KeyCode::Enter => self.submit_prompt(&prompt),
             _ => {
                 prompt.edit(event);
                 self.overlay = Overlay::Prompt(prompt);
@@ -372,138 +376,148 @@ impl Model {
         }
     }
 
-    /// A line was typed to its end.
-    fn entered(&mut self, prompt: &Prompt) -> Vec<Effect> {
-        match prompt.asked {
-            Asked::Filter => match Filter::parse(&prompt.text) {
+    /// Handles a completed input line.
+    fn submit_prompt(&mut self, prompt: &Prompt) -> Vec<ModelEffect> {
+        match prompt.kind {
+            PromptKind::Filter => match RowFilter::parse(&prompt.text) {
                 Ok(filter) => self.filter = (filter, prompt.text.clone()),
-                Err(error) => self.complain(error.to_string()),
+                Err(error) => self.notify_error(error.to_string()),
             },
-            Asked::Time => self.travel_to(&prompt.text),
-            Asked::Threshold(action) => match crate::units::parse_span(prompt.text.trim()) {
-                Some(seconds) if seconds >= THRESHOLD_MIN => {
-                    let policy = self.settings.policy;
-                    let plan = self
-                        .snapshot()
-                        .map(|snapshot| Plan::of_slow(snapshot, seconds, action, policy));
-                    self.confirm(plan);
+            PromptKind::Time => self.travel_to_input(&prompt.text),
+            PromptKind::Threshold(action) => {
+                match crate::units::parse_duration(prompt.text.trim()) {
+                    Some(seconds) if seconds >= KILL_THRESHOLD_MIN => {
+                        let policy = self.settings.policy;
+                        let plan = self.snapshot().map(|snapshot| {
+                            SignalPlan::for_slow(snapshot, seconds, action, policy)
+                        });
+                        self.confirm(plan);
+                    }
+                    Some(_) => {
+                        self.notify_error(format!(
+                            "the threshold is at least {}",
+                            format_duration(KILL_THRESHOLD_MIN)
+                        ));
+                    }
+                    None => self.notify_error(format!(
+                        "{:?} is not a time: write 60, 5m or 1h",
+                        prompt.text
+                    )),
                 }
-                Some(_) => {
-                    self.complain(format!("the threshold is at least {}", span(THRESHOLD_MIN)));
-                }
-                None => self.complain(format!("{:?} is no time: write 60, 5m or 1h", prompt.text)),
-            },
+            }
         }
         Vec::new()
     }
 
-    /// Does what a key means.
-    pub(crate) fn command(&mut self, command: Command) -> Vec<Effect> {
+    /// Runs a command.
+    pub(crate) fn command(&mut self, command: KeyCommand) -> Vec<ModelEffect> {
         self.notice = None;
         match command {
-            Command::Quit => return vec![Effect::Quit],
-            Command::Help => self.overlay = Overlay::Help,
-            Command::Privileges => self.overlay = Overlay::Privileges,
-            Command::NextScreen => return self.turn(1),
-            Command::PreviousScreen => return self.turn(-1),
-            Command::Screen(number) => return self.look_at(number),
-            Command::NextServer => self.turn_server(1),
-            Command::PreviousServer => self.turn_server(-1),
-            Command::Up => self.select(-1),
-            Command::Down => self.select(1),
-            Command::PageUp => self.select(-self.page_rows()),
-            Command::PageDown => self.select(self.page_rows()),
-            Command::First => self.select(isize::MIN),
-            Command::Last => self.select(isize::MAX),
-            Command::Left => self.shift = self.shift.saturating_sub(1),
-            Command::Right => self.shift += 1,
-            Command::Detail => self.detail(),
-            Command::Tag => self.tag(),
-            Command::SortNext => self.sort(1),
-            Command::SortPrevious => self.sort(-1),
-            Command::Reverse => self.is_ascending = !self.is_ascending,
-            Command::Filter => {
-                self.overlay = Overlay::Prompt(Prompt::new(Asked::Filter, &self.filter.1));
+            KeyCommand::Quit => return vec![ModelEffect::Quit],
+            KeyCommand::Help => self.overlay = Overlay::Help,
+            KeyCommand::Privileges => self.overlay = Overlay::Privileges,
+            KeyCommand::NextScreen => return self.next_screen(1),
+            KeyCommand::PreviousScreen => return self.next_screen(-1),
+            KeyCommand::Screen(number) => return self.show_screen(number),
+            KeyCommand::NextServer => self.next_server(1),
+            KeyCommand::PreviousServer => self.next_server(-1),
+            KeyCommand::Up => self.select(-1),
+            KeyCommand::Down => self.select(1),
+            KeyCommand::PageUp => self.select(-self.page_rows()),
+            KeyCommand::PageDown => self.select(self.page_rows()),
+            KeyCommand::First => self.select(isize::MIN),
+            KeyCommand::Last => self.select(isize::MAX),
+            KeyCommand::Left => self.shift = self.shift.saturating_sub(1),
+            KeyCommand::Right => self.shift += 1,
+            KeyCommand::Detail => self.show_detail(),
+            KeyCommand::Tag => self.toggle_tag(),
+            KeyCommand::SortNext => self.sort_by_neighbour(1),
+            KeyCommand::SortPrevious => self.sort_by_neighbour(-1),
+            KeyCommand::Reverse => self.is_ascending = !self.is_ascending,
+            KeyCommand::Filter => {
+                self.overlay = Overlay::Prompt(Prompt::new(PromptKind::Filter, &self.filter.1));
             }
-            Command::ClearFilter => self.filter = (Filter::default(), String::new()),
-            Command::Idle => {
+            KeyCommand::ClearFilter => self.filter = (RowFilter::default(), String::new()),
+            KeyCommand::Idle => {
                 self.with_idle = !self.with_idle;
-                return vec![self.want()];
+                return vec![self.sample_effect()];
             }
-            Command::Pause => self.pause(),
-            Command::Faster => {
+            KeyCommand::Pause => self.pause(),
+            KeyCommand::Faster => {
                 let faster = self.change_speed(2.0);
-                return faster.unwrap_or_else(|| self.pace(self.interval / 2));
+                return faster.unwrap_or_else(|| self.set_interval(self.interval / 2));
             }
-            Command::Slower => {
+            KeyCommand::Slower => {
                 let slower = self.change_speed(0.5);
-                return slower.unwrap_or_else(|| self.pace(self.interval * 2));
+                return slower.unwrap_or_else(|| self.set_interval(self.interval * 2));
             }
-            Command::Refresh => return vec![self.want()],
-            Command::Cancel => self.propose(Action::Cancel),
-            Command::Terminate => self.propose(Action::Terminate),
-            Command::KillSlow if self.is_past_only() => {}
-            Command::KillSlow => {
+            KeyCommand::Refresh => return vec![self.sample_effect()],
+            KeyCommand::Cancel => self.propose(SignalAction::Cancel),
+            KeyCommand::Terminate => self.propose(SignalAction::Terminate),
+            KeyCommand::KillSlow if self.rejects_past_action() => {}
+            KeyCommand::KillSlow => {
                 let text = self.settings.slow.map_or(60.0, |slow| slow.as_secs_f64());
-                let text = format!("{:.0}", text.max(THRESHOLD_MIN));
-                self.overlay =
-                    Overlay::Prompt(Prompt::new(Asked::Threshold(Action::Cancel), &text));
+                let text = format!("{:.0}", text.max(KILL_THRESHOLD_MIN));
+                self.overlay = Overlay::Prompt(Prompt::new(
+                    PromptKind::Threshold(SignalAction::Cancel),
+                    &text,
+                ));
             }
-            Command::Copy => return self.copy(),
-            Command::Plan => return self.plan(),
-            Command::Mouse => {
+            KeyCommand::Copy => return self.copy(),
+            KeyCommand::Plan => return self.plan(),
+            KeyCommand::Mouse => {
                 self.has_mouse = !self.has_mouse;
-                self.say(format!("mouse {}", if self.has_mouse { "on" } else { "off" }));
-                return vec![Effect::Mouse(self.has_mouse)];
+                self.notify(format!("mouse {}", if self.has_mouse { "on" } else { "off" }));
+                return vec![ModelEffect::Mouse(self.has_mouse)];
             }
-            Command::Suspend => return vec![Effect::Suspend],
-            Command::Earlier => self.step_in_time(-1),
-            Command::Later => self.step_in_time(1),
-            Command::MinuteEarlier => self.jump_in_time(-MINUTE_US),
-            Command::MinuteLater => self.jump_in_time(MINUTE_US),
-            Command::Time => self.ask_for_time(),
-            Command::Back if self.past.is_some() => self.return_to_now(),
-            Command::Back => self.tagged.clear(),
+            KeyCommand::Suspend => return vec![ModelEffect::Suspend],
+            KeyCommand::Earlier => self.step_samples(-1),
+            KeyCommand::Later => self.step_samples(1),
+            KeyCommand::MinuteEarlier => self.shift_time(-MINUTE_US),
+            KeyCommand::MinuteLater => self.shift_time(MINUTE_US),
+            KeyCommand::Time => self.prompt_for_time(),
+            KeyCommand::Back if self.past.is_some() => self.return_to_now(),
+            KeyCommand::Back => self.tagged.clear(),
         }
         Vec::new()
     }
 
-    fn want(&self) -> Effect {
-        Effect::Want {
+    fn sample_effect(&self) -> ModelEffect {
+        ModelEffect::Sample {
             interval: self.interval,
             idle_texts: self.with_idle,
             view: self.screen.view().map(|view| view.name),
         }
     }
 
-    fn pace(&mut self, interval: Duration) -> Vec<Effect> {
+    fn set_interval(&mut self, interval: Duration) -> Vec<ModelEffect> {
         self.interval = interval.clamp(INTERVAL_MIN, Duration::from_secs(300));
-        self.say(format!("every {}", span(self.interval.as_secs_f64())));
-        vec![self.want()]
+        self.notify(format!("every {}", format_duration(self.interval.as_secs_f64())));
+        vec![self.sample_effect()]
     }
 
-    fn turn(&mut self, by: isize) -> Vec<Effect> {
-        let count = Screen::all().count();
-        let at = Screen::all().position(|screen| screen == self.screen).unwrap_or(0);
-        self.look_at((at + count).wrapping_add_signed(by) % count)
+    fn next_screen(&mut self, by: isize) -> Vec<ModelEffect> {
+        let count = ScreenKind::all().count();
+        let at = ScreenKind::all().position(|screen| screen == self.screen).unwrap_or(0);
+        self.show_screen((at + count).wrapping_add_signed(by) % count)
     }
 
-    fn look_at(&mut self, number: usize) -> Vec<Effect> {
-        let Some(screen) = Screen::all().nth(number) else { return Vec::new() };
+    fn show_screen(&mut self, number: usize) -> Vec<ModelEffect> {
+        let Some(screen) = ScreenKind::all().nth(number) else { return Vec::new() };
         self.screen = screen;
         self.order = None;
         self.is_ascending = false;
         self.shift = 0;
         self.selected = None;
-        self.look_again();
-        vec![self.want()]
+        self.reload_moment();
+        vec![self.sample_effect()]
     }
 
-    fn turn_server(&mut self, by: isize) {
+    fn next_server(&mut self, by: isize) {
         let count = self.servers.len().max(1);
-        self.shown = (self.shown + count).wrapping_add_signed(by) % count;
+        self.current = (self.current + count).wrapping_add_signed(by) % count;
         self.selected = None;
-        // Process ids mean other sessions there.
+        // The same process ids mean other sessions on the other server.
         self.tagged.clear();
     }
 
@@ -511,9 +525,9 @@ impl Model {
         isize::try_from(self.page.max(2) - 1).unwrap_or(1)
     }
 
-    /// The place of the selected row in the table, the first if none is selected or it is gone.
-    pub fn selected_at(&self, table: &Table) -> usize {
-        let is_it = |row: &Row| Some(&row.key) == self.selected.as_ref();
+    /// Index of the selected row; 0 if none is selected or it is gone.
+    pub fn selected_at(&self, table: &ScreenTable) -> usize {
+        let is_it = |row: &TableRow| Some(&row.key) == self.selected.as_ref();
         table.rows.iter().position(is_it).unwrap_or(0)
     }
 
@@ -524,13 +538,13 @@ impl Model {
         self.selected = table.rows.get(at).map(|row| row.key.clone());
     }
 
-    fn selected_row(&self) -> Option<(Rc<Table>, Row)> {
+    fn selected_row(&self) -> Option<(Rc<ScreenTable>, TableRow)> {
         let table = self.table()?;
         let row = table.rows.get(self.selected_at(&table))?.clone();
         Some((table, row))
     }
 
-    fn tag(&mut self) {
+    fn toggle_tag(&mut self) {
         let Some((_, row)) = self.selected_row() else { return };
         if !self.tagged.remove(&row.key) {
             self.tagged.insert(row.key);
@@ -538,7 +552,7 @@ impl Model {
         self.select(1);
     }
 
-    fn sort(&mut self, by: isize) {
+    fn sort_by_neighbour(&mut self, by: isize) {
         let Some(table) = self.table() else { return };
         let now = self.order.or(self.screen.order());
         let count = table.columns.len().max(1);
@@ -547,12 +561,12 @@ impl Model {
             table.columns.get((at + count).wrapping_add_signed(by) % count).map(|head| head.name);
     }
 
-    fn say(&mut self, text: String) {
-        self.notice = Some(Notice { text, is_bad: false });
+    fn notify(&mut self, text: String) {
+        self.notice = Some(StatusNotice { text, is_bad: false });
     }
 
-    fn complain(&mut self, text: String) {
-        self.notice = Some(Notice { text, is_bad: true });
+    fn notify_error(&mut self, text: String) {
+        self.notice = Some(StatusNotice { text, is_bad: true });
     }
 }
 

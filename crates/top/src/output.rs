@@ -1,35 +1,35 @@
-//! Tables for programs, and for a terminal that is not one: the same rows as on the screen.
+//! Writes tables for programs and files: the same rows as on the screen.
 //!
-//! | format | what it is |
+//! | format | description |
 //! |---|---|
-//! | `table` | columns padded with spaces, whole texts |
+//! | `table` | columns padded with spaces, complete texts |
 //! | `json` | one document: `{"version": 1, "samples": [sample, …]}` |
-//! | `ndjson` | a sample a line |
-//! | `csv` | RFC 4180, one header, `server` and `taken` in front |
+//! | `ndjson` | one sample per line |
+//! | `csv` | RFC 4180, one header, starting with `server` and `taken` |
 //!
-//! A sample is `{"server", "taken", "screen", "rows": [{column: value}]}`. Numbers are numbers in the unit of
-//! their column: seconds, milliseconds, bytes. What has no value is `null`; what cannot be read is left out
-//! (in CSV both are empty). Times are ISO 8601 in UTC.
+//! A sample is `{"server", "taken", "screen", "rows": [{column: value}]}`. Numbers are in the unit
+//! of their column: seconds, milliseconds, bytes. A missing value is `null`, an unreadable one is
+//! omitted (both are empty in CSV). Times are ISO 8601 in UTC.
 
 use std::io::{self, Write};
 
-use howdah_collect::Cell;
+use howdah_collect::ViewCell;
 use howdah_traffic::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    table::{Screen, Table},
-    units::shown,
+    table::{ScreenKind, ScreenTable},
+    units::format_cell,
 };
 
-/// A form of output.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// For eyes.
+pub enum OutputFormat {
+    /// Aligned text for people.
     Table,
     /// One JSON document.
     Json,
-    /// A JSON document a line.
+    /// One JSON document per line.
     Ndjson,
     /// Comma-separated values.
     Csv,
@@ -37,31 +37,31 @@ pub enum Format {
 
 /// A table of one server at one moment.
 #[derive(Clone, Debug)]
-pub struct Sample<'a> {
-    /// What the server is called.
+pub struct TableSample<'a> {
+    /// Name of the server.
     pub server: &'a str,
     /// The server's clock, in microseconds since 1970.
     pub taken_us: i64,
-    /// What it shows.
-    pub screen: Screen,
+    /// The screen.
+    pub screen: ScreenKind,
     /// The rows.
-    pub table: &'a Table,
+    pub table: &'a ScreenTable,
 }
 
-/// Writes samples.
+/// Writes samples in one format.
 #[derive(Debug)]
-pub struct Output<W> {
+pub struct SampleWriter<W> {
     writer: W,
-    format: Format,
+    format: OutputFormat,
     samples: u64,
 }
 
-/// The version of the JSON documents.
+/// Version of the JSON documents.
 const VERSION: u32 = 1;
 
-impl<W: Write> Output<W> {
-    /// An output without samples.
-    pub fn new(writer: W, format: Format) -> Self {
+impl<W: Write> SampleWriter<W> {
+    /// Creates a writer.
+    pub fn new(writer: W, format: OutputFormat) -> Self {
         Self { writer, format, samples: 0 }
     }
 
@@ -69,11 +69,11 @@ impl<W: Write> Output<W> {
     ///
     /// # Errors
     ///
-    /// The writer's.
-    pub fn write(&mut self, sample: &Sample<'_>) -> io::Result<()> {
+    /// The writer failed.
+    pub fn write(&mut self, sample: &TableSample<'_>) -> io::Result<()> {
         match self.format {
-            Format::Table => self.table(sample),
-            Format::Json => {
+            OutputFormat::Table => self.table(sample),
+            OutputFormat::Json => {
                 let opening = if self.samples == 0 {
                     format!("{{\"version\": {VERSION}, \"samples\": [")
                 } else {
@@ -81,20 +81,20 @@ impl<W: Write> Output<W> {
                 };
                 write!(self.writer, "{opening}\n{}", document(sample))
             }
-            Format::Ndjson => writeln!(self.writer, "{}", document(sample)),
-            Format::Csv => self.csv(sample),
+            OutputFormat::Ndjson => writeln!(self.writer, "{}", document(sample)),
+            OutputFormat::Csv => self.csv(sample),
         }?;
         self.samples += 1;
         self.writer.flush()
     }
 
-    /// Ends the document.
+    /// Completes the document.
     ///
     /// # Errors
     ///
-    /// The writer's.
+    /// The writer failed.
     pub fn finish(mut self) -> io::Result<()> {
-        if self.format == Format::Json {
+        if self.format == OutputFormat::Json {
             if self.samples == 0 {
                 write!(self.writer, "{{\"version\": {VERSION}, \"samples\": [")?;
             }
@@ -103,12 +103,12 @@ impl<W: Write> Output<W> {
         self.writer.flush()
     }
 
-    fn table(&mut self, sample: &Sample<'_>) -> io::Result<()> {
-        let Sample { server, taken_us, screen, table } = sample;
+    fn table(&mut self, sample: &TableSample<'_>) -> io::Result<()> {
+        let TableSample { server, taken_us, screen, table } = sample;
         if self.samples > 0 {
             writeln!(self.writer)?;
         }
-        writeln!(self.writer, "{server}  {}  {}", time(*taken_us), screen.name())?;
+        writeln!(self.writer, "{server}  {}  {}", timestamp(*taken_us), screen.name())?;
         let texts: Vec<Vec<String>> = table
             .rows
             .iter()
@@ -117,7 +117,7 @@ impl<W: Write> Output<W> {
                 cells
                     .map(|(at, (cell, head))| {
                         let indent = if at == 0 { "  ".repeat(row.depth) } else { String::new() };
-                        indent + &shown(cell, head.unit)
+                        indent + &format_cell(cell, head.unit)
                     })
                     .collect()
             })
@@ -138,21 +138,21 @@ impl<W: Write> Output<W> {
         Ok(())
     }
 
-    fn csv(&mut self, sample: &Sample<'_>) -> io::Result<()> {
-        let Sample { server, taken_us, table, .. } = sample;
+    fn csv(&mut self, sample: &TableSample<'_>) -> io::Result<()> {
+        let TableSample { server, taken_us, table, .. } = sample;
         if self.samples == 0 {
             let names = table.columns.iter().map(|head| head.name);
             let names: Vec<_> = ["server", "taken"].into_iter().chain(names).collect();
             write!(self.writer, "{}\r\n", names.join(","))?;
         }
         for row in &table.rows {
-            write!(self.writer, "{},{}", quoted(server), time(*taken_us))?;
+            write!(self.writer, "{},{}", quoted(server), timestamp(*taken_us))?;
             for cell in &row.cells {
                 let text = match cell {
-                    Cell::Null | Cell::Unavailable => String::new(),
-                    Cell::Text(text) => quoted(text),
-                    Cell::Integer(value) => value.to_string(),
-                    Cell::Real(value) => value.to_string(),
+                    ViewCell::Null | ViewCell::Unavailable => String::new(),
+                    ViewCell::Text(text) => quoted(text),
+                    ViewCell::Integer(value) => value.to_string(),
+                    ViewCell::Real(value) => value.to_string(),
                 };
                 write!(self.writer, ",{text}")?;
             }
@@ -162,7 +162,7 @@ impl<W: Write> Output<W> {
     }
 }
 
-/// A field of CSV, in quotes where it has to be.
+/// Formats a CSV field, quoted if necessary.
 fn quoted(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -171,16 +171,16 @@ fn quoted(text: &str) -> String {
     }
 }
 
-fn document(sample: &Sample<'_>) -> Value {
-    let Sample { server, taken_us, screen, table } = sample;
+fn document(sample: &TableSample<'_>) -> Value {
+    let TableSample { server, taken_us, screen, table } = sample;
     let rows = table.rows.iter().map(|row| {
         let cells = row.cells.iter().zip(&table.columns).filter_map(|(cell, head)| {
             let value = match cell {
-                Cell::Unavailable => return None,
-                Cell::Null => Value::Null,
-                Cell::Text(text) => Value::from(&**text),
-                Cell::Integer(value) => Value::from(*value),
-                Cell::Real(value) => Value::from(*value),
+                ViewCell::Unavailable => return None,
+                ViewCell::Null => Value::Null,
+                ViewCell::Text(text) => Value::from(&**text),
+                ViewCell::Integer(value) => Value::from(*value),
+                ViewCell::Real(value) => Value::from(*value),
             };
             Some((head.name.to_owned(), value))
         });
@@ -191,54 +191,59 @@ fn document(sample: &Sample<'_>) -> Value {
         Value::Object(object)
     });
     let rows: Vec<_> = rows.collect();
-    json!({"server": server, "taken": time(*taken_us), "screen": screen.name(), "rows": rows})
+    json!({"server": server, "taken": timestamp(*taken_us), "screen": screen.name(), "rows": rows})
 }
 
-/// A moment in ISO 8601, in UTC.
-fn time(us: i64) -> String {
+/// Formats a time as ISO 8601 in UTC.
+fn timestamp(us: i64) -> String {
     Timestamp::from_micros(us).to_string()
 }
 
 #[cfg(test)]
 mod tests {
-    use howdah_collect::Unit;
+    use howdah_collect::ColumnUnit;
 
     use super::*;
-    use crate::table::{Head, Row};
+    use crate::table::{TableColumn, TableRow};
 
-    fn table() -> Table {
-        let head = |name, unit| Head::new(name, name, unit, 8, "");
-        Table {
+    fn table() -> ScreenTable {
+        let head = |name, unit| TableColumn::new(name, name, unit, 8, "");
+        ScreenTable {
             columns: vec![
-                head("pid", Unit::Count),
-                head("time", Unit::Seconds),
-                head("io", Unit::Count),
-                head("query", Unit::Text),
+                head("pid", ColumnUnit::Count),
+                head("time", ColumnUnit::Seconds),
+                head("io", ColumnUnit::Count),
+                head("query", ColumnUnit::Text),
             ],
             rows: vec![
-                Row::plain(vec![
+                TableRow::from_cells(vec![
                     7_i64.into(),
                     1.5.into(),
-                    Cell::Unavailable,
+                    ViewCell::Unavailable,
                     "select \"a\",\n1".into(),
                 ]),
-                Row {
+                TableRow {
                     depth: 1,
-                    ..Row::plain(vec![8_i64.into(), Cell::Null, Cell::Null, "x".into()])
+                    ..TableRow::from_cells(vec![
+                        8_i64.into(),
+                        ViewCell::Null,
+                        ViewCell::Null,
+                        "x".into(),
+                    ])
                 },
             ],
         }
     }
 
-    fn written(format: Format, samples: usize) -> String {
+    fn render(format: OutputFormat, samples: usize) -> String {
         let mut bytes = Vec::new();
-        let mut output = Output::new(&mut bytes, format);
+        let mut output = SampleWriter::new(&mut bytes, format);
         let table = table();
         for _ in 0..samples {
-            let sample = Sample {
+            let sample = TableSample {
                 server: "db1",
                 taken_us: 1_700_000_000_000_000,
-                screen: Screen::Activity,
+                screen: ScreenKind::Activity,
                 table: &table,
             };
             output.write(&sample).unwrap();
@@ -249,19 +254,19 @@ mod tests {
 
     #[test]
     fn json_is_one_document() {
-        let document: Value = serde_json::from_str(&written(Format::Json, 2)).unwrap();
+        let document: Value = serde_json::from_str(&render(OutputFormat::Json, 2)).unwrap();
         assert_eq!(document["version"], 1);
         assert_eq!(document["samples"].as_array().unwrap().len(), 2);
         let rows = &document["samples"][0]["rows"];
         assert_eq!(rows[0], json!({"pid": 7, "time": 1.5, "query": "select \"a\",\n1"}));
         assert_eq!(rows[1], json!({"pid": 8, "time": null, "io": null, "query": "x", "depth": 1}));
-        let empty: Value = serde_json::from_str(&written(Format::Json, 0)).unwrap();
+        let empty: Value = serde_json::from_str(&render(OutputFormat::Json, 0)).unwrap();
         assert_eq!(empty["samples"], json!([]));
     }
 
     #[test]
-    fn ndjson_is_a_document_a_line() {
-        let text = written(Format::Ndjson, 2);
+    fn ndjson_has_one_document_per_line() {
+        let text = render(OutputFormat::Ndjson, 2);
         assert_eq!(text.lines().count(), 2);
         for line in text.lines() {
             assert_eq!(serde_json::from_str::<Value>(line).unwrap()["server"], "db1");
@@ -269,15 +274,15 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_one_header_and_quotes_what_needs_it() {
-        let text = written(Format::Csv, 2);
-        let time = time(1_700_000_000_000_000);
+    fn csv_has_one_header_and_quotes_fields() {
+        let text = render(OutputFormat::Csv, 2);
+        let time = timestamp(1_700_000_000_000_000);
         let rows = format!("db1,{time},7,1.5,,\"select \"\"a\"\",\n1\"\r\ndb1,{time},8,,,x\r\n");
         assert_eq!(text, format!("server,taken,pid,time,io,query\r\n{rows}{rows}"));
     }
 
     #[test]
-    fn a_table_is_aligned() {
-        insta::assert_snapshot!(written(Format::Table, 1));
+    fn table_columns_are_aligned() {
+        insta::assert_snapshot!(render(OutputFormat::Table, 1));
     }
 }

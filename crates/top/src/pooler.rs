@@ -1,8 +1,8 @@
-//! Who is behind a server's sessions, asked of poolers in front of it.
+//! Finds the clients of a server's sessions by asking the poolers in front of it.
 //!
-//! Each pooler's console has a thread, which asks when somebody wants to know and otherwise rests. A sampler
-//! asks just before it reads its server, and waits only for a moment: a pooler that hangs costs the names of
-//! its clients, and nothing else.
+//! Each pooler console has a thread that polls on request. A sampler sends a request just before it
+//! reads its server, and waits only briefly: an unresponsive pooler costs the names of its clients,
+//! and nothing else.
 
 use std::{
     collections::HashMap,
@@ -11,179 +11,183 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_collect::{Backend, Held, Pooler, PoolerClient};
-use howdah_connect::Target;
+use howdah_collect::{BackendActivity, ConsoleConnection, PooledBackend, PoolerClient};
+use howdah_connect::ConnectTarget;
 
-use crate::{kill::APPLICATION, sampler::with_causes};
+use crate::{sampler::with_causes, signal_plan::APPLICATION_NAME};
 
-/// Longest that a sampler waits for a pooler.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// Maximum time that a sampler waits for a pooler.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long to wait until a console that could not be reached is tried again.
-const PAUSE: Duration = Duration::from_secs(2);
+/// Time until an unreachable console is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The clients of all poolers at one moment.
+/// Clients of all poolers at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Pooled {
-    /// All of them.
+pub struct PooledClients {
+    /// All clients.
     pub clients: Vec<PoolerClient>,
-    /// Poolers that did not answer, and why.
-    pub troubles: Vec<String>,
-    /// Places in `clients`, by what they hold.
-    holders: HashMap<Held, usize>,
+    /// Poolers that did not respond, and why.
+    pub problems: Vec<String>,
+    /// Index into `clients` by server connection.
+    clients_by_backend: HashMap<PooledBackend, usize>,
 }
 
-impl Pooled {
-    /// These clients, and nothing that went wrong.
+impl PooledClients {
+    /// Creates the list from clients, without problems.
     pub fn new(clients: Vec<PoolerClient>) -> Self {
-        let held = |(at, client): (usize, &PoolerClient)| client.holds.map(|held| (held, at));
-        let holders = clients.iter().enumerate().filter_map(held).collect();
-        Self { clients, troubles: Vec::new(), holders }
+        let pooled_backend = |(at, client): (usize, &PoolerClient)| {
+            client.backend.map(|pooled_backend| (pooled_backend, at))
+        };
+        let holders = clients.iter().enumerate().filter_map(pooled_backend).collect();
+        Self { clients, problems: Vec::new(), clients_by_backend: holders }
     }
 
-    /// Who is behind a session.
-    pub fn behind(&self, backend: &Backend) -> Option<&PoolerClient> {
-        let held = Held { pid: backend.pid, client_port: backend.client_port? };
-        self.holders.get(&held).and_then(|&at| self.clients.get(at))
+    /// The client linked to a session.
+    pub fn client_for(&self, backend: &BackendActivity) -> Option<&PoolerClient> {
+        let pooled_backend = PooledBackend { pid: backend.pid, client_port: backend.client_port? };
+        self.clients_by_backend.get(&pooled_backend).and_then(|&at| self.clients.get(at))
     }
 }
 
-/// Poolers that can be asked. Clones share them.
+/// Pollers of several poolers. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Poolers(Vec<Arc<Shared>>);
+pub struct Poolers(Vec<Arc<PollerShared>>);
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct PollerShared {
+    state: Mutex<PollerState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    /// How often somebody asked.
-    asked: u64,
-    /// Up to which of these it was answered.
-    answered: u64,
-    answer: Result<Arc<[PoolerClient]>, String>,
+struct PollerState {
+    /// Number of the last request.
+    requested: u64,
+    /// Number of the last request that is complete.
+    completed: u64,
+    result: Result<Arc<[PoolerClient]>, String>,
 }
 
 impl Poolers {
-    /// Starts to ask the consoles of `poolers`, each with what to call it.
+    /// Starts polling the consoles of `poolers`, each given with its name.
     ///
     /// # Errors
     ///
-    /// The operating system has no thread for one.
-    pub fn start(poolers: Vec<(String, Target)>) -> io::Result<Self> {
-        let start = |(name, target): (String, Target)| {
-            let state = State {
-                asked: 0,
-                answered: 0,
-                answer: Err(format!("pooler {name}: not read yet")),
+    /// A thread could not be started.
+    pub fn start(poolers: Vec<(String, ConnectTarget)>) -> io::Result<Self> {
+        let start = |(name, target): (String, ConnectTarget)| {
+            let state = PollerState {
+                requested: 0,
+                completed: 0,
+                result: Err(format!("pooler {name}: not sampled yet")),
             };
-            let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-            let asker = Asker {
+            let shared =
+                Arc::new(PollerShared { state: Mutex::new(state), changed: Condvar::new() });
+            let poller = PoolerPoller {
                 name,
-                target: target.with_application_name(APPLICATION),
+                target: target.with_application_name(APPLICATION_NAME),
                 shared: Arc::clone(&shared),
             };
-            std::thread::Builder::new().name("pooler".to_owned()).spawn(|| asker.run())?;
+            std::thread::Builder::new().name("pooler".to_owned()).spawn(|| poller.run())?;
             Ok(shared)
         };
         poolers.into_iter().map(start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Asks all of them, and waits a moment; `None` if there are none.
-    pub(crate) fn read(&self) -> Option<Arc<Pooled>> {
+    /// Polls all poolers and waits briefly; `None` if there are none.
+    pub(crate) fn read(&self) -> Option<Arc<PooledClients>> {
         if self.0.is_empty() {
             return None;
         }
-        let questions: Vec<u64> = self.0.iter().map(|pooler| pooler.ask()).collect();
-        let until = Instant::now() + PATIENCE;
-        let (mut clients, mut troubles) = (Vec::new(), Vec::new());
-        for (pooler, question) in self.0.iter().zip(questions) {
-            match pooler.answer(question, until) {
-                Ok(answer) => clients.extend(answer.iter().cloned()),
-                Err(trouble) => troubles.push(trouble),
+        let requests: Vec<u64> = self.0.iter().map(|pooler| pooler.request()).collect();
+        let until = Instant::now() + RESPONSE_TIMEOUT;
+        let (mut clients, mut problems) = (Vec::new(), Vec::new());
+        for (pooler, request) in self.0.iter().zip(requests) {
+            match pooler.wait_for(request, until) {
+                Ok(result) => clients.extend(result.iter().cloned()),
+                Err(problem) => problems.push(problem),
             }
         }
-        Some(Arc::new(Pooled { troubles, ..Pooled::new(clients) }))
+        Some(Arc::new(PooledClients { problems, ..PooledClients::new(clients) }))
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is whole when its lock is given back.
+impl PollerShared {
+    fn state(&self) -> MutexGuard<'_, PollerState> {
+        // Every change is complete when the lock is released.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self) -> u64 {
+    fn request(&self) -> u64 {
         let mut state = self.state();
-        state.asked += 1;
+        state.requested += 1;
         self.changed.notify_all();
-        state.asked
+        state.requested
     }
 
-    /// The answer to a question, if it comes in time: an older one would name who has gone since.
-    fn answer(&self, question: u64, until: Instant) -> Result<Arc<[PoolerClient]>, String> {
+    /// Waits for the result of a request. An older result could name clients that have disconnected
+    /// since.
+    fn wait_for(&self, request: u64, until: Instant) -> Result<Arc<[PoolerClient]>, String> {
         let mut state = self.state();
-        while state.answered < question {
+        while state.completed < request {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return match &state.answer {
-                    Ok(_) => Err("a pooler does not answer in time".to_owned()),
-                    Err(trouble) => Err(trouble.clone()),
+                return match &state.result {
+                    Ok(_) => Err("a pooler did not respond in time".to_owned()),
+                    Err(problem) => Err(problem.clone()),
                 };
             }
             let waited = self.changed.wait_timeout(state, left);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        state.answer.clone()
+        state.result.clone()
     }
 }
 
-/// The thread of one console.
-struct Asker {
+/// The thread that polls one console.
+struct PoolerPoller {
     name: String,
-    target: Target,
-    shared: Arc<Shared>,
+    target: ConnectTarget,
+    shared: Arc<PollerShared>,
 }
 
-impl Asker {
+impl PoolerPoller {
     fn run(self) {
-        let mut console: Option<Pooler> = None;
-        while let Some(question) = self.next() {
-            let answer = match &mut console {
+        let mut console: Option<ConsoleConnection> = None;
+        while let Some(request) = self.next_request() {
+            let result = match &mut console {
                 Some(console) => console.clients(),
-                none => Pooler::connect(&self.target)
+                none => ConsoleConnection::connect(&self.target)
                     .and_then(|connected| none.insert(connected).clients()),
             };
-            let answer = answer
+            let result = result
                 .map(|read| read.clients.into())
                 .map_err(|error| format!("pooler {}: {}", self.name, with_causes(&error)));
-            let is_away = answer.is_err();
+            let is_unreachable = result.is_err();
             let mut state = self.shared.state();
-            (state.answered, state.answer) = (question, answer);
+            (state.completed, state.result) = (request, result);
             self.shared.changed.notify_all();
             drop(state);
-            if is_away {
+            if is_unreachable {
                 console = None;
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(RETRY_INTERVAL);
             }
         }
     }
 
-    /// Waits for a question; `None` when nobody can ask any more.
-    fn next(&self) -> Option<u64> {
+    /// Waits for a request; `None` once all requesters are gone.
+    fn next_request(&self) -> Option<u64> {
         let mut state = self.shared.state();
         loop {
-            if state.asked > state.answered {
-                return Some(state.asked);
+            if state.requested > state.completed {
+                return Some(state.requested);
             }
-            // The other half of the pair is the askers'.
+            // The other reference is held by the requesters.
             if Arc::strong_count(&self.shared) == 1 {
                 return None;
             }
-            let waited = self.shared.changed.wait_timeout(state, PAUSE);
+            let waited = self.shared.changed.wait_timeout(state, RETRY_INTERVAL);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }

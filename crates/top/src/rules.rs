@@ -1,49 +1,50 @@
-//! Rules: what a person wants to be told of, and what of it holds now.
+//! Alert rules and their evaluation.
 //!
 //! ```text
 //! query > 5m                     a statement has run for longer
-//! idle-in-transaction > 10m      a session has idled in its transaction for longer
+//! idle-in-transaction > 10m      a session has been idle in transaction for longer
 //! connections > 90% for 1m       … and has stayed there for a minute
-//! lag > 1GB until 100MB          … and counts as over only below that
+//! lag > 1GB until 100MB          … and ends only below the second value
 //! ```
 //!
-//! A [`Rule`] is such a line, read. A [`Guard`] keeps the rules of one server: it looks at one reading after
-//! the other and says which alerts began and which ended. A level that trembles around its threshold is one
-//! alert, since it ends lower than it begins; one about a session ends when the session goes on to
-//! something else. What cannot be read is no alert and ends none.
+//! An [`AlertRule`] is such a line, parsed. A [`RuleEvaluator`] keeps the rules of one server: it
+//! evaluates sample after sample and returns which alerts started and which ended. A level that
+//! fluctuates around its threshold is one alert, since it ends at a lower value than it starts; an
+//! alert about a session ends when the session does something else. Unreadable data neither starts
+//! nor ends an alert.
 
-mod guard;
-mod measure;
+mod evaluator;
+mod values;
 
 use std::{sync::Arc, time::Duration};
 
-pub use self::guard::{Alert, Change, Guard, Unchecked, Who};
-use crate::units::{parse_span, shown, span};
-use howdah_collect::{Cell, Unit};
+pub use self::evaluator::{Alert, AlertChange, RuleEvaluator, SessionInfo, UncheckedRule};
+use crate::units::{format_cell, format_duration, parse_duration};
+use howdah_collect::{ColumnUnit, ViewCell};
 
-/// What a rule is about.
+/// Subject of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Subject {
-    /// How long a statement has run.
+pub enum RuleSubject {
+    /// Run time of a statement.
     Query,
-    /// How long a session has idled in its transaction.
+    /// Time that a session has been idle in transaction.
     IdleInTransaction,
-    /// How long a transaction has lasted.
+    /// Age of a transaction.
     Transaction,
-    /// How long a session has waited for a lock.
+    /// Time that a session has waited for a lock.
     Blocked,
-    /// Sessions of clients, of those that may be.
+    /// Client sessions, relative to `max_connections`.
     Connections,
-    /// How far a standby, or the slowest one of a primary, is behind.
+    /// Lag of a standby, or of the slowest standby of a primary.
     Lag,
-    /// Age of the oldest transaction that is not frozen.
+    /// Age of the oldest unfrozen transaction id.
     Wraparound,
-    /// How long the server could not be read.
-    Away,
+    /// Time that the server has been unreachable.
+    Unreachable,
 }
 
-impl Subject {
-    /// All there are.
+impl RuleSubject {
+    /// All subjects.
     pub const ALL: [Self; 8] = [
         Self::Query,
         Self::IdleInTransaction,
@@ -52,10 +53,10 @@ impl Subject {
         Self::Connections,
         Self::Lag,
         Self::Wraparound,
-        Self::Away,
+        Self::Unreachable,
     ];
 
-    /// Its word in a rule.
+    /// Keyword in a rule.
     pub fn name(self) -> &'static str {
         match self {
             Self::Query => "query",
@@ -65,37 +66,37 @@ impl Subject {
             Self::Connections => "connections",
             Self::Lag => "lag",
             Self::Wraparound => "wraparound",
-            Self::Away => "away",
+            Self::Unreachable => "unreachable",
         }
     }
 
-    /// What it is measured in.
+    /// Units that its threshold may have.
     fn measures(self) -> &'static [Measure] {
         match self {
             Self::Query
             | Self::IdleInTransaction
             | Self::Transaction
             | Self::Blocked
-            | Self::Away => &[Measure::Seconds],
+            | Self::Unreachable => &[Measure::Seconds],
             Self::Connections => &[Measure::Percent],
             Self::Lag => &[Measure::Bytes, Measure::Seconds],
             Self::Wraparound => &[Measure::Percent, Measure::Transactions],
         }
     }
 
-    /// Whether it is a time that passes while nothing changes: what is over the threshold now is known
-    /// to have been so for as long as it is over it.
-    fn is_time_that_passes(self) -> bool {
+    /// Whether the value is a time that grows while nothing changes: a value over the threshold
+    /// must have been over it for the whole excess.
+    fn is_elapsed_time(self) -> bool {
         !matches!(self, Self::Connections | Self::Lag | Self::Wraparound)
     }
 }
 
-/// What a threshold counts.
+/// Unit of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Measure {
     /// `5m`
     Seconds,
-    /// `90%`: of the connections there may be, of the transactions until wraparound.
+    /// `90%`: of `max_connections`, or of the transactions until wraparound.
     Percent,
     /// `1GB`
     Bytes,
@@ -104,7 +105,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// Its name in documents.
+    /// Name in JSON documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Seconds => "seconds",
@@ -114,18 +115,18 @@ impl Measure {
         }
     }
 
-    /// A value as people read it.
-    pub fn shown(self, value: f64) -> String {
+    /// Formats a value with its unit.
+    pub fn format_value(self, value: f64) -> String {
         let unit = match self {
-            Self::Seconds => return span(value),
-            Self::Percent => Unit::Percent,
-            Self::Bytes => Unit::Bytes,
-            Self::Transactions => Unit::Count,
+            Self::Seconds => return format_duration(value),
+            Self::Percent => ColumnUnit::Percent,
+            Self::Bytes => ColumnUnit::Bytes,
+            Self::Transactions => ColumnUnit::Count,
         };
-        shown(&Cell::Real(value), unit)
+        format_cell(&ViewCell::Real(value), unit)
     }
 
-    /// Reads a value with its unit.
+    /// Parses a value with its unit.
     fn parse(text: &str) -> Option<(Self, f64)> {
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let number: f64 = text[..digits].parse().ok()?;
@@ -139,78 +140,78 @@ impl Measure {
             "k" => (Self::Transactions, 1e3),
             "M" => (Self::Transactions, 1e6),
             "G" => (Self::Transactions, 1e9),
-            _ => return parse_span(text).map(|seconds| (Self::Seconds, seconds)),
+            _ => return parse_duration(text).map(|seconds| (Self::Seconds, seconds)),
         };
         Some((measure, number * factor))
     }
 }
 
-/// What a person wants to be told of.
+/// An alert rule.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
-    /// What it is about.
-    pub subject: Subject,
-    /// What the threshold counts.
+pub struct AlertRule {
+    /// Subject.
+    pub subject: RuleSubject,
+    /// Unit of the threshold.
     pub measure: Measure,
-    /// Above that it begins.
+    /// The alert starts above this value.
     pub threshold: f64,
-    /// When it has been above for so long.
-    pub hold: Duration,
-    /// At or below that it ends.
-    pub clear: f64,
-    /// The words it was made of, with single spaces.
+    /// How long the value must be above the threshold before the alert starts.
+    pub hold_for: Duration,
+    /// The alert ends at or below this value.
+    pub clear_below: f64,
+    /// Text of the rule with single spaces.
     pub text: Arc<str>,
 }
 
-/// Words that are no rule.
+/// The rule is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseRuleError {
-    /// The parts are not where they should be.
+    /// The text does not follow the grammar.
     #[error(
         "write SUBJECT > VALUE [for TIME] [until VALUE], such as 'query > 5m' or 'connections > 90% for 1m'"
     )]
     Grammar,
-    /// The first word.
-    #[error("there is no {word:?}: a rule is about {}", names())]
+    /// The subject is unknown.
+    #[error("unknown subject {word:?}: a rule is about {}", subject_names())]
     Subject {
-        /// What stands there.
+        /// The word found instead.
         word: String,
     },
-    /// A threshold that the subject is not measured in.
-    #[error("{word:?} is no {}, which {subject} is measured in", kinds(measures))]
+    /// The threshold has a unit that the subject does not use.
+    #[error("{word:?} is not a {}, the unit of {subject}", value_kinds(measures))]
     Value {
-        /// What stands there.
+        /// The value found.
         word: String,
-        /// What it was to be a value of.
+        /// Subject of the rule.
         subject: &'static str,
-        /// What would do.
+        /// Units that the subject accepts.
         measures: &'static [Measure],
     },
-    /// What stands behind `until` is not below the threshold.
-    #[error("until has to be below the threshold, and in its unit")]
+    /// The value after `until` is not below the threshold, or has another unit.
+    #[error("the value after until must be below the threshold, and in its unit")]
     Until,
 }
 
-fn names() -> String {
-    Subject::ALL.map(Subject::name).join(", ")
+fn subject_names() -> String {
+    RuleSubject::ALL.map(RuleSubject::name).join(", ")
 }
 
-fn kinds(measures: &[Measure]) -> String {
+fn value_kinds(measures: &[Measure]) -> String {
     let kinds = measures.iter().map(|measure| match measure {
         Measure::Seconds => "time such as 30s or 5m",
         Measure::Percent => "percentage such as 90%",
         Measure::Bytes => "size such as 100MB",
         Measure::Transactions => "number such as 1500M",
     });
-    kinds.collect::<Vec<_>>().join(" and no ")
+    kinds.collect::<Vec<_>>().join(" or a ")
 }
 
-/// A level ends that far below its threshold, unless the rule says otherwise.
+/// Default value at which a level's alert ends, relative to its threshold.
 const CLEAR_SHARE: f64 = 0.9;
 
-impl Rule {
-    /// Reads a rule.
+impl AlertRule {
+    /// Parses a rule.
     ///
     /// # Errors
     ///
@@ -221,34 +222,34 @@ impl Rule {
         let [subject, ">", value, rest @ ..] = words.as_slice() else {
             return Err(ParseRuleError::Grammar);
         };
-        let subject = Subject::ALL
+        let subject = RuleSubject::ALL
             .into_iter()
             .find(|known| known.name() == *subject)
             .ok_or_else(|| ParseRuleError::Subject { word: (*subject).to_owned() })?;
-        let (measure, threshold) = Self::value(subject, value)?;
-        let is_level = !subject.is_time_that_passes();
+        let (measure, threshold) = Self::parse_value(subject, value)?;
+        let is_level = !subject.is_elapsed_time();
         let mut rule = Self {
             subject,
             measure,
             threshold,
-            hold: Duration::ZERO,
-            clear: if is_level { threshold * CLEAR_SHARE } else { threshold },
+            hold_for: Duration::ZERO,
+            clear_below: if is_level { threshold * CLEAR_SHARE } else { threshold },
             text: words.join(" ").into(),
         };
         let mut rest = rest;
         while let [word, value, more @ ..] = rest {
             match *word {
                 "for" => {
-                    let seconds = parse_span(value).ok_or(ParseRuleError::Grammar)?;
-                    rule.hold = Duration::try_from_secs_f64(seconds)
+                    let seconds = parse_duration(value).ok_or(ParseRuleError::Grammar)?;
+                    rule.hold_for = Duration::try_from_secs_f64(seconds)
                         .map_err(|_| ParseRuleError::Grammar)?;
                 }
                 "until" => {
-                    let (unit, clear) = Self::value(subject, value)?;
+                    let (unit, clear) = Self::parse_value(subject, value)?;
                     if unit != measure || clear > threshold {
                         return Err(ParseRuleError::Until);
                     }
-                    rule.clear = clear;
+                    rule.clear_below = clear;
                 }
                 _ => return Err(ParseRuleError::Grammar),
             }
@@ -257,7 +258,7 @@ impl Rule {
         if rest.is_empty() { Ok(rule) } else { Err(ParseRuleError::Grammar) }
     }
 
-    fn value(subject: Subject, word: &str) -> Result<(Measure, f64), ParseRuleError> {
+    fn parse_value(subject: RuleSubject, word: &str) -> Result<(Measure, f64), ParseRuleError> {
         let measures = subject.measures();
         Measure::parse(word).filter(|(measure, _)| measures.contains(measure)).ok_or_else(|| {
             ParseRuleError::Value { word: word.to_owned(), subject: subject.name(), measures }

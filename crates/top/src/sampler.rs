@@ -1,10 +1,10 @@
-//! One server, read at an interval by a thread of its own.
+//! Samples one server at an interval, on its own thread.
 //!
-//! The thread has the connection; nobody waits for it. What it finds out it hands to a callback as a whole
-//! new [`Standing`]. A server that hangs, refuses or restarts is a standing, too, and is tried again with
-//! growing pauses.
+//! The thread owns the connection; nothing else waits for it. It passes each new [`ServerHealth`]
+//! to a callback. A server that is unresponsive, refuses connections or restarts is reported as
+//! unreachable and retried with growing delays.
 
-mod course;
+mod state;
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -13,340 +13,342 @@ use std::{
 };
 
 use howdah_collect::{
-    Activity, CollectError, Identity, Missing, Overview, RateView, View, WaitCounts,
+    Activity, CollectError, MissingPrivilege, Overview, RateView, ServerInfo, StatsView, WaitCounts,
 };
-use howdah_connect::Target;
+use howdah_connect::ConnectTarget;
 use howdah_traffic::Timestamp;
 
-use self::course::SamplerState;
-use crate::{Pooled, Poolers, host::HostFigures, waits::WaitHistory};
+use self::state::SamplerState;
+use crate::{PooledClients, Poolers, host::HostFigures, waits::WaitHistory};
 
-/// All that was read of a server at one moment.
+/// Everything read from a server at one moment.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// What the server is.
-    pub identity: Arc<Identity>,
-    /// What the role cannot see.
-    pub missing: Arc<[Missing]>,
-    /// When it was read, by our clock.
-    pub read: Instant,
+pub struct ServerSnapshot {
+    /// Properties of the server.
+    pub server: Arc<ServerInfo>,
+    /// Privileges that the role lacks.
+    pub missing: Arc<[MissingPrivilege]>,
+    /// When the sample was taken, by our clock.
+    pub sampled_at: Instant,
     /// Sessions.
     pub activity: Activity,
-    /// The cluster's figures.
+    /// Cluster-wide figures.
     pub overview: Overview,
-    /// The figures of the reading before.
-    pub before: Option<Overview>,
-    /// The view that is looked at, if one is.
+    /// Cluster-wide figures of the previous sample.
+    pub previous_overview: Option<Overview>,
+    /// The view on the screen, if any.
     pub view: Option<RateView>,
     /// Why that view cannot be read.
     pub view_error: Option<String>,
-    /// The clients of poolers, if there are poolers.
-    pub pooled: Option<Arc<Pooled>>,
-    /// A view that was read for the history, beside the one that is looked at.
-    pub also: Option<RateView>,
-    /// What active sessions were doing, second by second.
+    /// Clients of poolers, if poolers are configured.
+    pub pooled_clients: Option<Arc<PooledClients>>,
+    /// Another view, sampled for the recording only.
+    pub background_view: Option<RateView>,
+    /// Wait events of working sessions, second by second.
     pub waits: Arc<WaitHistory>,
-    /// Figures of its host, if that is ours.
+    /// Figures of the host, if the server runs on this one.
     pub host: Option<HostFigures>,
-    /// When it was read, by our clock, in microseconds since 1970. It never goes back.
-    pub seen_us: i64,
-    /// How long the reading took.
-    pub cost: Duration,
+    /// When the sample was taken, by our clock, in microseconds since 1970. Never decreases.
+    pub sampled_us: i64,
+    /// How long taking the sample took.
+    pub duration: Duration,
 }
 
-impl Snapshot {
-    /// A first reading of a server's sessions, and of nothing else.
-    pub fn of_activity(identity: Identity, overview: Overview, activity: Activity) -> Self {
+impl ServerSnapshot {
+    /// Creates a first snapshot from activity and overview alone.
+    pub fn from_activity(identity: ServerInfo, overview: Overview, activity: Activity) -> Self {
         Self {
-            identity: Arc::new(identity),
+            server: Arc::new(identity),
             missing: Arc::new([]),
-            read: Instant::now(),
-            seen_us: activity.taken_us,
+            sampled_at: Instant::now(),
+            sampled_us: activity.taken_us,
             activity,
             overview,
-            before: None,
+            previous_overview: None,
             view: None,
             view_error: None,
-            pooled: None,
-            also: None,
+            pooled_clients: None,
+            background_view: None,
             waits: Arc::default(),
             host: None,
-            cost: Duration::ZERO,
+            duration: Duration::ZERO,
         }
     }
 }
 
-/// How it stands with a server.
+/// State of a server as seen by its sampler.
 #[derive(Clone, Debug)]
-pub enum Standing {
-    /// The first connection is being made.
+pub enum ServerHealth {
+    /// The first connection is being established.
     Connecting,
-    /// It was read.
-    Read(Arc<Snapshot>),
-    /// It cannot be read now.
-    Away {
-        /// Why, in a sentence.
+    /// The last sample succeeded.
+    Read(Arc<ServerSnapshot>),
+    /// The server is unreachable.
+    Unreachable {
+        /// Why, in one sentence.
         reason: String,
         /// Since when.
         since: Instant,
-        /// When it will be tried again.
-        retry: Instant,
-        /// What was read last.
-        last: Option<Arc<Snapshot>>,
+        /// When the next attempt is due.
+        retry_at: Instant,
+        /// The last snapshot.
+        last: Option<Arc<ServerSnapshot>>,
     },
 }
 
-impl Standing {
-    /// What was read last, if anything was.
-    pub fn snapshot(&self) -> Option<&Arc<Snapshot>> {
+impl ServerHealth {
+    /// The last snapshot, if there is one.
+    pub fn snapshot(&self) -> Option<&Arc<ServerSnapshot>> {
         match self {
             Self::Connecting => None,
             Self::Read(snapshot) => Some(snapshot),
-            Self::Away { last, .. } => last.as_ref(),
+            Self::Unreachable { last, .. } => last.as_ref(),
         }
     }
 }
 
-/// What a reading should have.
+/// What a sample must include, and how often.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// From the beginning of one reading to that of the next.
+pub struct SampleRequest {
+    /// Time from the start of one sample to the start of the next.
     pub interval: Duration,
-    /// What idle sessions ran last.
+    /// Whether to read the last statements of idle sessions.
     pub idle_texts: bool,
-    /// A view, beside activity and overview.
-    pub view: Option<&'static View>,
-    /// All views in turn, one with each reading: for a history that has every screen.
+    /// A view to read in addition to activity and overview.
+    pub view: Option<&'static StatsView>,
+    /// Whether to read all views in turn, one per sample: for a recording, which covers every
+    /// screen.
     pub all_views: bool,
-    /// The whole texts of statements that have not run for a second, too.
-    pub whole_texts: bool,
+    /// Whether to read complete texts of statements that have run for less than a second, too.
+    pub full_texts: bool,
 }
 
-impl Wanted {
-    /// Whether somebody who calls a statement slow from then on needs whole texts of shorter ones.
-    pub(crate) fn whole_texts_for(slow: Option<Duration>) -> bool {
+impl SampleRequest {
+    /// Whether a slow threshold requires complete texts of statements shorter than a second.
+    pub(crate) fn needs_full_texts(slow: Option<Duration>) -> bool {
         slow.is_some_and(|slow| slow < Duration::from_secs(1))
     }
 }
 
-/// The shortest interval: statistics move about once a second.
+/// Minimum interval. Most statistics change about once a second.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Longest pause between two attempts to reach a server.
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Maximum delay between two attempts to connect.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 
-/// A thread that reads one server. Dropping it tells the thread to end, and does not wait for it: the
-/// server may hang.
+/// A thread that samples one server. Dropping it stops the thread without waiting for it: the
+/// server may be unresponsive.
 #[derive(Debug)]
-pub struct Sampler {
-    shared: Arc<Shared>,
+pub struct ServerSampler {
+    shared: Arc<SamplerShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    orders: Mutex<Orders>,
+struct SamplerShared {
+    control: Mutex<SamplerControl>,
     changed: Condvar,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Orders {
-    wanted: Wanted,
-    /// Counts up with each order, so that none is overlooked.
-    number: u64,
-    is_over: bool,
+struct SamplerControl {
+    request: SampleRequest,
+    /// Incremented with each change, so that none is missed.
+    revision: u64,
+    should_stop: bool,
 }
 
-impl Sampler {
-    /// Begins to read, and to ask poolers who is behind what is read. `tell` gets each new standing, on the sampler's thread.
+impl ServerSampler {
+    /// Starts sampling, including the clients of poolers. `on_change` receives each new state, on
+    /// the sampler's thread.
     ///
     /// # Errors
     ///
-    /// The operating system has no thread for it.
+    /// The thread could not be started.
     pub fn start(
-        target: Target,
+        target: ConnectTarget,
         poolers: Poolers,
-        wanted: Wanted,
-        tell: impl FnMut(Standing) + Send + 'static,
+        request: SampleRequest,
+        on_change: impl FnMut(ServerHealth) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let orders = Orders { wanted, number: 0, is_over: false };
-        let shared = Arc::new(Shared { orders: Mutex::new(orders), changed: Condvar::new() });
-        let worker = Worker {
+        let control = SamplerControl { request, revision: 0, should_stop: false };
+        let shared =
+            Arc::new(SamplerShared { control: Mutex::new(control), changed: Condvar::new() });
+        let worker = SamplerThread {
             target,
             poolers,
             shared: Arc::clone(&shared),
-            tell,
+            on_change,
             last: None,
             waits: WaitHistory::default(),
-            seen_us: 0,
+            last_sample_us: 0,
         };
         let thread =
             std::thread::Builder::new().name("sampler".to_owned()).spawn(|| worker.run())?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Wants something else from now on, and a reading at once.
-    pub fn want(&self, wanted: Wanted) {
-        self.order(|orders| orders.wanted = wanted);
+    /// Changes what is sampled, and takes a sample at once.
+    pub fn set_request(&self, request: SampleRequest) {
+        self.update_control(|control| control.request = request);
     }
 
-    /// Ends it and waits until it has ended.
+    /// Stops the thread and waits until it has ended.
     pub fn finish(mut self) {
-        self.order(|orders| orders.is_over = true);
+        self.update_control(|control| control.should_stop = true);
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say that would help now.
+            // A panic of the thread needs no handling at this point.
             let _ = thread.join();
         }
     }
 
-    fn order(&self, change: impl FnOnce(&mut Orders)) {
-        let mut orders = self.shared.orders();
-        change(&mut orders);
-        orders.number += 1;
+    fn update_control(&self, change: impl FnOnce(&mut SamplerControl)) {
+        let mut control = self.shared.control();
+        change(&mut control);
+        control.revision += 1;
         self.shared.changed.notify_all();
     }
 }
 
-impl Drop for Sampler {
+impl Drop for ServerSampler {
     fn drop(&mut self) {
-        self.order(|orders| orders.is_over = true);
+        self.update_control(|control| control.should_stop = true);
     }
 }
 
-impl Shared {
-    fn orders(&self) -> MutexGuard<'_, Orders> {
-        // Orders are plain values: a panic elsewhere cannot have left them half written.
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+impl SamplerShared {
+    fn control(&self) -> MutexGuard<'_, SamplerControl> {
+        // Plain values: a panic elsewhere cannot have left them half written.
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `until`, or until there are orders behind `number`.
-    fn wait(&self, until: Instant, number: u64) -> Orders {
-        let mut orders = self.orders();
+    /// Waits until `until`, or until the control's revision differs from `number`.
+    fn wait(&self, until: Instant, number: u64) -> SamplerControl {
+        let mut control = self.control();
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if orders.is_over || orders.number != number || left.is_zero() {
-                return *orders;
+            if control.should_stop || control.revision != number || left.is_zero() {
+                return *control;
             }
-            let waited = self.changed.wait_timeout(orders, left);
-            (orders, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait_timeout(control, left);
+            (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-struct Worker<F> {
-    target: Target,
+struct SamplerThread<F> {
+    target: ConnectTarget,
     poolers: Poolers,
-    shared: Arc<Shared>,
-    tell: F,
-    last: Option<Arc<Snapshot>>,
+    shared: Arc<SamplerShared>,
+    on_change: F,
+    last: Option<Arc<ServerSnapshot>>,
     waits: WaitHistory,
-    /// The last moment by our clock.
-    seen_us: i64,
+    /// Time of the last sample by our clock.
+    last_sample_us: i64,
 }
 
-impl<F: FnMut(Standing)> Worker<F> {
+impl<F: FnMut(ServerHealth)> SamplerThread<F> {
     fn run(mut self) {
         let mut failures = 0;
         let mut since = Instant::now();
         loop {
-            let outcome = SamplerState::begin(&self.target).and_then(|course| {
+            let outcome = SamplerState::connect(&self.target).and_then(|state| {
                 failures = 0;
-                self.read_on(course)
+                self.sample_until_error(state)
             });
             let Err(error) = outcome else { return };
             let now = Instant::now();
             if failures == 0 {
                 since = now;
             }
-            let pause = pause(failures);
+            let pause = retry_delay(failures);
             failures = failures.saturating_add(1);
             let reason = with_causes(&error);
-            (self.tell)(Standing::Away {
+            (self.on_change)(ServerHealth::Unreachable {
                 reason,
                 since,
-                retry: now + pause,
+                retry_at: now + pause,
                 last: self.last.clone(),
             });
-            let orders = *self.shared.orders();
-            if orders.is_over || self.shared.wait(now + pause, orders.number).is_over {
+            let control = *self.shared.control();
+            if control.should_stop || self.shared.wait(now + pause, control.revision).should_stop {
                 return;
             }
         }
     }
 
-    /// Reads until the orders are to end, or the connection is of no use any more.
-    fn read_on(&mut self, mut course: SamplerState) -> Result<(), CollectError> {
+    /// Samples until it is stopped or the connection fails.
+    fn sample_until_error(&mut self, mut state: SamplerState) -> Result<(), CollectError> {
         loop {
-            let orders = *self.shared.orders();
-            if orders.is_over {
+            let control = *self.shared.control();
+            if control.should_stop {
                 return Ok(());
             }
-            let begun = Instant::now();
-            // Just before the server: who holds a session now holds it in the reading.
+            let started = Instant::now();
+            // Read just before the server, so that links to sessions are as current as the sample.
             let pooled = self.poolers.read();
-            let mut snapshot = course.read(orders.wanted, begun)?;
-            snapshot.pooled = pooled;
-            self.seen_us = now_us().max(self.seen_us);
-            self.waits.add(self.seen_us, &WaitCounts::of(&snapshot.activity));
-            snapshot.seen_us = self.seen_us;
+            let mut snapshot = state.sample(control.request, started)?;
+            snapshot.pooled_clients = pooled;
+            self.last_sample_us = now_us().max(self.last_sample_us);
+            self.waits.add(self.last_sample_us, &WaitCounts::from_activity(&snapshot.activity));
+            snapshot.sampled_us = self.last_sample_us;
             snapshot.waits = Arc::new(self.waits.clone());
             let snapshot = Arc::new(snapshot);
-            let cost = snapshot.cost;
+            let cost = snapshot.duration;
             self.last = Some(Arc::clone(&snapshot));
-            (self.tell)(Standing::Read(snapshot));
-            // A polite guest takes no more than a tenth of the time.
-            let interval = orders.wanted.interval.max(INTERVAL_MIN).max(cost * 10);
-            if self.sample_waits(&mut course, begun + interval, orders.number)?.is_over {
+            (self.on_change)(ServerHealth::Read(snapshot));
+            // Limits sampling to a tenth of the time.
+            let interval = control.request.interval.max(INTERVAL_MIN).max(cost * 10);
+            if self.sample_waits(&mut state, started + interval, control.revision)?.should_stop {
                 return Ok(());
             }
         }
     }
 
-    /// Counts waits, between one reading and the next, until `until` or until there are orders behind
-    /// `number`.
+    /// Counts wait events between two samples, until `until` or until the control changes.
     fn sample_waits(
         &mut self,
-        course: &mut SamplerState,
+        state: &mut SamplerState,
         until: Instant,
         number: u64,
-    ) -> Result<Orders, CollectError> {
-        let mut pause = self.waits.pace(self.seen_us);
+    ) -> Result<SamplerControl, CollectError> {
+        let mut pause = self.waits.sample_interval(self.last_sample_us);
         let mut last = Instant::now();
         loop {
             let next = last + pause;
-            let orders = self.shared.wait(next.min(until), number);
-            // The reading itself is a sample: none is taken just before it.
-            if orders.is_over || orders.number != number || next >= until {
-                return Ok(orders);
+            let control = self.shared.wait(next.min(until), number);
+            // The next sample counts waits itself, so skip a count just before it.
+            if control.should_stop || control.revision != number || next >= until {
+                return Ok(control);
             }
             last = Instant::now();
-            match course.server.waits() {
+            match state.server.waits() {
                 Ok(counts) => {
-                    self.seen_us = now_us().max(self.seen_us);
-                    self.waits.add(self.seen_us, &counts);
+                    self.last_sample_us = now_us().max(self.last_sample_us);
+                    self.waits.add(self.last_sample_us, &counts);
                 }
                 Err(error) if error.is_fatal() => return Err(error),
-                // It will say so again with the next reading, which somebody looks at.
-                Err(error) => tracing::debug!(%error, "waits were not counted"),
+                // The next sample will report the problem where it is visible.
+                Err(error) => tracing::debug!(%error, "cannot count wait events"),
             }
-            // Polite here, too: a tenth of the time and no more.
-            pause = self.waits.pace(self.seen_us).max(last.elapsed() * 10);
+            // Limits counting to a tenth of the time, too.
+            pause = self.waits.sample_interval(self.last_sample_us).max(last.elapsed() * 10);
         }
     }
 }
 
-/// The present, in microseconds since 1970.
+/// The current time in microseconds since 1970.
 pub(crate) fn now_us() -> i64 {
     Timestamp::now().as_micros()
 }
 
-/// How long to wait before the next attempt, after so many that failed.
-fn pause(failures: u32) -> Duration {
+/// Delay before the next attempt, after a number of failures.
+fn retry_delay(failures: u32) -> Duration {
     let first = Duration::from_millis(500);
-    first.saturating_mul(1 << failures.min(8)).min(PAUSE_MAX)
+    first.saturating_mul(1 << failures.min(8)).min(RETRY_DELAY_MAX)
 }
 
-/// An error and what caused it, on one line that is safe to show.
+/// Formats an error with its causes on one sanitized line.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -357,49 +359,49 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
-    howdah_collect::shown_line(&text).into_owned()
+    howdah_collect::sanitized_line(&text).into_owned()
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use howdah_collect::{Backend, Version};
+    use howdah_collect::{BackendActivity, ServerVersion};
 
     use super::*;
 
-    /// A snapshot with these sessions.
-    pub(crate) fn snapshot(taken_us: i64, backends: Vec<Backend>) -> Snapshot {
-        let identity = Identity {
-            version: Version(170_002),
+    /// A snapshot with the given sessions.
+    pub(crate) fn snapshot(taken_us: i64, backends: Vec<BackendActivity>) -> ServerSnapshot {
+        let identity = ServerInfo {
+            version: ServerVersion(170_002),
             started_us: 0,
             host: "db1".to_owned(),
             port: 5432,
             database: "shop".to_owned(),
-            connections_max: 100,
+            max_connections: 100,
             data_directory: None,
-            backend: howdah_collect::ServedBy::default(),
+            backend: howdah_collect::BackendProcess::default(),
         };
-        Snapshot {
-            identity: Arc::new(identity),
+        ServerSnapshot {
+            server: Arc::new(identity),
             missing: Arc::new([]),
-            read: Instant::now(),
+            sampled_at: Instant::now(),
             activity: Activity { taken_us, backends },
             overview: Overview { taken_us, ..Overview::default() },
-            before: None,
+            previous_overview: None,
             view: None,
             view_error: None,
-            pooled: None,
-            also: None,
+            pooled_clients: None,
+            background_view: None,
             waits: Arc::default(),
             host: None,
-            seen_us: taken_us,
-            cost: Duration::from_millis(3),
+            sampled_us: taken_us,
+            duration: Duration::from_millis(3),
         }
     }
 
     #[test]
-    fn attempts_grow_rarer_up_to_a_bound() {
-        assert_eq!(pause(0), Duration::from_millis(500));
-        assert_eq!(pause(1), Duration::from_secs(1));
-        assert_eq!(pause(1000), PAUSE_MAX);
+    fn retry_delay_doubles_up_to_a_limit() {
+        assert_eq!(retry_delay(0), Duration::from_millis(500));
+        assert_eq!(retry_delay(1), Duration::from_secs(1));
+        assert_eq!(retry_delay(1000), RETRY_DELAY_MAX);
     }
 }

@@ -1,142 +1,143 @@
-//! What a screen shows, as rows: the same for a person and for a program.
+//! Tables of the screens, shared by interactive and batch mode.
 
 mod activity;
 mod blocking;
 mod clients;
 mod waits;
 
-use howdah_collect::{Cell, Meaning, RateView, Unit, VIEWS, View};
+use howdah_collect::{ColumnKind, ColumnUnit, RateView, StatsView, VIEWS, ViewCell};
 
-use crate::{Filter, Snapshot};
+use crate::{RowFilter, ServerSnapshot};
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
-    /// Its name, in files and filters.
+pub struct TableColumn {
+    /// Name in files and filters.
     pub name: &'static str,
-    /// What stands above it.
+    /// Title on the screen.
     pub title: &'static str,
-    /// What its numbers count.
-    pub unit: Unit,
-    /// What it is.
+    /// Unit of its values.
+    pub unit: ColumnUnit,
+    /// Description.
     pub help: &'static str,
-    /// How many columns of a terminal it takes at most; zero for what is left over.
+    /// Maximum width in terminal columns; zero for the column that takes the remaining width.
     pub width: u16,
-    /// It takes no more than its widest value needs. For what rarely changes: columns that move are hard to read.
-    pub shrinks: bool,
-    /// Where there is no room for all, columns of a lower rank are shown first, those of the same by position.
+    /// Whether it shrinks to its widest value. Only for values that rarely change: moving columns
+    /// are hard to read.
+    pub is_shrinkable: bool,
+    /// If space is scarce, columns with a lower rank are shown first; equal ranks in table order.
     pub rank: u8,
-    /// It tells one row from another.
+    /// Whether it is part of the row's identity.
     pub is_key: bool,
 }
 
-impl Head {
-    /// A column that does not tell rows apart.
+impl TableColumn {
+    /// Creates a column that is not part of the row's identity.
     pub(crate) const fn new(
         name: &'static str,
         title: &'static str,
-        unit: Unit,
+        unit: ColumnUnit,
         width: u16,
         help: &'static str,
     ) -> Self {
-        Self { name, title, unit, help, width, shrinks: false, rank: UNRANKED, is_key: false }
+        Self { name, title, unit, help, width, is_shrinkable: false, rank: UNRANKED, is_key: false }
     }
 
-    /// With a rank: zero for what is shown before all others.
+    /// Sets the rank: zero is shown before all others.
     const fn ranked(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
 
-    /// As narrow as its values allow.
+    /// Makes the column shrink to its values.
     const fn shrinking(self) -> Self {
-        Self { shrinks: true, ..self }
+        Self { is_shrinkable: true, ..self }
     }
 }
 
-/// The rank of columns that have none of their own.
+/// Rank of columns without an explicit one.
 const UNRANKED: u8 = 100;
 
-/// Rows under heads.
+/// Rows with their columns.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Table {
-    /// The columns, from the left. A narrow screen shows those of the lowest ranks.
-    pub columns: Vec<Head>,
+pub struct ScreenTable {
+    /// Columns from left to right. A narrow screen shows those with the lowest ranks.
+    pub columns: Vec<TableColumn>,
     /// The rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TableRow>,
 }
 
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// A cell for each column.
-    pub cells: Vec<Cell>,
-    /// What tells it from others, from one snapshot to the next.
-    pub key: RowKey,
-    /// What a person should notice.
-    pub mark: Mark,
-    /// How many rows stand above it in its tree.
+pub struct TableRow {
+    /// One cell per column.
+    pub cells: Vec<ViewCell>,
+    /// Identity of the row across snapshots.
+    pub key: RowId,
+    /// What is notable about the row.
+    pub mark: RowMark,
+    /// Number of ancestors in its tree.
     pub depth: usize,
-    /// Its place among the backends of the snapshot, if it is one.
+    /// Index into the snapshot's backends, if it is one.
     pub backend: Option<usize>,
 }
 
-/// What tells a row from others.
+/// Identity of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum RowKey {
-    /// A session: process id, and when it began.
+pub enum RowId {
+    /// A session: process id and start time.
     Session(i32, i64),
     /// The cells of a view's key columns.
     Cells(Vec<String>),
 }
 
-/// What a person should notice about a row. A letter stands for it where colours do not.
+/// What is notable about a row. Each mark has a letter, for terminals without colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mark {
+pub enum RowMark {
     /// Nothing.
     #[default]
     None,
-    /// Does nothing now.
+    /// Idle.
     Idle,
-    /// Does nothing, in a transaction.
+    /// Idle in transaction.
     IdleInTransaction,
-    /// Waits for a lock.
-    Waits,
-    /// Others wait for it.
-    Blocks,
-    /// Has run longer than the threshold.
+    /// Waiting for a lock.
+    Waiting,
+    /// Blocking others.
+    Blocking,
+    /// Running longer than the threshold.
     Slow,
 }
 
-impl Mark {
-    /// The letter.
+impl RowMark {
+    /// Letter shown for the mark.
     pub fn letter(self) -> char {
         match self {
             Self::None | Self::Idle => ' ',
             Self::IdleInTransaction => 'x',
-            Self::Waits => 'L',
-            Self::Blocks => 'B',
+            Self::Waiting => 'L',
+            Self::Blocking => 'B',
             Self::Slow => '!',
         }
     }
 }
 
-/// Something that can be looked at.
+/// A screen.
 #[derive(Clone, Copy, Debug)]
-pub enum Screen {
+pub enum ScreenKind {
     /// Sessions.
     Activity,
-    /// Who waits for whom.
+    /// Lock wait trees.
     Blocking,
-    /// What sessions waited for, over time.
+    /// Wait events over time.
     Waits,
-    /// The clients of poolers.
+    /// Clients of poolers.
     Clients,
-    /// A view of the server.
-    View(&'static View),
+    /// A statistics view.
+    View(&'static StatsView),
 }
 
-impl Screen {
-    /// All there are, in the order of their keys.
+impl ScreenKind {
+    /// All screens, in the order of their keys.
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Activity, Self::Blocking, Self::Waits]
             .into_iter()
@@ -144,12 +145,12 @@ impl Screen {
             .chain([Self::Clients])
     }
 
-    /// The one with that name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// The screen with that name.
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::all().find(|screen| screen.name() == name)
     }
 
-    /// Its name, as on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Activity => "activity",
@@ -160,45 +161,41 @@ impl Screen {
         }
     }
 
-    /// What it shows, in a sentence.
+    /// Description in one sentence.
     pub fn help(self) -> &'static str {
         match self {
             Self::Activity => {
-                "Sessions and what they do; helpers of a parallel query stand under its leader."
+                "Sessions and their states; parallel workers are listed below their leader."
             }
-            Self::Blocking => {
-                "Who waits for whose lock: those that wait stand under what they wait for."
-            }
-            Self::Waits => {
-                "What sessions were doing or waiting for, as a share of the time watched."
-            }
-            Self::Clients => "The clients of poolers, each with the session it holds.",
+            Self::Blocking => "Lock wait trees: waiting sessions are listed below their blockers.",
+            Self::Waits => "Wait events of active sessions, as a share of the monitored time.",
+            Self::Clients => "Clients of poolers, each with its session.",
             Self::View(view) => view.help,
         }
     }
 
-    /// The view of the server that it shows, if it shows one.
-    pub fn view(self) -> Option<&'static View> {
+    /// The statistics view that it shows, if any.
+    pub fn view(self) -> Option<&'static StatsView> {
         match self {
             Self::View(view) => Some(view),
             _ => None,
         }
     }
 
-    /// Why there is no table of it in what was read of a server, if that is known.
-    pub fn why_not(self, snapshot: &Snapshot) -> Option<String> {
-        let version = snapshot.identity.version;
+    /// Why a snapshot has no table for it, if known.
+    pub fn unavailable_reason(self, snapshot: &ServerSnapshot) -> Option<String> {
+        let version = snapshot.server.version;
         match self {
-            Self::Clients => Some("no pooler was named: --pooler URI".to_owned()),
+            Self::Clients => Some("no pooler is configured: use --pooler URI".to_owned()),
             Self::View(view) if !view.exists_in(version) => {
-                Some(format!("PostgreSQL {version} has no {}", view.name))
+                Some(format!("PostgreSQL {version} does not have {}", view.name))
             }
             Self::View(_) => snapshot.view_error.clone(),
             Self::Activity | Self::Blocking | Self::Waits => None,
         }
     }
 
-    /// The column to sort by at first, the greatest first; `None` where rows have an order of their own.
+    /// Default sort column, in descending order; `None` if rows have their own order.
     pub fn order(self) -> Option<&'static str> {
         match self {
             Self::Activity => Some("time"),
@@ -210,107 +207,116 @@ impl Screen {
     }
 }
 
-impl PartialEq for Screen {
+impl PartialEq for ScreenKind {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name()
     }
 }
 
-impl Eq for Screen {}
+impl Eq for ScreenKind {}
 
-/// How a table is made of a snapshot.
+/// Options for building a table.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Choice {
-    /// Idle sessions and the server's own processes, too.
+pub struct TableOptions {
+    /// Whether to include idle sessions and the server's own processes.
     pub with_idle: bool,
-    /// Which rows.
-    pub filter: Filter,
-    /// The column to sort by; the screen's own order if there is none.
+    /// Which rows to include.
+    pub filter: RowFilter,
+    /// Sort column; `None` for the screen's default.
     pub order: Option<&'static str>,
-    /// The smallest first.
+    /// Whether to sort in ascending order.
     pub is_ascending: bool,
-    /// From how many seconds on a statement is slow.
+    /// Seconds from which a statement is slow.
     pub slow_seconds: Option<f64>,
 }
 
-impl Table {
-    /// The table of a screen. `None` where the snapshot does not have what it shows: it was not asked for,
+impl ScreenTable {
+    /// Builds the table of a screen. `None` if the snapshot lacks its data: it was not requested,
     /// or the server does not have it.
-    pub fn of(screen: Screen, snapshot: &Snapshot, choice: &Choice) -> Option<Self> {
+    pub fn new(
+        screen: ScreenKind,
+        snapshot: &ServerSnapshot,
+        options: &TableOptions,
+    ) -> Option<Self> {
         let mut table = match screen {
-            Screen::Activity => activity::table(snapshot, choice),
-            Screen::Blocking => blocking::table(snapshot, choice),
-            Screen::Waits => waits::table(snapshot),
-            Screen::Clients => clients::table(snapshot, choice)?,
-            Screen::View(view) => {
-                let rated =
-                    snapshot.view.as_ref().filter(|rated| rated.reading.view.name == view.name)?;
-                Self::of_view(rated)
+            ScreenKind::Activity => activity::table(snapshot, options),
+            ScreenKind::Blocking => blocking::table(snapshot, options),
+            ScreenKind::Waits => waits::table(snapshot),
+            ScreenKind::Clients => clients::table(snapshot, options)?,
+            ScreenKind::View(view) => {
+                let rate_view = snapshot
+                    .view
+                    .as_ref()
+                    .filter(|rate_view| rate_view.sample.view.name == view.name)?;
+                Self::from_view(rate_view)
             }
         };
-        table.sift(&choice.filter);
-        if let Some(order) = choice.order.or(screen.order()) {
-            table.sort(order, choice.is_ascending);
+        table.apply_filter(&options.filter);
+        if let Some(order) = options.order.or(screen.order()) {
+            table.sort(order, options.is_ascending);
         }
         Some(table)
     }
 
-    fn of_view(rated: &RateView) -> Self {
-        let view = rated.reading.view;
-        let head = |column: &howdah_collect::Column| Head {
+    fn from_view(rate_view: &RateView) -> Self {
+        let view = rate_view.sample.view;
+        let head = |column: &howdah_collect::ViewColumn| TableColumn {
             name: column.name,
             title: column.title,
             unit: column.unit,
             help: column.help,
             width: width(column),
-            // A key such as a progress phase is wide at times only: its column keeps its width.
-            shrinks: matches!(column.name, "query_id" | "user" | "database" | "schema"),
+            // Some keys, such as a progress phase, are wide only at times: their column keeps its
+            // width.
+            is_shrinkable: matches!(column.name, "query_id" | "user" | "database" | "schema"),
             rank: rank(view, column.name),
-            is_key: column.meaning == Meaning::Key,
+            is_key: column.kind == ColumnKind::Key,
         };
         let keys: Vec<usize> = (0..view.columns.len())
-            .filter(|&at| view.columns[at].meaning == Meaning::Key)
+            .filter(|&at| view.columns[at].kind == ColumnKind::Key)
             .collect();
-        let row = |cells: &[Cell]| Row {
-            key: RowKey::Cells(
-                keys.iter().map(|&at| crate::units::shown(&cells[at], Unit::Count)).collect(),
+        let row = |cells: &[ViewCell]| TableRow {
+            key: RowId::Cells(
+                keys.iter()
+                    .map(|&at| crate::units::format_cell(&cells[at], ColumnUnit::Count))
+                    .collect(),
             ),
             cells: cells.to_vec(),
-            mark: Mark::None,
+            mark: RowMark::None,
             depth: 0,
             backend: None,
         };
         Self {
             columns: view.columns.iter().map(head).collect(),
-            rows: rated.rows.iter().map(|cells| row(cells)).collect(),
+            rows: rate_view.rows.iter().map(|cells| row(cells)).collect(),
         }
     }
 
-    /// The place of a column.
+    /// Index of a column.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.name == name)
     }
 
-    /// Keeps the rows that pass, and those above them in their trees.
-    fn sift(&mut self, filter: &Filter) {
+    /// Keeps the rows that match, and their ancestors.
+    fn apply_filter(&mut self, filter: &RowFilter) {
         if filter.is_empty() {
             return;
         }
-        let mut kept = vec![false; self.rows.len()];
+        let mut is_kept = vec![false; self.rows.len()];
         let mut path: Vec<usize> = Vec::new();
         for at in 0..self.rows.len() {
             path.retain(|&above| self.rows[above].depth < self.rows[at].depth);
             path.push(at);
             if filter.passes(self, &self.rows[at].cells) {
-                path.iter().for_each(|&above| kept[above] = true);
+                path.iter().for_each(|&above| is_kept[above] = true);
             }
         }
-        let mut kept = kept.into_iter();
-        self.rows.retain(|_| kept.next().unwrap_or(false));
+        let mut is_kept = is_kept.into_iter();
+        self.rows.retain(|_| is_kept.next().unwrap_or(false));
     }
 
-    /// Sorts by a column, the greatest first unless ascending. What stands under a row stays there; rows
-    /// that are equal are ordered by their keys, so that none dance from one snapshot to the next.
+    /// Sorts by a column, descending unless `is_ascending`. Trees stay together; equal rows are
+    /// ordered by key, so that they do not swap places between snapshots.
     pub(crate) fn sort(&mut self, column: &str, is_ascending: bool) {
         let Some(at) = self.column(column) else { return };
         let rows = std::mem::take(&mut self.rows);
@@ -318,12 +324,12 @@ impl Table {
         let mut families: Vec<usize> = (0..rows.len()).filter(is_first).collect();
         families.sort_by(|&mine, &theirs| {
             let (mine, theirs) = (&rows[mine], &rows[theirs]);
-            let order = mine.cells[at].order(&theirs.cells[at]);
+            let order = mine.cells[at].compare(&theirs.cells[at]);
             let both_have_values = mine.cells[at].has_value() && theirs.cells[at].has_value();
             let order = if !is_ascending && both_have_values { order.reverse() } else { order };
             order.then_with(|| mine.key.cmp(&theirs.key))
         });
-        let mut rows: Vec<Option<Row>> = rows.into_iter().map(Some).collect();
+        let mut rows: Vec<Option<TableRow>> = rows.into_iter().map(Some).collect();
         self.rows.reserve_exact(rows.len());
         for first in families {
             self.rows.extend(rows[first].take());
@@ -334,31 +340,31 @@ impl Table {
     }
 }
 
-impl Row {
-    /// A row of cells and nothing else.
-    pub fn plain(cells: Vec<Cell>) -> Self {
-        let key = RowKey::Cells(
-            cells.iter().map(|cell| crate::units::shown(cell, Unit::Count)).collect(),
+impl TableRow {
+    /// Creates a row identified by all its cells.
+    pub fn from_cells(cells: Vec<ViewCell>) -> Self {
+        let key = RowId::Cells(
+            cells.iter().map(|cell| crate::units::format_cell(cell, ColumnUnit::Count)).collect(),
         );
-        Self { cells, key, mark: Mark::None, depth: 0, backend: None }
+        Self { cells, key, mark: RowMark::None, depth: 0, backend: None }
     }
 }
 
-/// The rank of a view's column.
-fn rank(view: &View, name: &str) -> u8 {
-    let place = view.essentials.iter().position(|essential| *essential == name);
+/// Rank of a view's column.
+fn rank(view: &StatsView, name: &str) -> u8 {
+    let place = view.essential_columns.iter().position(|essential| *essential == name);
     place.and_then(|place| u8::try_from(place).ok()).unwrap_or(UNRANKED)
 }
 
-/// How wide a column of a view is.
-fn width(column: &howdah_collect::Column) -> u16 {
+/// Width of a view's column.
+fn width(column: &howdah_collect::ViewColumn) -> u16 {
     match (column.name, column.unit) {
         ("query", _) => 0,
         ("pid" | "type" | "sync" | "level", _) => 8,
         ("object" | "relation" | "table" | "index" | "query_id" | "phase", _) => 24,
         ("figure" | "backend_type" | "command", _) => 19,
-        (_, Unit::Text) => 14,
-        // With room for the arrow of the order.
+        (_, ColumnUnit::Text) => 14,
+        // Includes space for the sort arrow.
         _ => u16::try_from(column.title.chars().count() + 1).unwrap_or(12).max(8),
     }
 }
@@ -367,24 +373,27 @@ fn width(column: &howdah_collect::Column) -> u16 {
 mod tests {
     use super::*;
 
-    fn table(rows: &[(&str, i64, usize)]) -> Table {
-        let head = |name, unit| Head::new(name, name, unit, 8, "");
-        let row = |&(name, number, depth): &(&str, i64, usize)| Row {
+    fn table(rows: &[(&str, i64, usize)]) -> ScreenTable {
+        let head = |name, unit| TableColumn::new(name, name, unit, 8, "");
+        let row = |&(name, number, depth): &(&str, i64, usize)| TableRow {
             depth,
-            ..Row::plain(vec![name.into(), if number < 0 { Cell::Null } else { number.into() }])
+            ..TableRow::from_cells(vec![
+                name.into(),
+                if number < 0 { ViewCell::Null } else { number.into() },
+            ])
         };
-        Table {
-            columns: vec![head("name", Unit::Text), head("n", Unit::Count)],
+        ScreenTable {
+            columns: vec![head("name", ColumnUnit::Text), head("n", ColumnUnit::Count)],
             rows: rows.iter().map(row).collect(),
         }
     }
 
-    fn names(table: &Table) -> Vec<&str> {
+    fn names(table: &ScreenTable) -> Vec<&str> {
         table.rows.iter().filter_map(|row| row.cells[0].text()).collect()
     }
 
     #[test]
-    fn families_stay_together_and_what_has_no_value_comes_last() {
+    fn sorting_keeps_trees_and_puts_missing_values_last() {
         let mut table =
             table(&[("a", 1, 0), ("none", -1, 0), ("b", 5, 0), ("b1", 9, 1), ("c", 3, 0)]);
         table.sort("n", false);
@@ -394,19 +403,19 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_passes_keeps_those_above_it() {
+    fn matching_row_keeps_its_ancestors() {
         let mut table =
             table(&[("root", 1, 0), ("wanted", 2, 1), ("other", 3, 1), ("alone", 4, 0)]);
-        table.sift(&Filter::parse("wanted").unwrap());
+        table.apply_filter(&RowFilter::parse("wanted").unwrap());
         assert_eq!(names(&table), ["root", "wanted"]);
     }
 
     #[test]
-    fn every_screen_has_a_name_of_its_own() {
-        let mut names: Vec<_> = Screen::all().map(Screen::name).collect();
+    fn screen_names_are_unique() {
+        let mut names: Vec<_> = ScreenKind::all().map(ScreenKind::name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Screen::all().count());
-        assert_eq!(Screen::named("waiting").map(Screen::name), Some("waiting"));
+        assert_eq!(names.len(), ScreenKind::all().count());
+        assert_eq!(ScreenKind::from_name("waiting").map(ScreenKind::name), Some("waiting"));
     }
 }

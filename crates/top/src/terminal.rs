@@ -1,4 +1,4 @@
-//! The terminal: taken over at the beginning, given back at the end, whatever the end is.
+//! Terminal setup: taken over at the start, restored at the end in all cases.
 
 use std::io::{self, Write};
 
@@ -18,29 +18,29 @@ use ratatui::{
     },
 };
 
-/// The terminal while it is ours. Dropping it gives it back.
+/// The terminal in use. Dropping it restores the terminal.
 #[derive(Debug)]
-pub(crate) struct Screen {
+pub(crate) struct TerminalScreen {
     terminal: Terminal<CrosstermBackend<io::Stdout>>,
     has_mouse: bool,
 }
 
-impl Screen {
-    /// Takes the terminal over. A panic on any thread gives it back before it speaks.
-    pub(crate) fn take(has_mouse: bool) -> io::Result<Self> {
+impl TerminalScreen {
+    /// Takes over the terminal. A panic on any thread restores it before printing its message.
+    pub(crate) fn acquire(has_mouse: bool) -> io::Result<Self> {
         let taken =
-            take(has_mouse).and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
-        let terminal = taken.inspect_err(|_| give_back())?;
+            enter(has_mouse).and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        let terminal = taken.inspect_err(|_| restore())?;
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            give_back();
+            restore();
             before(panic);
         }));
         Ok(Self { terminal, has_mouse })
     }
 
-    /// Draws a picture, which the terminal shows at once and whole if it can. After a resize the old picture
-    /// is wiped in the same update, so there is no moment without one.
+    /// Draws a frame, which the terminal shows atomically if it can. After a resize the old frame
+    /// is cleared in the same update, so the screen never flickers.
     pub(crate) fn draw(&mut self, picture: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
         queue!(io::stdout(), BeginSynchronizedUpdate)?;
         let drawn = self.terminal.draw(picture).map(drop);
@@ -48,50 +48,51 @@ impl Screen {
         drawn
     }
 
-    /// Whether clicks and the wheel are for us, or for the terminal to select text with.
+    /// Sets whether mouse events go to us or select text in the terminal.
     pub(crate) fn set_mouse(&mut self, has_mouse: bool) -> io::Result<()> {
         self.has_mouse = has_mouse;
-        match has_mouse {
-            true => execute!(io::stdout(), EnableMouseCapture),
-            false => execute!(io::stdout(), DisableMouseCapture),
+        if has_mouse {
+            execute!(io::stdout(), EnableMouseCapture)
+        } else {
+            execute!(io::stdout(), DisableMouseCapture)
         }
     }
 
-    /// Gives the terminal back, stops this process as Ctrl-Z does elsewhere, and takes the terminal again
-    /// when it goes on.
+    /// Restores the terminal, stops this process as Ctrl-Z does, and takes over the terminal again
+    /// when it continues.
     pub(crate) fn suspend(&mut self) -> io::Result<()> {
-        give_back();
+        restore();
         rustix::process::kill_current_process_group(rustix::process::Signal::TSTP)?;
-        take(self.has_mouse)?;
+        enter(self.has_mouse)?;
         self.terminal.clear()
     }
 
-    /// Puts a text on the clipboard of the person's machine, through whatever terminals lie between
-    /// (OSC 52, xterm's control sequences).
+    /// Copies a text to the clipboard of the user's machine, through any terminals in between (OSC
+    /// 52, xterm's control sequences).
     pub(crate) fn copy(&mut self, text: &str) -> io::Result<()> {
         execute!(io::stdout(), Print(clipboard(text)))
     }
 }
 
-impl Drop for Screen {
+impl Drop for TerminalScreen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
-/// The sequence that copies a text. What is copied is in an alphabet that ends no sequence.
+/// The escape sequence that copies a text. Base64 cannot end the sequence early.
 fn clipboard(text: &str) -> String {
     format!("\x1b]52;c;{}\x07", BASE64_STANDARD.encode(text))
 }
 
-fn take(has_mouse: bool) -> io::Result<()> {
+fn enter(has_mouse: bool) -> io::Result<()> {
     enable_raw_mode()?;
     execute!(io::stdout(), EnterAlternateScreen)?;
     if has_mouse { execute!(io::stdout(), EnableMouseCapture) } else { Ok(()) }
 }
 
-/// Nothing helps where this fails: the terminal is gone.
-fn give_back() {
+/// Errors are ignored: if this fails, the terminal is gone.
+fn restore() {
     let mut stdout = io::stdout();
     let _ = execute!(
         stdout,
@@ -106,29 +107,26 @@ fn give_back() {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        process::Command,
-        time::{Duration, Instant},
-    };
+    use std::{process::Command, time::Duration};
 
     use super::*;
 
     #[test]
-    fn a_text_is_copied_as_it_is_and_ends_no_sequence() {
+    fn copied_text_is_encoded() {
         assert_eq!(clipboard("select 1"), "\x1b]52;c;c2VsZWN0IDE=\x07");
         let hostile = clipboard("\x07\x1b]52;c;");
         assert_eq!(hostile.matches(['\x07', '\x1b']).count(), 2);
     }
 
     #[test]
-    #[ignore = "panics: the next test runs it in a terminal of its own"]
-    fn panics_in_the_middle_of_a_picture() {
-        let mut screen = Screen::take(true).unwrap();
-        screen.draw(|_| panic!("in the middle of a picture")).unwrap();
+    #[ignore = "panics: run by the next test in its own terminal"]
+    fn panics_while_drawing() {
+        let mut screen = TerminalScreen::acquire(true).unwrap();
+        screen.draw(|_| panic!("while drawing")).unwrap();
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back_before_it_speaks() {
+    fn panic_restores_terminal_before_message() {
         if Command::new("tmux").arg("-V").output().is_err() {
             return;
         }
@@ -137,27 +135,22 @@ mod tests {
             let output = Command::new("tmux").args(["-L", &socket]).args(args).output().unwrap();
             String::from_utf8(output.stdout).unwrap()
         };
-        let test = "terminal::tests::panics_in_the_middle_of_a_picture";
+        let test = "terminal::tests::panics_while_drawing";
         let program = std::env::current_exe().unwrap();
-        // A backtrace would push what is looked for out of the window.
+        // A backtrace would scroll the expected message out of the window.
         let line = format!(
             "RUST_BACKTRACE=0 '{}' --ignored --exact {test} --nocapture; exec cat",
             program.display()
         );
         tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", "sh", "-c", &line]);
-        let end = Instant::now() + Duration::from_secs(60);
-        let screen = loop {
+        let screen = howdah_lab::wait_for("the failed test", Duration::from_secs(60), || {
             let screen = tmux(&["capture-pane", "-p"]);
-            if screen.contains("test result: FAILED") || Instant::now() > end {
-                break screen;
-            }
-            // A terminal has no bell for that.
-            std::thread::sleep(Duration::from_millis(50));
-        };
+            screen.contains("test result: FAILED").then_some(screen)
+        });
         let flags =
             tmux(&["display-message", "-p", "#{alternate_on} #{mouse_any_flag} #{cursor_flag}"]);
         tmux(&["kill-server"]);
-        assert!(screen.contains("in the middle of a picture"), "{screen}");
+        assert!(screen.contains("while drawing"), "{screen}");
         assert_eq!(flags.trim(), "0 0 1");
     }
 }

@@ -1,29 +1,31 @@
-//! Numbers as people read them, in few columns.
+//! Formats and parses numbers in few columns.
 
-use howdah_collect::{Cell, Unit};
+use howdah_collect::{ColumnUnit, ViewCell};
 
-/// A cell as a screen shows it: `-` where there is no value, `n/a` where it cannot be read.
-pub fn shown(cell: &Cell, unit: Unit) -> String {
+/// Formats a cell: `-` without a value, `n/a` if it is unreadable.
+pub fn format_cell(cell: &ViewCell, unit: ColumnUnit) -> String {
     match cell {
-        Cell::Null => "-".to_owned(),
-        Cell::Unavailable => "n/a".to_owned(),
-        Cell::Text(text) => text.to_string(),
-        Cell::Integer(_) | Cell::Real(_) => number(cell.number().unwrap_or(0.0), unit),
+        ViewCell::Null => "-".to_owned(),
+        ViewCell::Unavailable => "n/a".to_owned(),
+        ViewCell::Text(text) => text.to_string(),
+        ViewCell::Integer(_) | ViewCell::Real(_) => {
+            format_number(cell.number().unwrap_or(0.0), unit)
+        }
     }
 }
 
-fn number(value: f64, unit: Unit) -> String {
+fn format_number(value: f64, unit: ColumnUnit) -> String {
     match unit {
-        Unit::Seconds => span(value),
-        Unit::Bytes => scaled(value, 1024.0, &["B", "kB", "MB", "GB", "TB", "PB"]),
-        Unit::Percent => format!("{value:.1}%"),
-        Unit::Milliseconds if value != 0.0 && value.abs() < 100.0 => format!("{value:.2}"),
-        Unit::Milliseconds | Unit::Count | Unit::Text => count(value),
+        ColumnUnit::Seconds => format_duration(value),
+        ColumnUnit::Bytes => scaled(value, 1024.0, &["B", "kB", "MB", "GB", "TB", "PB"]),
+        ColumnUnit::Percent => format!("{value:.1}%"),
+        ColumnUnit::Milliseconds if value != 0.0 && value.abs() < 100.0 => format!("{value:.2}"),
+        ColumnUnit::Milliseconds | ColumnUnit::Count | ColumnUnit::Text => format_count(value),
     }
 }
 
-/// A number of things: whole up to six digits, above that with a letter for thousands.
-fn count(value: f64) -> String {
+/// Formats a count: up to six digits in full, larger ones with a unit prefix.
+fn format_count(value: f64) -> String {
     if value.abs() >= 1e6 {
         return scaled(value, 1000.0, &["", "k", "M", "G", "T", "P"]);
     }
@@ -42,8 +44,8 @@ fn scaled(value: f64, step: f64, letters: &[&str]) -> String {
     format!("{value:.decimals$}{}", letters[at])
 }
 
-/// A span of time in at most seven columns.
-pub fn span(seconds: f64) -> String {
+/// Formats a duration in at most seven columns.
+pub fn format_duration(seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and is not negative")]
     #[expect(clippy::cast_sign_loss, reason = "saturates, and is not negative")]
     let whole = seconds.max(0.0) as u64;
@@ -56,8 +58,8 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// Reads a span such as `500ms`, `5s`, `2m`, `1h`, `3d` or `5`, which are seconds.
-pub fn parse_span(text: &str) -> Option<f64> {
+/// Parses a duration such as `500ms`, `5s`, `2m`, `1h`, `3d` or `5`, in seconds.
+pub fn parse_duration(text: &str) -> Option<f64> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number: f64 = text[..digits].parse().ok()?;
     let factor = match &text[digits..] {
@@ -71,7 +73,7 @@ pub fn parse_span(text: &str) -> Option<f64> {
     Some(number * factor)
 }
 
-/// Reads a size such as `500kB`, `64MB`, `1GB` or a number of bytes.
+/// Parses a size such as `500kB`, `64MB`, `1GB` or a number of bytes.
 pub fn parse_size(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
+    fn sizes_with_units_are_parsed() {
         let table = [
             ("0", Some(0)),
             ("500kB", Some(512_000)),
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_short() {
+    fn durations_fit_seven_columns() {
         let table = [
             (0.0, "0ms"),
             (0.0123, "12ms"),
@@ -119,12 +121,12 @@ mod tests {
             (-3.0, "0ms"),
         ];
         for (seconds, expected) in table {
-            assert_eq!(span(seconds), expected);
+            assert_eq!(format_duration(seconds), expected);
         }
     }
 
     #[test]
-    fn what_a_person_types_is_a_span() {
+    fn typed_durations_are_parsed() {
         let table = [
             ("500ms", Some(0.5)),
             ("5", Some(5.0)),
@@ -135,31 +137,31 @@ mod tests {
             ("", None),
         ];
         for (text, expected) in table {
-            assert_eq!(parse_span(text), expected, "{text}");
+            assert_eq!(parse_duration(text), expected, "{text}");
         }
     }
 
     #[test]
     fn cells_without_a_value_are_not_zero() {
-        assert_eq!(shown(&Cell::Null, Unit::Count), "-");
-        assert_eq!(shown(&Cell::Unavailable, Unit::Count), "n/a");
-        assert_eq!(shown(&Cell::Integer(0), Unit::Count), "0");
+        assert_eq!(format_cell(&ViewCell::Null, ColumnUnit::Count), "-");
+        assert_eq!(format_cell(&ViewCell::Unavailable, ColumnUnit::Count), "n/a");
+        assert_eq!(format_cell(&ViewCell::Integer(0), ColumnUnit::Count), "0");
     }
 
     #[test]
-    fn numbers_keep_what_matters() {
+    fn numbers_keep_significant_digits() {
         let table = [
-            (Cell::Real(0.25), Unit::Count, "0.2"),
-            (Cell::Integer(123_456), Unit::Count, "123456"),
-            (Cell::Integer(12_345_678), Unit::Count, "12.3M"),
-            (Cell::Integer(1536), Unit::Bytes, "1.5kB"),
-            (Cell::Integer(500), Unit::Bytes, "500B"),
-            (Cell::Real(99.95), Unit::Percent, "100.0%"),
-            (Cell::Real(1.234), Unit::Milliseconds, "1.23"),
-            (Cell::Real(1234.5), Unit::Milliseconds, "1234"),
+            (ViewCell::Real(0.25), ColumnUnit::Count, "0.2"),
+            (ViewCell::Integer(123_456), ColumnUnit::Count, "123456"),
+            (ViewCell::Integer(12_345_678), ColumnUnit::Count, "12.3M"),
+            (ViewCell::Integer(1536), ColumnUnit::Bytes, "1.5kB"),
+            (ViewCell::Integer(500), ColumnUnit::Bytes, "500B"),
+            (ViewCell::Real(99.95), ColumnUnit::Percent, "100.0%"),
+            (ViewCell::Real(1.234), ColumnUnit::Milliseconds, "1.23"),
+            (ViewCell::Real(1234.5), ColumnUnit::Milliseconds, "1234"),
         ];
         for (cell, unit, expected) in table {
-            assert_eq!(shown(&cell, unit), expected);
+            assert_eq!(format_cell(&cell, unit), expected);
         }
     }
 }

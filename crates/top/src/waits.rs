@@ -1,8 +1,8 @@
-//! What active sessions were doing or waiting for, second by second, for an hour.
+//! Wait events of working sessions, second by second, for an hour.
 //!
-//! Samples come once a second, ten times a second during a storm. A second's figure is the mean of its
-//! samples, and that of a longer time the mean of its seconds: so a storm, which is looked at ten times as
-//! often, does not weigh ten times as much.
+//! Samples are taken once a second, and ten times a second during a storm. A second's value is the
+//! mean of its samples, and a longer period's is the mean of its seconds, so that a storm, which is
+//! sampled ten times as often, does not weigh ten times as much.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,28 +10,28 @@ use std::{
     time::Duration,
 };
 
-use howdah_collect::{Wait, WaitCounts};
+use howdah_collect::{BackendWait, WaitCounts};
 
-/// How many seconds are kept.
+/// Number of seconds kept.
 pub const SECONDS_MAX: usize = 3600;
 
-/// From one sample to the next.
-pub const PACE: Duration = Duration::from_secs(1);
+/// Normal sampling interval.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// From one sample to the next during a storm.
-pub const STORM_PACE: Duration = Duration::from_millis(100);
+/// Sampling interval during a storm.
+pub const STORM_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A storm goes on for so long after the last sample that was one, so that its end is seen as closely.
-const STORM_HOLD_US: i64 = 10_000_000;
+/// A storm lasts this long after its last sample, so that its end is sampled as closely.
+const STORM_LINGER_US: i64 = 10_000_000;
 
-/// Fewer sessions than that are no storm, however large their share is.
-const STORM_SESSIONS: u32 = 5;
+/// Minimum number of waiting sessions in a storm, however large their share is.
+const STORM_SESSIONS_MIN: u32 = 5;
 
-/// Active sessions of a server by what they waited for. To copy it is cheap: seconds are shared.
+/// Working sessions of a server by wait event. Cloning is cheap: seconds are shared.
 #[derive(Clone, Debug, Default)]
 pub struct WaitHistory {
     seconds: VecDeque<Arc<WaitSecond>>,
-    /// The last sample that was a storm, by our clock.
+    /// Time of the last storm sample, by our clock.
     storm_us: Option<i64>,
 }
 
@@ -40,30 +40,30 @@ pub struct WaitHistory {
 pub struct WaitSecond {
     /// Seconds since 1970, by our clock.
     pub second: i64,
-    /// How many samples there were.
+    /// Number of samples.
     pub samples: u32,
-    /// Sessions in each wait, added up over the samples; `None` is running.
-    pub sums: BTreeMap<Option<Wait>, u32>,
+    /// Sessions per wait event, summed over the samples; `None` stands for running.
+    pub sums: BTreeMap<Option<BackendWait>, u32>,
 }
 
 impl WaitSecond {
-    /// Active sessions in each wait, on average.
-    pub fn means(&self) -> impl Iterator<Item = (Option<&Wait>, f64)> {
+    /// Average number of working sessions per wait event.
+    pub fn means(&self) -> impl Iterator<Item = (Option<&BackendWait>, f64)> {
         let samples = f64::from(self.samples.max(1));
         self.sums.iter().map(move |(wait, sum)| (wait.as_ref(), f64::from(*sum) / samples))
     }
 }
 
-/// Whether so many sessions wait for each other that it should be looked at closely: at least five, and at
-/// least half of those at work, wait for a lock, a latch or a pinned buffer.
+/// Whether sessions block each other enough to sample more closely: at least five, and at least
+/// half of the working sessions, wait for a lock, a latch or a pinned buffer.
 pub fn is_storm(counts: &WaitCounts) -> bool {
     let waiting = counts.waiting_for_others();
-    waiting >= STORM_SESSIONS && u64::from(waiting) * 2 >= u64::from(counts.sessions())
+    waiting >= STORM_SESSIONS_MIN && u64::from(waiting) * 2 >= u64::from(counts.sessions())
 }
 
 impl WaitHistory {
-    /// Adds a sample that was taken at `at_us`, microseconds since 1970 by our clock. One that is older than
-    /// the last, because the clock was set back, counts to the last second.
+    /// Adds a sample taken at `at_us`, microseconds since 1970 by our clock. A sample older than
+    /// the last, after the clock was set back, counts towards the last second.
     pub fn add(&mut self, at_us: i64, counts: &WaitCounts) {
         if is_storm(counts) {
             self.storm_us = Some(at_us);
@@ -81,7 +81,7 @@ impl WaitHistory {
         }
     }
 
-    /// Adds a whole second, behind all others; one that is not later than the last is left out.
+    /// Appends a second; ignored unless it is later than the last.
     pub fn push(&mut self, second: WaitSecond) {
         if self.seconds.back().is_some_and(|last| last.second >= second.second) {
             return;
@@ -91,36 +91,37 @@ impl WaitHistory {
         self.seconds.drain(..oldest);
     }
 
-    /// How long to wait for the next sample, at `now_us`.
-    pub fn pace(&self, now_us: i64) -> Duration {
-        if self.is_in_storm(now_us) { STORM_PACE } else { PACE }
+    /// Time until the next sample, at `now_us`.
+    pub fn sample_interval(&self, now_us: i64) -> Duration {
+        if self.is_in_storm(now_us) { STORM_SAMPLE_INTERVAL } else { SAMPLE_INTERVAL }
     }
 
-    /// Whether it is looked at closely, at `now_us`.
+    /// Whether a storm is in progress at `now_us`.
     pub fn is_in_storm(&self, now_us: i64) -> bool {
-        self.storm_us.is_some_and(|storm_us| (0..STORM_HOLD_US).contains(&(now_us - storm_us)))
+        self.storm_us.is_some_and(|storm_us| (0..STORM_LINGER_US).contains(&(now_us - storm_us)))
     }
 
-    /// The seconds there are, the oldest first.
+    /// All seconds, oldest first.
     pub fn seconds(&self) -> impl DoubleEndedIterator<Item = &WaitSecond> {
         self.seconds.iter().map(|second| &**second)
     }
 
-    /// The same as it was at `at_us`.
+    /// The history as it was at `at_us`.
+    #[must_use]
     pub fn until(&self, at_us: i64) -> Self {
         let last = at_us.div_euclid(1_000_000);
         let seconds = self.seconds.iter().take_while(|second| second.second <= last);
         Self { seconds: seconds.cloned().collect(), storm_us: self.storm_us }
     }
 
-    /// The seconds behind `second`, the oldest first.
+    /// Seconds after `second`, oldest first.
     pub fn after(&self, second: i64) -> impl Iterator<Item = &WaitSecond> {
         let from = self.seconds.partition_point(|known| known.second <= second);
         self.seconds.range(from..).map(|second| &**second)
     }
 
-    /// Active sessions in each wait, on average over all its seconds.
-    pub fn means(&self) -> BTreeMap<Option<Wait>, f64> {
+    /// Average number of working sessions per wait event, over all seconds.
+    pub fn means(&self) -> BTreeMap<Option<BackendWait>, f64> {
         let mut means = BTreeMap::new();
         for second in &self.seconds {
             for (wait, mean) in second.means() {
@@ -133,7 +134,7 @@ impl WaitHistory {
         means
     }
 
-    /// How many samples there are in all.
+    /// Total number of samples.
     pub fn samples(&self) -> u64 {
         self.seconds.iter().map(|second| u64::from(second.samples)).sum()
     }
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     fn counts(running: u32, locked: u32) -> WaitCounts {
-        let wait = Wait { class: "Lock".into(), event: "tuple".into() };
+        let wait = BackendWait { class: "Lock".into(), event: "tuple".into() };
         WaitCounts::new([
             WaitCount { wait: None, sessions: running },
             WaitCount { wait: Some(wait), sessions: locked },
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_many_that_wait_for_each_other_and_not_a_few() {
+    fn storm_needs_many_sessions_waiting_for_each_other() {
         assert!(is_storm(&counts(5, 5)));
         assert!(!is_storm(&counts(6, 5)), "most of them work");
         assert!(!is_storm(&counts(0, 4)), "a chain of four is no storm");
@@ -162,17 +163,17 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_sampled_at_ten_hertz_until_ten_seconds_after() {
+    fn storm_is_sampled_at_ten_hertz_plus_ten_seconds() {
         let mut waits = WaitHistory::default();
         waits.add(1_000_000, &counts(9, 0));
-        assert_eq!(waits.pace(1_000_000), PACE);
+        assert_eq!(waits.sample_interval(1_000_000), SAMPLE_INTERVAL);
         waits.add(2_000_000, &counts(1, 20));
-        assert_eq!(waits.pace(11_999_999), STORM_PACE);
-        assert_eq!(waits.pace(12_000_000), PACE);
+        assert_eq!(waits.sample_interval(11_999_999), STORM_SAMPLE_INTERVAL);
+        assert_eq!(waits.sample_interval(12_000_000), SAMPLE_INTERVAL);
     }
 
     #[test]
-    fn a_second_that_is_sampled_often_weighs_no_more() {
+    fn frequently_sampled_second_weighs_the_same() {
         let mut waits = WaitHistory::default();
         waits.add(1_000_000, &counts(2, 0));
         for tenth in 0..10 {
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_is_kept_and_a_clock_that_is_set_back_loses_nothing() {
+    fn one_hour_is_retained_after_clock_reset() {
         let mut waits = WaitHistory::default();
         for second in 0..4000 {
             waits.add(second * 1_000_000, &counts(1, 0));

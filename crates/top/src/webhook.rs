@@ -1,57 +1,57 @@
-//! Messages to a chat or to a program, over HTTP: what happened, once, and never in the way of anything.
+//! Webhooks: sends each event once over HTTP, without ever delaying the sampler.
 //!
 //! ```text
-//! samplers ──► queue (bounded) ──► courier's thread: all that waits is one message
-//!                                     │ refused: given up, and told
-//!                                     └ not now: tried again, with growing pauses
+//! samplers ──► queue (bounded) ──► sender thread: everything queued becomes one message
+//!                                     │ refused: given up and reported
+//!                                     └ temporary failure: retried with growing delays
 //! ```
 //!
-//! Who has something to tell puts it into a queue and goes on. A thread takes all that has come in meanwhile
-//! as one message, and tries until it is taken. While a receiver is away the queue fills, up to a bound;
-//! what does not fit is counted, and the next message says so. The address of a receiver is often a secret,
-//! so nothing here shows more of it than scheme, host and port.
+//! Producers put events into a queue and continue. A thread combines everything queued into one
+//! message and retries until it is accepted. While a receiver is unreachable the queue fills up to
+//! a limit; further events are counted, and the next message includes that number. A webhook URL is
+//! often a secret, so only its scheme, host and port are ever shown.
 
-mod courier;
 mod payload;
+mod sender;
 
 use std::{path::Path, time::Duration};
 
-use howdah_post::{Endpoint, EndpointError};
+use howdah_post::{EndpointError, HttpEndpoint};
 
-pub use self::courier::{Pace, WebhookSender};
-pub use self::payload::{Event, Message};
+pub use self::payload::{WebhookEvent, WebhookMessage};
+pub use self::sender::{RetryPolicy, WebhookSender};
 
-/// What receivers get to know of us.
-const AGENT: &str = "howdah-top";
+/// Our name in the User-Agent header.
+const USER_AGENT: &str = "howdah-top";
 
-/// A receiver of messages.
+/// A webhook.
 #[derive(Debug)]
 pub struct Webhook {
-    endpoint: EndpointBox,
-    form: Form,
+    endpoint: RedactedEndpoint,
+    format: WebhookFormat,
 }
 
-/// An endpoint that shows only its origin.
-struct EndpointBox(Endpoint);
+/// An endpoint whose Debug output shows only the origin.
+struct RedactedEndpoint(HttpEndpoint);
 
-impl std::fmt::Debug for EndpointBox {
+impl std::fmt::Debug for RedactedEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0.origin())
     }
 }
 
-/// What a receiver understands.
-pub enum Form {
-    /// `{"text": …}`, as Slack, Mattermost and Rocket.Chat take it.
+/// Format of the messages.
+pub enum WebhookFormat {
+    /// `{"text": …}`, as accepted by Slack, Mattermost and Rocket.Chat.
     Slack,
-    /// A document of its own, signed if there is a key.
+    /// A JSON document, signed if there is a key.
     Document {
-        /// The key that receiver and sender share.
+        /// The shared key.
         key: Option<Box<[u8]>>,
     },
 }
 
-impl std::fmt::Debug for Form {
+impl std::fmt::Debug for WebhookFormat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Slack => "Slack",
@@ -61,28 +61,32 @@ impl std::fmt::Debug for Form {
     }
 }
 
-/// A receiver that cannot be one. What was given as its address is not in the text.
+/// The webhook cannot be set up. Its URL does not appear in the text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WebhookError {
-    /// No address of a web server.
-    #[error("it is no URL to send to: write https://host/path, without user or password")]
+    /// The URL is invalid.
+    #[error("not a webhook URL: write https://host/path, without user or password")]
     Url,
-    /// TLS cannot be set up.
+    /// TLS could not be configured.
     #[error(transparent)]
     Tls(EndpointError),
 }
 
 impl Webhook {
-    /// A receiver at `url`; `ca_file` has certificates to trust instead of the system's.
+    /// A webhook at `url`; `ca_file` has certificates to trust instead of the system's.
     ///
     /// # Errors
     ///
     /// See [`WebhookError`].
-    pub fn new(url: &str, form: Form, ca_file: Option<&Path>) -> Result<Self, WebhookError> {
+    pub fn new(
+        url: &str,
+        format: WebhookFormat,
+        ca_file: Option<&Path>,
+    ) -> Result<Self, WebhookError> {
         let headers = "Content-Type: application/json; charset=utf-8\r\n".to_owned();
-        match Endpoint::new(AGENT, url.trim(), ca_file, headers) {
-            Ok(endpoint) => Ok(Self { endpoint: EndpointBox(endpoint), form }),
+        match HttpEndpoint::new(USER_AGENT, url.trim(), ca_file, headers) {
+            Ok(endpoint) => Ok(Self { endpoint: RedactedEndpoint(endpoint), format }),
             Err(EndpointError::Url { .. }) => Err(WebhookError::Url),
             Err(error) => Err(WebhookError::Tls(error)),
         }
@@ -94,8 +98,8 @@ impl Webhook {
     }
 }
 
-/// Longest that one attempt may take.
-const ATTEMPT: Duration = Duration::from_secs(10);
+/// Maximum duration of one attempt.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests;

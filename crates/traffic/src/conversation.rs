@@ -1,15 +1,17 @@
-//! [`conversation`]: what a session's client sent, message by message, from the session's events.
+//! [`conversation`]: reconstructs a session's client messages from its events.
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::{Action, Bound, Event, Named, Said, Text};
+use crate::{Action, Bound, ClientMessage, Event, NamedObject, Text};
 
-/// The messages that the client of one session sent, a line each, with what came of those that ran something.
+/// The client messages of one session, one line each, with the outcome of those that executed
+/// something.
 ///
-/// `events` are those of the session, in their order. The lines are for comparing: two sessions with the same
-/// ones sent the same messages with the same values, and heard of as many rows and the same SQLSTATEs. Neither
-/// times nor names of sessions are in them, nor cancels, which reach a server whenever they do. Of what was
-/// learnt from logs there are the executions only, without the messages around them.
+/// `events` are those of the session, in order. The lines are for comparisons: two sessions with
+/// equal lines sent the same messages with the same values, and got the same row counts and
+/// SQLSTATEs. The lines contain neither times nor session names, nor cancels, whose arrival is a
+/// matter of timing. For events from logs there are only the executions, without the messages
+/// around them.
 pub fn conversation(events: &[Event]) -> Vec<String> {
     let mut binds: HashMap<(Option<u32>, &[u8]), VecDeque<&Event>> = HashMap::new();
     for event in events {
@@ -21,21 +23,21 @@ pub fn conversation(events: &[Event]) -> Vec<String> {
     let mut lines = Vec::new();
     for event in events {
         let Some(messages) = event.messages() else {
-            lines.extend(event.action.kind().is_execution().then(|| own(event)));
+            lines.extend(event.action.kind().is_execution().then(|| event_message(event)));
             continue;
         };
-        for said in Said::all(messages.as_bytes()) {
-            lines.push(match said {
-                Said::Own => own(event),
-                Said::Bind(portal) => {
+        for message in ClientMessage::all(messages.as_bytes()) {
+            lines.push(match message {
+                ClientMessage::EventMessage => event_message(event),
+                ClientMessage::Bind(portal) => {
                     let bound = binds.get_mut(&(event.pipeline, portal));
                     let bound = bound.and_then(VecDeque::pop_front);
                     bound.map_or_else(|| "bind of no event".to_owned(), bind)
                 }
-                Said::Describe(named) => format!("describe {}", word(named)),
-                Said::Close(named) => format!("close {}", word(named)),
-                Said::Flush => "flush".to_owned(),
-                Said::Sync => "sync".to_owned(),
+                ClientMessage::Describe(named) => format!("describe {}", named_object(named)),
+                ClientMessage::Close(named) => format!("close {}", named_object(named)),
+                ClientMessage::Flush => "flush".to_owned(),
+                ClientMessage::Sync => "sync".to_owned(),
             });
         }
         if let (Action::Bind(_), Some(code)) = (&event.action, event.outcome.sqlstate) {
@@ -45,15 +47,15 @@ pub fn conversation(events: &[Event]) -> Vec<String> {
     lines
 }
 
-fn word(named: Named<'_>) -> String {
+fn named_object(named: NamedObject<'_>) -> String {
     match named {
-        Named::Statement(name) => format!("statement {:?}", Text::from(name)),
-        Named::Portal(name) => format!("portal {:?}", Text::from(name)),
+        NamedObject::Statement(name) => format!("statement {:?}", Text::from(name)),
+        NamedObject::Portal(name) => format!("portal {:?}", Text::from(name)),
     }
 }
 
-/// The message that an event is of, and what came of it.
-fn own(event: &Event) -> String {
+/// The line of an event's own message and its outcome.
+fn event_message(event: &Event) -> String {
     let wire = event.wire.as_deref().cloned().unwrap_or_default();
     let line = match &event.action {
         Action::Parse { statement, sql } => format!("parse {statement:?} {sql:?} {:?}", wire.types),
@@ -88,10 +90,10 @@ fn bind(event: &Event) -> String {
 }
 
 #[test]
-fn messages_and_values_stand_where_they_were_sent() {
+fn messages_and_values_are_in_order_of_sending() {
     use std::sync::Arc;
 
-    use crate::{Outcome, Parameter, Source, SqlState, Timestamp, Wire};
+    use crate::{CapturedOutcome, Parameter, Source, SqlState, Timestamp, WireDetail};
 
     let event = |action, messages: &str, rows, code: &[u8]| Event {
         time: Timestamp::from_micros(0),
@@ -100,12 +102,16 @@ fn messages_and_values_stand_where_they_were_sent() {
         database: Arc::default(),
         application: Arc::default(),
         action,
-        outcome: Outcome { sqlstate: SqlState::new(code), ..Outcome::default() },
+        outcome: CapturedOutcome { sqlstate: SqlState::new(code), ..CapturedOutcome::default() },
         source: Source::Wire,
         vxid: None,
         query_id: None,
         pipeline: Some(1),
-        wire: Some(Box::new(Wire { rows, messages: Some(messages.into()), ..Wire::default() })),
+        wire: Some(Box::new(WireDetail {
+            rows,
+            messages: Some(messages.into()),
+            ..WireDetail::default()
+        })),
     };
     let bound = |value: &str| Bound {
         statement: "s".into(),

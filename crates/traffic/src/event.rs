@@ -1,56 +1,56 @@
-//! [`Event`] and the words it is made of.
+//! [`Event`] and its parts.
 
 use std::{fmt, sync::Arc};
 
-use crate::{Text, Timestamp, Wire};
+use crate::{Text, Timestamp, WireDetail};
 
-/// One thing that one client did, with what the server made of it when that is known.
+/// One action of one client, with its outcome if that is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// When the client's action began. Logs that record only the end of a statement give
-    /// `end - duration` here.
+    /// When the client's action started. For logs that record only the end of a statement this is
+    /// `end - duration`.
     pub time: Timestamp,
-    /// The server session it belongs to.
+    /// The server session.
     pub session: SessionId,
-    /// The role the session logged in as; empty while not known.
+    /// The role the session logged in as; empty if unknown.
     pub user: Arc<str>,
-    /// The database the session is connected to; empty while not known.
+    /// The database the session is connected to; empty if unknown.
     pub database: Arc<str>,
-    /// `application_name` of the session; empty if not known.
+    /// The session's `application_name`; empty if unknown.
     pub application: Arc<str>,
-    /// What was done.
+    /// The action.
     pub action: Action,
-    /// What the capture says came of it.
-    pub outcome: Outcome,
-    /// Where the capture learnt of it.
+    /// The captured outcome.
+    pub outcome: CapturedOutcome,
+    /// How the capture obtained the event.
     pub source: Source,
     /// PostgreSQL's virtual transaction id, `backend/local` (`%v`): equal for all statements of one
     /// transaction, including the implicit one of a pipeline.
     pub vxid: Option<Arc<str>>,
     /// PostgreSQL's query identifier, if the server computed one.
     pub query_id: Option<i64>,
-    /// Which of its session's pipelines it was sent in, counted from 1 in each session. A pipeline is
-    /// what a client sends of the extended protocol up to one Sync: events of one session with the
-    /// same number shared a Sync, those with different numbers did not. `None` where that is not
-    /// known, and for what is not of the extended protocol.
+    /// Number of the pipeline in which the event was sent, counted from 1 in each session. A
+    /// pipeline is the sequence of extended-protocol messages up to a Sync: events of one session
+    /// with the same number shared a Sync, those with different numbers did not. `None` if unknown,
+    /// and for events outside the extended protocol.
     pub pipeline: Option<u32>,
-    /// What only the protocol's messages tell; `None` of what was learnt from a log.
-    pub wire: Option<Box<Wire>>,
+    /// Details that only protocol messages reveal; `None` for events from a log.
+    pub wire: Option<Box<WireDetail>>,
 }
 
-/// Names a session within one capture: `%c` of the log line where there is one.
+/// Identifies a session within one capture: `%c` of the log line if there is one.
 pub type SessionId = Arc<str>;
 
-/// What a client asked for.
+/// A client's action.
 ///
-/// `statement` and `portal` are the client's own names; the empty name is the unnamed one.
+/// `statement` and `portal` are the client's own names; an empty name is the unnamed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A session was authorised.
     Connect,
     /// A session ended.
     Disconnect,
-    /// One Query message, which may hold several statements.
+    /// A Query message, which may contain several statements.
     Simple {
         /// The whole text of the message.
         sql: Text,
@@ -59,14 +59,14 @@ pub enum Action {
     Copy {
         /// The whole text of the message.
         sql: Text,
-        /// Which way the rows go.
+        /// Direction of the rows.
         direction: CopyDirection,
     },
     /// A Parse message.
     Parse {
-        /// Name given to the prepared statement.
+        /// Name of the prepared statement.
         statement: Text,
-        /// Text to prepare.
+        /// The statement's text.
         sql: Text,
     },
     /// A Bind message.
@@ -75,7 +75,7 @@ pub enum Action {
     Execute(Bound),
     /// A further Execute of a portal that still had rows.
     Fetch(Bound),
-    /// A FunctionCall message. Logs do not hold the arguments.
+    /// A FunctionCall message. Logs do not contain the arguments.
     Call {
         /// Name of the function, as logged.
         function: Text,
@@ -84,7 +84,7 @@ pub enum Action {
     Cancel,
 }
 
-/// A prepared statement with values: what Bind, Execute and Fetch speak of.
+/// A prepared statement with values: the subject of Bind, Execute and Fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Name of the prepared statement.
@@ -93,42 +93,43 @@ pub struct Bound {
     pub portal: Text,
     /// Text of the prepared statement.
     pub sql: Text,
-    /// The values, or `None` when the capture does not hold them.
+    /// The values, or `None` if the capture does not contain them.
     pub parameters: Option<Vec<Parameter>>,
 }
 
-/// One bound value, in text form; in binary form where [`Wire::is_binary`] says so.
+/// One bound value, in text format unless [`WireDetail::is_binary`] holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parameter {
     /// SQL NULL.
     Null,
-    /// The whole value.
+    /// The complete value.
     Value(Text),
-    /// The beginning of a value that the server cut (`log_parameter_max_length`). Not fit for replay.
+    /// The start of a value that the server truncated (`log_parameter_max_length`). Cannot be
+    /// replayed.
     Truncated(Text),
 }
 
-/// Which way the rows of a COPY go.
+/// The direction of the rows of a COPY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
-    /// `COPY … FROM STDIN`: the client sends. Logs do not hold the rows.
+    /// `COPY … FROM STDIN`: the client sends. Logs do not contain the rows.
     In,
     /// `COPY … TO STDOUT`: the server sends.
     Out,
 }
 
-/// What the capture says came of an action. All empty when it says nothing.
+/// The captured outcome of an action. All fields are empty if it is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// How long the server worked on it, in microseconds.
+pub struct CapturedOutcome {
+    /// Execution time on the server, in microseconds.
     pub duration_us: Option<u64>,
-    /// SQLSTATE if it failed and the log holds the code.
+    /// The SQLSTATE if it failed and the log contains the code.
     pub sqlstate: Option<SqlState>,
     /// The server's primary error message if it failed.
     pub error: Option<Text>,
 }
 
-impl Outcome {
+impl CapturedOutcome {
     /// Whether the server reported an error.
     pub fn failed(&self) -> bool {
         self.sqlstate.is_some() || self.error.is_some()
@@ -136,7 +137,7 @@ impl Outcome {
 }
 
 impl Event {
-    /// The messages that are known to have been sent for it and around it.
+    /// The messages sent for the event and between it and its neighbours, if known.
     pub fn messages(&self) -> Option<&Text> {
         self.wire.as_ref()?.messages.as_ref()
     }
@@ -159,7 +160,7 @@ impl Action {
         }
     }
 
-    /// The SQL text it carries, if it carries one.
+    /// The SQL text of the action, if it has one.
     pub fn sql(&self) -> Option<&Text> {
         match self {
             Self::Simple { sql } | Self::Copy { sql, .. } | Self::Parse { sql, .. } => Some(sql),
@@ -179,13 +180,13 @@ macro_rules! named_enum {
             /// Every value, in the order of declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The word used in files and output.
+            /// The name used in files and output.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// The value a word stands for.
-            pub fn from_word(word: &str) -> Option<Self> {
+            /// Parses the name.
+            pub fn parse(word: &str) -> Option<Self> {
                 match word { $($text => Some(Self::$variant),)* _ => None }
             }
         }
@@ -199,7 +200,7 @@ macro_rules! named_enum {
 }
 
 named_enum! {
-    /// What sort of [`Action`] an event is.
+    /// The kind of an [`Action`].
     Kind {
         /// [`Action::Connect`].
         Connect = "connect",
@@ -225,26 +226,27 @@ named_enum! {
 }
 
 impl Kind {
-    /// Whether it asks the server to run a statement, so that it counts as one execution.
+    /// Whether it makes the server run a statement, so that it counts as one execution.
     pub fn is_execution(self) -> bool {
         matches!(self, Self::Simple | Self::Copy | Self::Execute | Self::Fetch | Self::Call)
     }
 }
 
 named_enum! {
-    /// Where a capture learnt of an event.
+    /// How a capture obtained an event.
     Source {
-        /// A line that `log_statement` wrote when the statement began.
+        /// A line that `log_statement` wrote at the start of the statement.
         Statement = "statement",
-        /// A line that `log_min_duration_statement` or `log_duration` wrote at its end.
+        /// A line written by `log_min_duration_statement` or `log_duration` when it ended.
         Duration = "duration",
-        /// Only the `STATEMENT` of an error: the time is that of the error, not of the start.
+        /// Only the `STATEMENT` line of an error: the time is that of the error, not of the start.
         Error = "error",
         /// A connection or disconnection line, or another message about the session itself.
         Session = "session",
-        /// The client's own message, seen on its way: the time is that of its arrival.
+        /// The client's own message, observed in transit: the time is that of its arrival.
         Wire = "wire",
-        /// Deduced, not logged: say, the connect of a session that was open before the log began.
+        /// Deduced rather than logged: for example, the connect of a session that existed before
+        /// the log started.
         Inferred = "inferred",
     }
 }
@@ -258,7 +260,7 @@ pub struct SqlState([u8; 5]);
 impl SqlState {
     /// `successful_completion`.
     pub const SUCCESS: Self = Self(*b"00000");
-    /// `query_canceled`: a cancel request, a statement timeout, or a lock timeout's cousin.
+    /// `query_canceled`: a cancel request or a statement timeout.
     pub const QUERY_CANCELED: Self = Self(*b"57014");
 
     /// The code, if `code` is five digits or upper-case letters.
@@ -293,12 +295,12 @@ impl fmt::Debug for SqlState {
 }
 
 #[test]
-fn words_and_values_match_both_ways() {
+fn names_round_trip() {
     for kind in Kind::ALL {
-        assert_eq!(Kind::from_word(kind.as_str()), Some(*kind));
+        assert_eq!(Kind::parse(kind.as_str()), Some(*kind));
     }
     for source in Source::ALL {
-        assert_eq!(Source::from_word(source.as_str()), Some(*source));
+        assert_eq!(Source::parse(source.as_str()), Some(*source));
     }
     assert_eq!(SqlState::new(b"23505").map(|code| code.to_string()), Some("23505".to_owned()));
     assert_eq!(SqlState::new(b"2350"), None);

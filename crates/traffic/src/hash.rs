@@ -1,13 +1,14 @@
-//! One number for a set of events, whatever their order: [`EventHash`].
+//! An order-independent hash of a set of events: [`EventHash`].
 //!
-//! It answers "are these the same events?" between a log and the capture made of it, between two
-//! readers of one log, between a capture and its parts. It is no checksum of files and keeps no secret.
+//! It answers "are these the same events?" for a log and the capture created from it, for two
+//! readers of one log, and for a capture and its parts. It is not a file checksum, and not
+//! cryptographic.
 //!
 //! # Cost
 //!
-//! One pass of XXH3 over each text, one multiplication per field, no copy and no allocation. What
-//! stays the same from event to event (a session's names) or is looked up anyway (statements) comes
-//! with its hash taken: see [`EventRef`].
+//! One pass of XXH3 over each text, one multiplication per field, no copy and no allocation. Hashes
+//! of data that repeats from event to event (a session's names) or is looked up anyway (statements)
+//! are computed once: see [`EventRef`].
 
 use std::{fmt, ops::AddAssign};
 
@@ -17,13 +18,15 @@ use xxhash_rust::{
 };
 
 use crate::{
-    ActionRef, CopyDirection, Event, EventRef, Kind, ParameterRef, Parameters, Source, Text, Wire,
+    ActionRef, CopyDirection, Event, EventRef, Kind, ParameterRef, ParametersRef, Source, Text,
+    WireDetail,
 };
 
-/// A hash over every field of every event added, independent of their order, with the events
-/// counted by kind.
+/// A hash over every field of every event added, independent of their order, with the number of
+/// events of each kind.
 ///
-/// It is the sum, modulo 2¹²⁸, of one hash per event, which is made of the fields that the event has:
+/// The sum, modulo 2¹²⁸, of one hash per event, which is computed from the fields that the event
+/// has:
 ///
 /// ```text
 /// event  = XXH3-128 (the sum of its fields, modulo 2¹²⁸, as 16 bytes, little-endian)
@@ -34,10 +37,10 @@ use crate::{
 ///          entry:  0 (NULL) | XXH3-64 (a value) | the complement of that (a value that was cut)
 /// ```
 ///
-/// All with seed 0. The tags are those of [`Field`].
+/// All with seed 0. The tags are those of [`HashField`].
 ///
-/// Being a sum, it can be taken in parts: hash halves of a log apart and add them. Equal events count
-/// as often as they come, which an exclusive or would not see.
+/// A sum can be computed in parts: hash the halves of a log separately and add the results. Equal
+/// events count as often as they occur, which an exclusive or would not detect.
 ///
 /// ```
 /// use howdah_traffic::EventHash;
@@ -47,22 +50,22 @@ use crate::{
 pub struct EventHash {
     sum: u128,
     kinds: [u64; Kind::ALL.len()],
-    /// The entries of a list, for their memory.
+    /// Buffer for the entries of a list, for reuse.
     entries: Vec<u8>,
 }
 
-/// What the tag of a field says, in the order of the fields of an event. Numbers are never reused.
-/// `docs/src/reference/event-hash.md` tells them to others.
+/// The field tags, in the order of the fields of an event. Numbers are never reused.
+/// `docs/src/reference/event-hash.md` documents them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Field {
+pub enum HashField {
     /// Number: microseconds since 1970-01-01 00:00 UTC.
     Time = 1,
     /// Text.
     Session = 2,
     /// Text: [`Kind::as_str`].
     Kind = 3,
-    /// Text, left out if empty, as are the next two.
+    /// Text, omitted if empty, like the next two.
     User = 4,
     /// Text.
     Database = 5,
@@ -78,7 +81,7 @@ pub enum Field {
     Parameters = 10,
     /// Text: `in` or `out`.
     CopyDirection = 11,
-    /// Text: name of the function that was called.
+    /// Text: name of the called function.
     Function = 12,
     /// Number, microseconds.
     Duration = 13,
@@ -96,59 +99,59 @@ pub enum Field {
     Pipeline = 19,
     /// Number.
     Rows = 20,
-    /// Numbers, left out if there are none, as are the next two.
+    /// Numbers, omitted if there are none, like the next two.
     Types = 21,
     /// Numbers.
     Formats = 22,
     /// Numbers.
     ResultFormats = 23,
-    /// Number, left out if it is 0.
+    /// Number, omitted if it is 0.
     RowsMax = 24,
-    /// List, left out if empty: name and value in turn.
+    /// List, omitted if empty: name and value in turn.
     Settings = 25,
     /// Number.
     CopyBytes = 26,
     /// List.
     CopyData = 27,
-    /// Number 1, left out unless the client ended the COPY by CopyFail.
+    /// Number 1, omitted unless the client ended the COPY by CopyFail.
     CopyFailed = 28,
-    /// Text: [`crate::Wire::messages`].
+    /// Text: [`crate::WireDetail::messages`].
     Messages = 29,
     /// List: arguments of a function call.
     Arguments = 30,
 }
 
 impl EventHash {
-    /// Takes an event in.
+    /// Adds an event.
     pub fn add(&mut self, event: &Event) {
-        self.add_ref(&EventRef::of(event));
+        self.add_ref(&EventRef::from_event(event));
     }
 
-    /// Takes an event in that lies elsewhere.
+    /// Adds a borrowed event.
     pub fn add_ref(&mut self, event: &EventRef<'_>) {
         let kind = event.action.kind();
-        let mut fields = event.identity.part();
-        fields.number(Field::Time, event.time.as_micros().cast_unsigned());
-        fields.number(Field::Kind, KINDS[kind as usize]);
-        fields.number(Field::Source, SOURCES[event.source as usize]);
+        let mut fields = event.identity.field_sum();
+        fields.number(HashField::Time, event.time.as_micros().cast_unsigned());
+        fields.number(HashField::Kind, KINDS[kind as usize]);
+        fields.number(HashField::Source, SOURCES[event.source as usize]);
         self.add_action(&event.action, &mut fields);
         if let Some(duration_us) = event.outcome.duration_us {
-            fields.number(Field::Duration, duration_us);
+            fields.number(HashField::Duration, duration_us);
         }
         if let Some(code) = event.outcome.sqlstate {
-            fields.text(Field::SqlState, code.as_str().as_bytes());
+            fields.text(HashField::SqlState, code.as_str().as_bytes());
         }
         if let Some(error) = event.outcome.error {
-            fields.text(Field::Error, error);
+            fields.text(HashField::Error, error);
         }
         if let Some(vxid) = event.vxid {
-            fields.text(Field::Vxid, vxid.as_bytes());
+            fields.text(HashField::Vxid, vxid.as_bytes());
         }
         if let Some(query_id) = event.query_id {
-            fields.number(Field::QueryId, query_id.cast_unsigned());
+            fields.number(HashField::QueryId, query_id.cast_unsigned());
         }
         if let Some(pipeline) = event.pipeline {
-            fields.number(Field::Pipeline, u64::from(pipeline));
+            fields.number(HashField::Pipeline, u64::from(pipeline));
         }
         if let Some(wire) = event.wire {
             self.add_wire(wire, &mut fields);
@@ -157,34 +160,34 @@ impl EventHash {
         self.kinds[kind as usize] += 1;
     }
 
-    fn add_action(&mut self, action: &ActionRef<'_>, fields: &mut Part) {
+    fn add_action(&mut self, action: &ActionRef<'_>, fields: &mut FieldSum) {
         if let Some(sql) = action.sql() {
-            fields.number(Field::Sql, sql.hash());
+            fields.number(HashField::Sql, sql.hash());
         }
         if let Some(statement) = action.statement() {
-            fields.text(Field::Statement, statement);
+            fields.text(HashField::Statement, statement);
         }
         match action {
             ActionRef::Copy { direction: CopyDirection::In, .. } => {
-                fields.text(Field::CopyDirection, b"in");
+                fields.text(HashField::CopyDirection, b"in");
             }
             ActionRef::Copy { direction: CopyDirection::Out, .. } => {
-                fields.text(Field::CopyDirection, b"out");
+                fields.text(HashField::CopyDirection, b"out");
             }
-            ActionRef::Call { function } => fields.text(Field::Function, function),
+            ActionRef::Call { function } => fields.text(HashField::Function, function),
             ActionRef::Bind(bound) | ActionRef::Execute(bound) | ActionRef::Fetch(bound) => {
-                fields.text(Field::Portal, bound.portal);
+                fields.text(HashField::Portal, bound.portal);
                 if let Some(parameters) = bound.parameters {
-                    fields.number(Field::Parameters, self.list(parameters));
+                    fields.number(HashField::Parameters, self.list_word(parameters));
                 }
             }
             _ => {}
         }
     }
 
-    fn add_wire(&mut self, wire: &Wire, fields: &mut Part) {
+    fn add_wire(&mut self, wire: &WireDetail, fields: &mut FieldSum) {
         if let Some(rows) = wire.rows {
-            fields.number(Field::Rows, rows);
+            fields.number(HashField::Rows, rows);
         }
         let mut numbers = |field, words: &mut dyn Iterator<Item = u64>| {
             self.entries.clear();
@@ -195,46 +198,46 @@ impl EventHash {
         };
         let text = |bytes: &[u8]| xxh3_64(bytes);
         let word = |data: &Option<Text>| data.as_ref().map_or(0, |data| text(data.as_bytes()));
-        // Most events have none of them, which is soon seen here.
+        // Most events have none of these, so check that first.
         if !wire.types.is_empty() {
-            numbers(Field::Types, &mut wire.types.iter().map(|oid| u64::from(*oid)));
+            numbers(HashField::Types, &mut wire.types.iter().map(|oid| u64::from(*oid)));
         }
         if !wire.formats.is_empty() {
-            numbers(Field::Formats, &mut wire.formats.iter().map(|code| u64::from(*code)));
+            numbers(HashField::Formats, &mut wire.formats.iter().map(|code| u64::from(*code)));
         }
         if !wire.result_formats.is_empty() {
             let mut codes = wire.result_formats.iter().map(|code| u64::from(*code));
-            numbers(Field::ResultFormats, &mut codes);
+            numbers(HashField::ResultFormats, &mut codes);
         }
         if !wire.settings.is_empty() {
             let settings = wire.settings.iter().flat_map(|(name, value)| [name, value]);
-            numbers(Field::Settings, &mut settings.map(|one| text(one.as_bytes())));
+            numbers(HashField::Settings, &mut settings.map(|one| text(one.as_bytes())));
         }
         if let Some(copy) = &wire.copy_in {
-            numbers(Field::CopyData, &mut copy.data.iter().map(word));
+            numbers(HashField::CopyData, &mut copy.data.iter().map(word));
         }
         if let Some(arguments) = &wire.arguments {
-            numbers(Field::Arguments, &mut arguments.iter().map(word));
+            numbers(HashField::Arguments, &mut arguments.iter().map(word));
             if arguments.is_empty() {
-                fields.number(Field::Arguments, EMPTY);
+                fields.number(HashField::Arguments, EMPTY);
             }
         }
         if let Some(messages) = &wire.messages {
-            fields.text(Field::Messages, messages.as_bytes());
+            fields.text(HashField::Messages, messages.as_bytes());
         }
         if wire.rows_max != 0 {
-            fields.number(Field::RowsMax, u64::from(wire.rows_max));
+            fields.number(HashField::RowsMax, u64::from(wire.rows_max));
         }
         if let Some(copy) = &wire.copy_in {
-            fields.number(Field::CopyBytes, copy.bytes);
+            fields.number(HashField::CopyBytes, copy.bytes);
             if copy.failed {
-                fields.number(Field::CopyFailed, 1);
+                fields.number(HashField::CopyFailed, 1);
             }
         }
     }
 
-    /// The word of a list.
-    fn list(&mut self, parameters: Parameters<'_>) -> u64 {
+    /// The word of a list of parameters.
+    fn list_word(&mut self, parameters: ParametersRef<'_>) -> u64 {
         self.entries.clear();
         let mut add = |value| {
             let word = match value {
@@ -245,8 +248,10 @@ impl EventHash {
             self.entries.extend_from_slice(&word.to_le_bytes());
         };
         match parameters {
-            Parameters::Flat { bytes, slots } => slots.iter().for_each(|slot| add(slot.of(bytes))),
-            Parameters::List(_) => parameters.iter().for_each(add),
+            ParametersRef::Flat { bytes, spans: slots } => {
+                slots.iter().for_each(|slot| add(slot.resolve(bytes)));
+            }
+            ParametersRef::List(_) => parameters.iter().for_each(add),
         }
         xxh3_64(&self.entries)
     }
@@ -261,7 +266,7 @@ impl EventHash {
         self.kinds.iter().sum()
     }
 
-    /// Number of events of each kind that came, in the order of [`Kind::ALL`].
+    /// Number of events of each kind that occurred, in the order of [`Kind::ALL`].
     pub fn kinds(&self) -> impl Iterator<Item = (Kind, u64)> + '_ {
         Kind::ALL.iter().map(|kind| (*kind, self.kinds[*kind as usize])).filter(|(_, n)| *n > 0)
     }
@@ -277,7 +282,7 @@ impl AddAssign<&Self> for EventHash {
     }
 }
 
-/// Two are equal when their sums and counts are.
+/// Two hashes are equal if their sums and counts are.
 impl PartialEq for EventHash {
     fn eq(&self, other: &Self) -> bool {
         (self.sum, self.kinds) == (other.sum, other.kinds)
@@ -302,21 +307,21 @@ impl fmt::Debug for EventHash {
     }
 }
 
-/// The sum of some of an event's fields.
+/// A partial sum of an event's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Part(u128);
+pub(crate) struct FieldSum(u128);
 
-impl Part {
-    /// Adds a field whose word is known.
+impl FieldSum {
+    /// Adds a field by its word.
     #[inline]
-    pub(crate) fn number(&mut self, field: Field, word: u64) {
+    pub(crate) fn number(&mut self, field: HashField, word: u64) {
         let multiplier = u128::from(MULTIPLIERS[field as usize]);
-        // (word + 1) · multiplier, of which a processor multiplies no more than 64 bits by 64.
+        // (word + 1) · multiplier; the processor multiplies 64 by 64 bits.
         self.0 = self.0.wrapping_add(u128::from(word) * multiplier + multiplier);
     }
 
     #[inline]
-    fn text(&mut self, field: Field, text: &[u8]) {
+    fn text(&mut self, field: HashField, text: &[u8]) {
         let word = if text.is_empty() { EMPTY } else { xxh3_64(text) };
         self.number(field, word);
     }
@@ -327,12 +332,12 @@ impl Part {
     }
 }
 
-/// The word of an empty text: most statements and portals have no name.
+/// The word of an empty text: most statements and portals are unnamed.
 const EMPTY: u64 = const_xxh3::xxh3_64(b"");
 
 /// Multipliers by tag.
-const MULTIPLIERS: [u64; Field::Arguments as usize + 1] = {
-    let mut multipliers = [0; Field::Arguments as usize + 1];
+const MULTIPLIERS: [u64; HashField::Arguments as usize + 1] = {
+    let mut multipliers = [0; HashField::Arguments as usize + 1];
     let mut tag = 0;
     while tag < multipliers.len() {
         multipliers[tag] = const_xxh3::xxh3_64(&[tag as u8]) | 1;
@@ -341,7 +346,7 @@ const MULTIPLIERS: [u64; Field::Arguments as usize + 1] = {
     multipliers
 };
 
-/// The words of all kinds, in their order.
+/// The words of all kinds, in order.
 const KINDS: [u64; Kind::ALL.len()] = {
     let mut words = [0; Kind::ALL.len()];
     let mut at = 0;
@@ -352,7 +357,7 @@ const KINDS: [u64; Kind::ALL.len()] = {
     words
 };
 
-/// The words of all sources, in their order.
+/// The words of all sources, in order.
 const SOURCES: [u64; Source::ALL.len()] = {
     let mut words = [0; Source::ALL.len()];
     let mut at = 0;
@@ -366,7 +371,7 @@ const SOURCES: [u64; Source::ALL.len()] = {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Action, Bound, Outcome, Parameter, SqlState, Timestamp};
+    use crate::{Action, Bound, CapturedOutcome, Parameter, SqlState, Timestamp};
 
     fn event(sql: &str, parameters: Option<Vec<Parameter>>) -> Event {
         Event {
@@ -381,7 +386,7 @@ mod tests {
                 sql: sql.into(),
                 parameters,
             }),
-            outcome: Outcome { duration_us: Some(2), ..Outcome::default() },
+            outcome: CapturedOutcome { duration_us: Some(2), ..CapturedOutcome::default() },
             source: Source::Duration,
             vxid: None,
             query_id: Some(-1),
@@ -390,15 +395,15 @@ mod tests {
         }
     }
 
-    fn hash_of<'a>(events: impl IntoIterator<Item = &'a Event>) -> EventHash {
+    fn hash_all<'a>(events: impl IntoIterator<Item = &'a Event>) -> EventHash {
         let mut hash = EventHash::default();
         events.into_iter().for_each(|event| hash.add(event));
         hash
     }
 
-    /// What the documentation says, done by hand.
+    /// The documented algorithm, computed by hand.
     #[test]
-    fn the_hash_is_the_documented_one() {
+    fn hash_matches_documentation() {
         let values =
             vec![Parameter::Null, Parameter::Value("v".into()), Parameter::Truncated("w".into())];
         let event = event("select $1", Some(values));
@@ -422,31 +427,31 @@ mod tests {
             let multiplier = xxh3_64(&[tag]) | 1;
             sum.wrapping_add((u128::from(word) + 1) * u128::from(multiplier))
         });
-        assert_eq!(hash_of([&event]).value(), xxh3_128(&sum.to_le_bytes()));
+        assert_eq!(hash_all([&event]).value(), xxh3_128(&sum.to_le_bytes()));
     }
 
     #[test]
-    fn the_page_has_every_tag() {
+    fn documentation_lists_every_tag() {
         let page = include_str!("../../../docs/src/reference/event-hash.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
         let tags: Vec<u8> = rows.filter_map(|(tag, _)| tag.parse().ok()).collect();
-        assert_eq!(tags, (1..=Field::Arguments as u8).collect::<Vec<_>>());
+        assert_eq!(tags, (1..=HashField::Arguments as u8).collect::<Vec<_>>());
     }
 
     #[test]
-    fn order_does_not_matter_and_number_does() {
+    fn hash_ignores_order_but_not_multiplicity() {
         let (one, two) = (event("select 1", None), event("select 2", None));
-        assert_eq!(hash_of([&one, &two]), hash_of([&two, &one]));
-        assert_ne!(hash_of([&one, &one]), hash_of([]));
-        assert_ne!(hash_of([&one, &one]).value(), hash_of([&two, &two]).value());
-        let mut sum = hash_of([&one]);
-        sum += &hash_of([&two]);
-        assert_eq!(sum, hash_of([&one, &two]));
+        assert_eq!(hash_all([&one, &two]), hash_all([&two, &one]));
+        assert_ne!(hash_all([&one, &one]), hash_all([]));
+        assert_ne!(hash_all([&one, &one]).value(), hash_all([&two, &two]).value());
+        let mut sum = hash_all([&one]);
+        sum += &hash_all([&two]);
+        assert_eq!(sum, hash_all([&one, &two]));
         assert_eq!(sum.kinds().collect::<Vec<_>>(), [(Kind::Execute, 2)]);
     }
 
     #[test]
-    fn every_field_counts() {
+    fn every_field_affects_hash() {
         let base = event("select 1", Some(vec![]));
         let mut others = vec![base.clone(); 13];
         others[0].time = Timestamp::from_micros(2);
@@ -468,7 +473,7 @@ mod tests {
         others.push(base);
         for (i, one) in others.iter().enumerate() {
             for other in &others[i + 1..] {
-                assert_ne!(hash_of([one]).value(), hash_of([other]).value(), "{one:?} {other:?}");
+                assert_ne!(hash_all([one]).value(), hash_all([other]).value(), "{one:?} {other:?}");
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The event model: what the clients of a PostgreSQL server did, in one vocabulary.
 //!
-//! Importers of server logs and the pooler's tap produce [`Event`]s; captures store them; replay
-//! plays them. [`EventRef`]
-//! is the same, borrowed. This crate says what an event *is*. Files, sockets and SQL meaning live elsewhere.
+//! Log importers and the pooler produce [`Event`]s, captures store them, and the replay executes
+//! them. [`EventRef`] is the same, borrowed. This crate defines what an event is; files,
+//! sockets and the interpretation of SQL are elsewhere.
 
 mod conversation;
 mod event;
@@ -12,19 +12,20 @@ mod reorder;
 mod text;
 mod time;
 mod view;
-mod wire;
+mod wire_detail;
 
 pub use conversation::conversation;
 pub use event::{
-    Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
+    Action, Bound, CapturedOutcome, CopyDirection, Event, Kind, Parameter, SessionId, Source,
+    SqlState,
 };
-pub use hash::{EventHash, Field};
+pub use hash::{EventHash, HashField};
 pub use name::{name_bytes, name_text};
-pub use reorder::Reorder;
+pub use reorder::ReorderBuffer;
 pub use text::Text;
 pub use time::{ParseTimestampError, Timestamp};
 pub use view::{
-    ActionRef, BoundRef, EventRef, Hashed, Identity, IdentityDigest, OutcomeRef, ParameterRef,
-    Parameters, Slot,
+    ActionRef, BoundRef, EventIdentity, EventRef, Hashed, IdentityDigest, OutcomeRef, ParameterRef,
+    ParameterSpan, ParametersRef,
 };
-pub use wire::{CopyIn, Named, Said, Wire};
+pub use wire_detail::{ClientMessage, CopyInData, NamedObject, WireDetail};

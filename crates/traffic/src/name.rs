@@ -1,13 +1,14 @@
-//! Names of roles, databases and applications, which are bytes to a server, as texts.
+//! Converts names of roles, databases and applications, which are bytes to a server, to text and
+//! back.
 
 use std::borrow::Cow;
 
-/// The text that stands for a name. Nearly always it is the name.
+/// The text form of a name. In nearly all cases it is the name itself.
 ///
-/// A server compares names byte by byte, in no encoding: those of a LATIN1 database need not be UTF-8.
-/// A byte that is not is written `\xhh`, with two small hexadecimal digits; a backslash that has an `x`
-/// behind it is written `\x5c`. So different names have different texts, and [`name_bytes`] gives the
-/// name again.
+/// A server compares names byte by byte without an encoding: names of a LATIN1 database need not be
+/// UTF-8. A byte that is not valid UTF-8 is written as `\xhh`, with two lower-case hexadecimal
+/// digits; a backslash followed by `x` is written as `\x5c`. So different names have different
+/// texts, and [`name_bytes`] restores the name.
 ///
 /// ```
 /// use howdah_traffic::{name_bytes, name_text};
@@ -32,7 +33,7 @@ pub fn name_text(name: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// The name that a text of [`name_text`] stands for. What is no escape stands for itself.
+/// The name for a text from [`name_text`]. Text that is not an escape stands for itself.
 pub fn name_bytes(text: &str) -> Cow<'_, [u8]> {
     if !text.contains(ESCAPE) {
         return Cow::Borrowed(text.as_bytes());
@@ -54,7 +55,7 @@ pub fn name_bytes(text: &str) -> Cow<'_, [u8]> {
 }
 
 const ESCAPE: &str = r"\x";
-/// What stands for an [`ESCAPE`] that is part of a name.
+/// An [`ESCAPE`] that is part of the name itself.
 const ESCAPED: &str = r"\x5cx";
 
 #[cfg(test)]
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_look_like_escapes_are_told_from_them() {
+    fn names_resembling_escapes_are_escaped() {
         assert_eq!(name_text(br"caf\xe9"), r"caf\x5cxe9");
         assert_eq!(name_text(b"\\\xe9"), r"\\xe9");
         assert_eq!(*name_bytes(r"\\xe9"), *b"\\\xe9");
@@ -73,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_is_lost(name in prop::collection::vec(
+        fn names_round_trip(name in prop::collection::vec(
             prop_oneof![any::<u8>(), prop::sample::select(&b"\\x5c\xe9a0"[..])], 0..30)
         ) {
             let text = name_text(&name);

@@ -1,4 +1,4 @@
-//! Text as a server wrote it: bytes in the database's encoding, not necessarily UTF-8.
+//! [`Text`]: text as a server wrote it, as bytes in the database's encoding, not necessarily UTF-8.
 
 use std::{
     borrow::Cow,
@@ -8,22 +8,24 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes that a client or a server meant as text.
+/// Bytes that a client or a server sent as text.
 ///
-/// A PostgreSQL log holds each line in the encoding of its own database, so one file may mix
-/// encodings and no conversion is safe. The bytes are kept as they are; [`Text::to_str_lossy`] is
-/// for people, [`Text::as_bytes`] is for replay. Cloning shares the bytes, or copies the few that there are.
+/// A PostgreSQL log contains each line in the encoding of its database, so one file may mix
+/// encodings and no conversion is safe. The bytes are stored unchanged; [`Text::to_str_lossy`] is
+/// for people, [`Text::as_bytes`] is for replay. Cloning shares the bytes, or copies them if they
+/// are few.
 #[derive(Clone)]
-pub struct Text(Bytes);
+pub struct Text(TextBytes);
 
-/// Most values and names are short, and there are millions of them: those need no memory of their own.
+/// Most values and names are short, and there are millions of them, so short ones are stored
+/// inline.
 #[derive(Clone)]
-enum Bytes {
+enum TextBytes {
     Short { len: u8, bytes: [u8; SHORT_BYTES] },
     Long(Arc<[u8]>),
 }
 
-/// As many as leave room for a length beside two words.
+/// As many bytes as fit with a length into three words.
 const SHORT_BYTES: usize = 22;
 
 impl Text {
@@ -31,15 +33,15 @@ impl Text {
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
-            Bytes::Long(bytes) => bytes,
+            TextBytes::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            TextBytes::Long(bytes) => bytes,
         }
     }
 
     fn short(text: &[u8]) -> Option<Self> {
         let mut bytes = [0; SHORT_BYTES];
         bytes.get_mut(..text.len())?.copy_from_slice(text);
-        Some(Self(Bytes::Short { len: text.len() as u8, bytes }))
+        Some(Self(TextBytes::Short { len: text.len() as u8, bytes }))
     }
 
     /// The text, if it is valid UTF-8.
@@ -47,7 +49,7 @@ impl Text {
         std::str::from_utf8(self.as_bytes()).ok()
     }
 
-    /// The text for a person, with U+FFFD where the bytes are not UTF-8.
+    /// The text for people, with U+FFFD where the bytes are not UTF-8.
     pub fn to_str_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.as_bytes())
     }
@@ -57,7 +59,7 @@ impl Text {
         self.as_bytes().len()
     }
 
-    /// Whether there are no bytes.
+    /// Whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.as_bytes().is_empty()
     }
@@ -77,7 +79,7 @@ impl fmt::Display for Text {
 
 impl Default for Text {
     fn default() -> Self {
-        Self(Bytes::Short { len: 0, bytes: [0; SHORT_BYTES] })
+        Self(TextBytes::Short { len: 0, bytes: [0; SHORT_BYTES] })
     }
 }
 
@@ -109,13 +111,13 @@ impl Hash for Text {
 
 impl From<&[u8]> for Text {
     fn from(bytes: &[u8]) -> Self {
-        Self::short(bytes).unwrap_or_else(|| Self(Bytes::Long(bytes.into())))
+        Self::short(bytes).unwrap_or_else(|| Self(TextBytes::Long(bytes.into())))
     }
 }
 
 impl From<Vec<u8>> for Text {
     fn from(bytes: Vec<u8>) -> Self {
-        Self::short(&bytes).unwrap_or_else(|| Self(Bytes::Long(bytes.into())))
+        Self::short(&bytes).unwrap_or_else(|| Self(TextBytes::Long(bytes.into())))
     }
 }
 
@@ -132,14 +134,14 @@ impl From<String> for Text {
 }
 
 #[test]
-fn short_and_long_texts_are_what_they_were_made_of() {
+fn short_and_long_texts_preserve_content() {
     assert_eq!(size_of::<Text>(), 24);
     for len in 0..40 {
         let text = "x".repeat(len);
-        let made = [Text::from(text.as_str()), Text::from(text.clone()), text.as_bytes().into()];
-        for one in &made {
+        let texts = [Text::from(text.as_str()), Text::from(text.clone()), text.as_bytes().into()];
+        for one in &texts {
             assert_eq!((one.as_bytes(), one.len()), (text.as_bytes(), len));
-            assert_eq!((one, one.is_empty()), (&made[0].clone(), len == 0));
+            assert_eq!((one, one.is_empty()), (&texts[0].clone(), len == 0));
             assert!(*one < Text::from(format!("{text}y")));
         }
     }
@@ -147,7 +149,7 @@ fn short_and_long_texts_are_what_they_were_made_of() {
 }
 
 #[test]
-fn bytes_that_are_not_utf8_survive() {
+fn invalid_utf8_is_preserved() {
     let text = Text::from(&b"caf\xe9"[..]);
     assert_eq!(text.as_bytes(), b"caf\xe9");
     assert_eq!(text.to_str(), None);

@@ -1,4 +1,4 @@
-//! Points in time, at the resolution PostgreSQL itself uses.
+//! [`Timestamp`]: points in time, at PostgreSQL's resolution.
 
 use std::{
     fmt,
@@ -22,12 +22,12 @@ impl Timestamp {
         self.0
     }
 
-    /// The present, by the system's wall clock.
+    /// The current time, by the system's wall clock.
     pub fn now() -> Self {
         Self(jiff::Timestamp::now().as_microsecond())
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time since `earlier`; zero if this is not after it.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Timestamp {
 impl FromStr for Timestamp {
     type Err = ParseTimestampError;
 
-    /// Reads RFC 3339, with any offset.
+    /// Parses RFC 3339, with any offset.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.parse::<jiff::Timestamp>() {
             Ok(time) => Ok(Self(time.as_microsecond())),
@@ -73,7 +73,7 @@ impl FromStr for Timestamp {
     }
 }
 
-/// A time that is not RFC 3339.
+/// The text is not RFC 3339.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a time such as 2026-11-20T12:43:19.577Z")]
 pub struct ParseTimestampError {
@@ -81,7 +81,7 @@ pub struct ParseTimestampError {
 }
 
 #[test]
-fn display_is_what_parse_reads() {
+fn display_and_parse_round_trip() {
     let time = Timestamp::from_micros(1_795_178_599_577_000);
     assert_eq!(time.to_string(), "2026-11-20T12:43:19.577000Z");
     assert_eq!(time.to_string().parse(), Ok(time));

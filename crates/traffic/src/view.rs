@@ -1,31 +1,31 @@
-//! [`EventRef`]: an event whose texts lie elsewhere.
+//! [`EventRef`]: an event that borrows its texts.
 //!
-//! A reader of logs makes millions of events a second, of which most are looked at once. So it shows
-//! each where its bytes already are: in the log, in a buffer of the session. Whoever keeps one makes
-//! an [`Event`] of it.
+//! A log reader produces millions of events a second, most of which are looked at once. So it
+//! returns views of the bytes where they already are: in the log, or in a buffer of the session. To
+//! retain an event, convert it to an [`Event`].
 
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
-    Text, Timestamp, Wire,
-    hash::{Field, Part},
+    Action, Bound, CapturedOutcome, CopyDirection, Event, Kind, Parameter, SessionId, Source,
+    SqlState, Text, Timestamp, WireDetail,
+    hash::{FieldSum, HashField},
 };
 
-/// The same as an [`Event`], borrowed.
+/// An [`Event`], borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRef<'a> {
     /// See [`Event::time`].
     pub time: Timestamp,
-    /// Whose it is.
-    pub identity: Identity<'a>,
-    /// What was done.
+    /// Session, user, database and application.
+    pub identity: EventIdentity<'a>,
+    /// The action.
     pub action: ActionRef<'a>,
-    /// What the capture says came of it.
+    /// The captured outcome.
     pub outcome: OutcomeRef<'a>,
-    /// Where the capture learnt of it.
+    /// How the capture obtained the event.
     pub source: Source,
     /// See [`Event::vxid`].
     pub vxid: Option<&'a str>,
@@ -34,13 +34,13 @@ pub struct EventRef<'a> {
     /// See [`Event::pipeline`].
     pub pipeline: Option<u32>,
     /// See [`Event::wire`].
-    pub wire: Option<&'a Wire>,
+    pub wire: Option<&'a WireDetail>,
 }
 
-/// Session, user, database and application of an event, with what they are in its
-/// [hash](crate::EventHash): they are the same in all events of a session, or nearly.
+/// Session, user, database and application of an event, with their contribution to the event's
+/// [hash](crate::EventHash): they are the same in nearly all events of a session.
 #[derive(Clone, Copy, Debug)]
-pub struct Identity<'a> {
+pub struct EventIdentity<'a> {
     session: &'a SessionId,
     user: &'a Arc<str>,
     database: &'a Arc<str>,
@@ -48,14 +48,14 @@ pub struct Identity<'a> {
     digest: IdentityDigest,
 }
 
-/// What session, user, database and application are in the hash of an event.
+/// The contribution of session, user, database and application to the hash of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityDigest {
     session: u64,
-    part: Part,
+    field_sum: FieldSum,
 }
 
-/// The same as an [`Action`], borrowed.
+/// An [`Action`], borrowed.
 #[derive(Clone, Copy, Debug)]
 pub enum ActionRef<'a> {
     /// [`Action::Connect`].
@@ -71,14 +71,14 @@ pub enum ActionRef<'a> {
     Copy {
         /// The whole text of the message.
         sql: Hashed<'a>,
-        /// Which way the rows go.
+        /// Direction of the rows.
         direction: CopyDirection,
     },
     /// [`Action::Parse`].
     Parse {
-        /// Name given to the prepared statement.
+        /// Name of the prepared statement.
         statement: &'a [u8],
-        /// Text to prepare.
+        /// The statement's text.
         sql: Hashed<'a>,
     },
     /// [`Action::Bind`].
@@ -96,7 +96,7 @@ pub enum ActionRef<'a> {
     Cancel,
 }
 
-/// The same as a [`Bound`], borrowed.
+/// A [`Bound`], borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct BoundRef<'a> {
     /// Name of the prepared statement.
@@ -105,11 +105,11 @@ pub struct BoundRef<'a> {
     pub portal: &'a [u8],
     /// Text of the prepared statement.
     pub sql: Hashed<'a>,
-    /// The values, or `None` when the capture does not hold them.
-    pub parameters: Option<Parameters<'a>>,
+    /// The values, or `None` if the capture does not contain them.
+    pub parameters: Option<ParametersRef<'a>>,
 }
 
-/// Bytes with their XXH3-64 hash, which is taken once and serves whoever looks the text up.
+/// Bytes with their XXH3-64 hash, which is computed once for all lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hashed<'a> {
     bytes: &'a [u8],
@@ -118,46 +118,46 @@ pub struct Hashed<'a> {
 
 /// The values of a [`BoundRef`].
 #[derive(Clone, Copy, Debug)]
-pub enum Parameters<'a> {
-    /// As an event owns them.
+pub enum ParametersRef<'a> {
+    /// As stored in an event.
     List(&'a [Parameter]),
-    /// Side by side in one run of bytes.
+    /// Concatenated in one byte string.
     Flat {
-        /// Holds all values, and perhaps more.
+        /// The bytes of all values, and possibly more.
         bytes: &'a [u8],
-        /// One for each value.
-        slots: &'a [Slot],
+        /// One span per value.
+        spans: &'a [ParameterSpan],
     },
 }
 
-/// Where a value is within the bytes of [`Parameters::Flat`].
+/// The position of a value in the bytes of [`ParametersRef::Flat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum ParameterSpan {
     /// SQL NULL.
     Null,
-    /// From the first of the numbers to before the second, whole.
+    /// A complete value: start and end (exclusive) in the bytes.
     Value(u32, u32),
-    /// The same, of a value that the server cut.
+    /// The same for a value that the server truncated.
     Truncated(u32, u32),
 }
 
-/// The same as a [`Parameter`], borrowed.
+/// A [`Parameter`], borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterRef<'a> {
     /// SQL NULL.
     Null,
-    /// The whole value.
+    /// The complete value.
     Value(&'a [u8]),
-    /// The beginning of a value that the server cut.
+    /// The start of a value that the server truncated.
     Truncated(&'a [u8]),
 }
 
-/// The same as an [`Outcome`], borrowed.
+/// A [`CapturedOutcome`], borrowed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OutcomeRef<'a> {
-    /// How long the server worked on it, in microseconds.
+    /// Execution time on the server, in microseconds.
     pub duration_us: Option<u64>,
-    /// SQLSTATE if it failed and the log holds the code.
+    /// The SQLSTATE if it failed and the log contains the code.
     pub sqlstate: Option<SqlState>,
     /// The server's primary error message if it failed.
     pub error: Option<&'a [u8]>,
@@ -165,19 +165,19 @@ pub struct OutcomeRef<'a> {
 
 impl<'a> EventRef<'a> {
     /// A view of an event.
-    pub fn of(event: &'a Event) -> Self {
+    pub fn from_event(event: &'a Event) -> Self {
         let Event { session, user, database, application, .. } = event;
-        Self::with_digest(event, IdentityDigest::of(session, user, database, application))
+        Self::with_digest(event, IdentityDigest::new(session, user, database, application))
     }
 
-    /// The same, with the digest of its session, user, database and application, taken before.
+    /// A view with a precomputed digest of session, user, database and application.
     pub fn with_digest(event: &'a Event, digest: IdentityDigest) -> Self {
         let Event { session, user, database, application, .. } = event;
         let outcome = &event.outcome;
         Self {
             time: event.time,
-            identity: Identity::with_digest(session, user, database, application, digest),
-            action: ActionRef::of(&event.action),
+            identity: EventIdentity::with_digest(session, user, database, application, digest),
+            action: ActionRef::from_action(&event.action),
             outcome: OutcomeRef {
                 duration_us: outcome.duration_us,
                 sqlstate: outcome.sqlstate,
@@ -191,9 +191,10 @@ impl<'a> EventRef<'a> {
         }
     }
 
-    /// An event of its own. `text` makes the texts, and may give equal ones the same memory.
+    /// Converts it to an owned event. `text` creates the texts, and may share memory between equal
+    /// ones.
     pub fn to_event(&self, text: &mut impl FnMut(Hashed<'_>) -> Text) -> Event {
-        let Identity { session, user, database, application, .. } = self.identity;
+        let EventIdentity { session, user, database, application, .. } = self.identity;
         Event {
             time: self.time,
             session: session.clone(),
@@ -201,7 +202,7 @@ impl<'a> EventRef<'a> {
             database: database.clone(),
             application: application.clone(),
             action: self.action.to_action(text),
-            outcome: Outcome {
+            outcome: CapturedOutcome {
                 duration_us: self.outcome.duration_us,
                 sqlstate: self.outcome.sqlstate,
                 error: self.outcome.error.map(Text::from),
@@ -215,19 +216,19 @@ impl<'a> EventRef<'a> {
     }
 }
 
-impl<'a> Identity<'a> {
-    /// From the words themselves.
+impl<'a> EventIdentity<'a> {
+    /// Computes the digest of the names.
     pub fn new(
         session: &'a SessionId,
         user: &'a Arc<str>,
         database: &'a Arc<str>,
         application: &'a Arc<str>,
     ) -> Self {
-        let digest = IdentityDigest::of(session, user, database, application);
+        let digest = IdentityDigest::new(session, user, database, application);
         Self { session, user, database, application, digest }
     }
 
-    /// From the words and their digest, taken before by [`IdentityDigest::of`] of the same words.
+    /// Uses a digest that [`IdentityDigest::new`] has computed for the same names.
     pub fn with_digest(
         session: &'a SessionId,
         user: &'a Arc<str>,
@@ -263,31 +264,33 @@ impl<'a> Identity<'a> {
         self.digest.session
     }
 
-    /// The four in an event's hash.
-    pub(crate) fn part(&self) -> Part {
-        self.digest.part
+    /// The contribution of the four names to an event's hash.
+    pub(crate) fn field_sum(&self) -> FieldSum {
+        self.digest.field_sum
     }
 }
 
 impl IdentityDigest {
-    /// The digest of these words.
-    pub fn of(session: &str, user: &str, database: &str, application: &str) -> Self {
+    /// Computes the digest of these names.
+    pub fn new(session: &str, user: &str, database: &str, application: &str) -> Self {
         let session = xxh3_64(session.as_bytes());
-        let mut part = Part::default();
-        part.number(Field::Session, session);
-        for (field, text) in
-            [(Field::User, user), (Field::Database, database), (Field::Application, application)]
-        {
+        let mut part = FieldSum::default();
+        part.number(HashField::Session, session);
+        for (field, text) in [
+            (HashField::User, user),
+            (HashField::Database, database),
+            (HashField::Application, application),
+        ] {
             if !text.is_empty() {
                 part.number(field, xxh3_64(text.as_bytes()));
             }
         }
-        Self { session, part }
+        Self { session, field_sum: part }
     }
 }
 
 impl<'a> ActionRef<'a> {
-    fn of(action: &'a Action) -> Self {
+    fn from_action(action: &'a Action) -> Self {
         let sql_of = |sql: &'a Text| Hashed::new(sql.as_bytes());
         match action {
             Action::Connect => Self::Connect,
@@ -299,9 +302,9 @@ impl<'a> ActionRef<'a> {
             Action::Parse { statement, sql } => {
                 Self::Parse { statement: statement.as_bytes(), sql: sql_of(sql) }
             }
-            Action::Bind(bound) => Self::Bind(BoundRef::of(bound)),
-            Action::Execute(bound) => Self::Execute(BoundRef::of(bound)),
-            Action::Fetch(bound) => Self::Fetch(BoundRef::of(bound)),
+            Action::Bind(bound) => Self::Bind(BoundRef::from_bound(bound)),
+            Action::Execute(bound) => Self::Execute(BoundRef::from_bound(bound)),
+            Action::Fetch(bound) => Self::Fetch(BoundRef::from_bound(bound)),
             Action::Call { function } => Self::Call { function: function.as_bytes() },
             Action::Cancel => Self::Cancel,
         }
@@ -340,7 +343,7 @@ impl<'a> ActionRef<'a> {
         }
     }
 
-    /// The SQL text it carries, if it carries one.
+    /// The SQL text of the action, if it has one.
     pub fn sql(&self) -> Option<Hashed<'a>> {
         match self {
             Self::Simple { sql } | Self::Copy { sql, .. } | Self::Parse { sql, .. } => Some(*sql),
@@ -348,7 +351,7 @@ impl<'a> ActionRef<'a> {
         }
     }
 
-    /// What a Bind, an Execute or a Fetch speaks of.
+    /// The subject of a Bind, an Execute or a Fetch.
     pub fn bound(&self) -> Option<&BoundRef<'a>> {
         match self {
             Self::Bind(bound) | Self::Execute(bound) | Self::Fetch(bound) => Some(bound),
@@ -356,7 +359,7 @@ impl<'a> ActionRef<'a> {
         }
     }
 
-    /// The name of the prepared statement it is about, if it is about one.
+    /// The name of the prepared statement, if the action has one.
     pub fn statement(&self) -> Option<&'a [u8]> {
         match self {
             Self::Parse { statement, .. } => Some(statement),
@@ -366,17 +369,18 @@ impl<'a> ActionRef<'a> {
 }
 
 impl<'a> BoundRef<'a> {
-    fn of(bound: &'a Bound) -> Self {
+    fn from_bound(bound: &'a Bound) -> Self {
         Self {
             statement: bound.statement.as_bytes(),
             portal: bound.portal.as_bytes(),
             sql: Hashed::new(bound.sql.as_bytes()),
-            parameters: bound.parameters.as_deref().map(Parameters::List),
+            parameters: bound.parameters.as_deref().map(ParametersRef::List),
         }
     }
 
     fn to_bound(self, text: &mut impl FnMut(Hashed<'_>) -> Text) -> Bound {
-        let values = |parameters: Parameters<'_>| parameters.iter().map(Parameter::from).collect();
+        let values =
+            |parameters: ParametersRef<'_>| parameters.iter().map(Parameter::from).collect();
         Bound {
             statement: text(Hashed::new(self.statement)),
             portal: text(Hashed::new(self.portal)),
@@ -387,12 +391,12 @@ impl<'a> BoundRef<'a> {
 }
 
 impl<'a> Hashed<'a> {
-    /// Takes the hash of some bytes.
+    /// Computes the hash of some bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, hash: xxh3_64(bytes) }
     }
 
-    /// From bytes whose hash was taken before, perhaps of another copy of them.
+    /// Uses a hash that was computed before, possibly of another copy of the bytes.
     pub fn with_hash(bytes: &'a [u8], hash: u64) -> Self {
         Self { bytes, hash }
     }
@@ -408,37 +412,37 @@ impl<'a> Hashed<'a> {
     }
 }
 
-impl<'a> Parameters<'a> {
-    /// No values: those of a statement that takes none.
+impl<'a> ParametersRef<'a> {
+    /// No values, for a statement without parameters.
     pub const NONE: Self = Self::List(&[]);
 
     /// Number of values.
     pub fn len(&self) -> usize {
         match self {
             Self::List(values) => values.len(),
-            Self::Flat { slots, .. } => slots.len(),
+            Self::Flat { spans: slots, .. } => slots.len(),
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of values that the server cut.
+    /// Number of values that the server truncated.
     pub fn truncated(&self) -> u64 {
         let count = match self {
             Self::List(values) => {
                 values.iter().filter(|value| matches!(value, Parameter::Truncated(_))).count()
             }
-            Self::Flat { slots, .. } => {
-                slots.iter().filter(|slot| matches!(slot, Slot::Truncated(..))).count()
+            Self::Flat { spans: slots, .. } => {
+                slots.iter().filter(|slot| matches!(slot, ParameterSpan::Truncated(..))).count()
             }
         };
         count as u64
     }
 
-    /// The value with this index, from 0.
+    /// The value at an index, from 0.
     pub fn at(&self, index: usize) -> Option<ParameterRef<'a>> {
         Some(match self {
             Self::List(values) => match values.get(index)? {
@@ -446,20 +450,20 @@ impl<'a> Parameters<'a> {
                 Parameter::Value(text) => ParameterRef::Value(text.as_bytes()),
                 Parameter::Truncated(text) => ParameterRef::Truncated(text.as_bytes()),
             },
-            Self::Flat { bytes, slots } => slots.get(index)?.of(bytes),
+            Self::Flat { bytes, spans: slots } => slots.get(index)?.resolve(bytes),
         })
     }
 
-    /// The values in their order.
+    /// The values in order.
     pub fn iter(self) -> impl Iterator<Item = ParameterRef<'a>> {
         (0..self.len()).map_while(move |index| self.at(index))
     }
 }
 
-impl Slot {
-    /// The value. A slot beyond the bytes is an empty text: whoever made it was wrong.
+impl ParameterSpan {
+    /// The value. A span beyond the bytes, which is a bug of its creator, yields an empty text.
     #[inline]
-    pub(crate) fn of(self, bytes: &[u8]) -> ParameterRef<'_> {
+    pub(crate) fn resolve(self, bytes: &[u8]) -> ParameterRef<'_> {
         let text =
             |start: u32, end: u32| bytes.get(start as usize..end as usize).unwrap_or_default();
         match self {
@@ -471,7 +475,7 @@ impl Slot {
 }
 
 impl<'a> ParameterRef<'a> {
-    /// What there is of the value, unless it is NULL.
+    /// The available bytes of the value, unless it is NULL.
     pub fn text(self) -> Option<&'a [u8]> {
         match self {
             Self::Null => None,
@@ -502,7 +506,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_the_same_seen_and_kept() {
+    fn view_and_owned_event_are_equal() {
         let values =
             vec![Parameter::Null, Parameter::Value("a".into()), Parameter::Truncated("b".into())];
         let bound = Bound {
@@ -531,7 +535,7 @@ mod tests {
                 database: "d".into(),
                 application: "a".into(),
                 action,
-                outcome: Outcome {
+                outcome: CapturedOutcome {
                     duration_us: Some(1),
                     sqlstate: SqlState::new(b"23505"),
                     error: Some("no".into()),
@@ -540,18 +544,24 @@ mod tests {
                 vxid: Some("3/4".into()),
                 query_id: Some(-5),
                 pipeline: Some(6),
-                wire: Some(Box::new(Wire { rows: Some(2), ..Wire::default() })),
+                wire: Some(Box::new(WireDetail { rows: Some(2), ..WireDetail::default() })),
             };
-            let kept = EventRef::of(&event).to_event(&mut |text| Text::from(text.as_bytes()));
-            assert_eq!(kept, event);
-            assert_eq!(EventRef::of(&event).action.kind(), event.action.kind());
+            let owned =
+                EventRef::from_event(&event).to_event(&mut |text| Text::from(text.as_bytes()));
+            assert_eq!(owned, event);
+            assert_eq!(EventRef::from_event(&event).action.kind(), event.action.kind());
         }
     }
 
     #[test]
-    fn flat_values_are_found_by_their_slots() {
-        let slots = [Slot::Value(1, 3), Slot::Null, Slot::Truncated(3, 3), Slot::Value(9, 10)];
-        let flat = Parameters::Flat { bytes: b"'ab'", slots: &slots };
+    fn flat_values_are_found_by_span() {
+        let slots = [
+            ParameterSpan::Value(1, 3),
+            ParameterSpan::Null,
+            ParameterSpan::Truncated(3, 3),
+            ParameterSpan::Value(9, 10),
+        ];
+        let flat = ParametersRef::Flat { bytes: b"'ab'", spans: &slots };
         let expected = [
             ParameterRef::Value(b"ab"),
             ParameterRef::Null,

@@ -1,109 +1,113 @@
-//! What can be said about a server's buffer cache for the person who decides on its size: what fills
-//! it, which relations it could hold whole, what another `shared_buffers` would keep, what the first
-//! touch of its memory costs.
+//! Advises on the size of a server's buffer cache: what fills it, which relations would fit as a
+//! whole, what another `shared_buffers` would retain, and what the first touch of its memory costs.
 //!
-//! It measures and computes; drawing is the caller's. What a usage histogram cannot tell, such as which
-//! pages a larger cache would attract, is not guessed.
+//! Only measures and computes; presentation is the caller's. What a usage histogram cannot show,
+//! such as which pages a larger cache would attract, is not guessed.
 
 mod alternatives;
-mod facts;
-mod memory;
+mod memory_cost;
+mod memory_info;
 
 use std::collections::HashMap;
 
-use howdah_connect::{Client, Target};
+use howdah_connect::{Client, ConnectTarget};
 
 use crate::{
-    dump::{self, Choice, DumpError, Dumped},
+    dump::{self, DumpError, DumpResult, DumpSource},
     image::{CacheImage, Fork, Relation, RelationName},
 };
 
-pub use alternatives::{Alternative, HOT, Verdict, alternatives};
-pub use facts::{Facts, HugePages};
-pub use memory::{FAULT_US, MemoryCost};
+pub use alternatives::{Alternative, HOT_USAGE, SizeAssessment, alternatives};
+pub use memory_cost::{FAULT_US, MemoryCost};
+pub use memory_info::{HugePages, MemoryInfo};
 
-/// What was found out about a server's cache.
+/// Findings about a server's cache.
 #[derive(Debug)]
-pub struct Advice {
-    /// The image that everything below was computed from, and what could not be had for it.
-    pub dumped: Dumped,
-    /// What the server says of itself.
-    pub facts: Facts,
+pub struct CacheAdvice {
+    /// The image on which everything below is based, and what is missing from it.
+    pub dumped: DumpResult,
+    /// Memory settings and statistics of the server.
+    pub memory_info: MemoryInfo,
     /// Relations in the cache, those with most pages first.
-    pub filling: Vec<RelationUsage>,
+    pub relations: Vec<RelationUsage>,
     /// Pages by usage count, 0 to 5.
     pub usage: [u64; 6],
-    /// Buffers that hold nothing.
+    /// Free buffers.
     pub free: u64,
-    /// Other sizes of the cache, the present one among them.
+    /// Possible sizes of the cache, including the present one.
     pub alternatives: Vec<Alternative>,
-    /// Relations of the database in the connection string, those that gain most by each page first.
-    pub candidates: Vec<Candidate>,
-    /// What the memory itself costs.
+    /// Relations of the database in the connection string, those with most heat per page first.
+    pub candidates: Vec<CacheCandidate>,
+    /// The cost of the memory itself.
     pub memory: MemoryCost,
 }
 
-/// A relation's part of the cache, all its forks together.
+/// A relation's share of the cache, all forks together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelationUsage {
-    /// Its place in [`CacheImage::relations`].
+    /// Its index in [`CacheImage::relations`].
     pub index: usize,
     /// Pages in the cache.
     pub pages: u64,
-    /// Pages of its main fork, if they were counted.
+    /// Pages of its main fork, if known.
     pub length: Option<u32>,
-    /// Cached pages that were changed and not written yet.
+    /// Dirty pages in the cache.
     pub dirty: u64,
     /// Cached pages by usage count, 0 to 5.
     pub usage: [u64; 6],
 }
 
-/// A relation that could be kept in the cache whole.
+/// A relation that could be cached as a whole.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
+pub struct CacheCandidate {
     /// Its name.
     pub name: RelationName,
-    /// Its pages: counted if some of it is cached, else those of its last `VACUUM` or `ANALYZE`.
+    /// Its pages: actual ones if some are cached, else as of its last `VACUUM` or `ANALYZE`.
     pub length: u64,
-    /// Those in the cache.
+    /// Pages in the cache.
     pub cached: u64,
     /// Sum of usage counts over its pages, divided by its pages: 0 (cold) to 5.
     pub heat: f64,
-    /// Pages of this one and of all before it in the list.
+    /// Pages of this relation and all before it in the list.
     pub sum: u64,
-    /// Whether all of them together fit into the cache as it is.
+    /// Whether all of these fit into the cache at its present size.
     pub fits: bool,
 }
 
-/// Looks at the server at `target`.
+/// Examines the server at `target`.
 ///
 /// # Errors
 ///
 /// As for [`dump::dump`].
-pub fn advise(target: &Target, choice: Choice) -> Result<Advice, DumpError> {
+pub fn advise(target: &ConnectTarget, choice: DumpSource) -> Result<CacheAdvice, DumpError> {
     let dumped = dump::dump(target, choice)?;
     let mut client = Client::connect(target).map_err(|error| DumpError::Server(error.into()))?;
-    let facts = Facts::ask(&mut client).map_err(DumpError::Server)?;
+    let memory_info = MemoryInfo::query(&mut client).map_err(DumpError::Server)?;
     let image = &dumped.image;
-    let mut filling: Vec<_> = image.relations.iter().enumerate().map(filling_of).collect();
+    let mut filling: Vec<_> = image.relations.iter().enumerate().map(relation_usage).collect();
     filling.sort_by_key(|filling| std::cmp::Reverse(filling.pages));
     let usage = filling.iter().fold([0; 6], |sum, filling| add(sum, filling.usage));
     let buffers = u64::from(image.origin.buffers);
     let free = buffers.saturating_sub(image.page_count());
-    let memory = MemoryCost::of(&facts, u64::from(image.origin.page_bytes), buffers, &mut client);
-    Ok(Advice {
+    let memory = MemoryCost::estimate(
+        &memory_info,
+        u64::from(image.origin.page_bytes),
+        buffers,
+        &mut client,
+    );
+    Ok(CacheAdvice {
         alternatives: alternatives(buffers, usage, free),
-        candidates: candidates(image, target.database(), &facts, buffers),
-        filling,
+        candidates: candidates(image, target.database(), &memory_info, buffers),
+        relations: filling,
         usage,
         free,
         memory,
-        facts,
+        memory_info,
         dumped,
     })
 }
 
-fn filling_of((index, relation): (usize, &Relation)) -> RelationUsage {
+fn relation_usage((index, relation): (usize, &Relation)) -> RelationUsage {
     let pages = || relation.forks.iter().flat_map(|fork| fork.pages.iter());
     let mut usage = [0; 6];
     for page in pages() {
@@ -127,12 +131,17 @@ fn add(mut sum: [u64; 6], more: [u64; 6]) -> [u64; 6] {
     sum
 }
 
-/// Relations by what each page of theirs brings, and how far the cache reaches down that list.
+/// Orders relations by heat per page, and marks how many of them fit into the cache.
 ///
-/// Smaller ones stand first among equals: more of them fit.
-fn candidates(image: &CacheImage, database: &str, facts: &Facts, buffers: u64) -> Vec<Candidate> {
+/// Among equals, smaller ones come first: more of them fit.
+fn candidates(
+    image: &CacheImage,
+    database: &str,
+    memory_info: &MemoryInfo,
+    buffers: u64,
+) -> Vec<CacheCandidate> {
     let mut lengths: HashMap<&RelationName, (u64, u64, u64)> = HashMap::new();
-    for (name, pages) in &facts.relations {
+    for (name, pages) in &memory_info.relations {
         lengths.insert(name, (*pages, 0, 0));
     }
     for relation in &image.relations {
@@ -148,7 +157,7 @@ fn candidates(image: &CacheImage, database: &str, facts: &Facts, buffers: u64) -
     let mut all: Vec<_> = lengths
         .into_iter()
         .filter(|(_, (length, ..))| *length > 0)
-        .map(|(name, (length, cached, heat))| Candidate {
+        .map(|(name, (length, cached, heat))| CacheCandidate {
             name: name.clone(),
             length,
             cached,

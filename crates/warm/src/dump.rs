@@ -1,105 +1,106 @@
-//! An image taken from a running server: which pages its buffers hold, and what their relations are
-//! called.
+//! Takes an image of a running server: the pages in its buffers, and the names of their relations.
 //!
-//! Pages come from the server's memory, where this process runs on the server's host and may read it
-//! (no lock, no work for the server); else from the extension `pg_buffercache`. Names come from the
-//! catalogs of each database with pages in the cache.
+//! Pages come from the server's memory if this process runs on the server's host and may read it
+//! (no lock, no work for the server), otherwise from the extension `pg_buffercache`. Names come
+//! from the catalogs of each database with pages in the cache.
 
 mod by_sql;
+mod catalog_names;
 mod from_memory;
-mod names;
 
 use std::{
     collections::BTreeMap,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use howdah_connect::{Client, ConnectError, QueryError, Target};
-use howdah_inspect::Server;
+use howdah_connect::{Client, ConnectError, ConnectTarget, QueryError};
+use howdah_inspect::RunningServer;
 
-use crate::image::{CacheImage, CachedFork, Fork, Origin, Page, Relation, RelationFile, Source};
+use crate::image::{
+    CacheImage, CachedFork, CachedPage, Fork, ImageOrigin, ImageSource, Relation, RelationFile,
+};
 
+use catalog_names::CatalogRelation;
 pub use from_memory::{NotLocal, local_server};
-use names::Named;
 
-/// Where pages are taken from.
+/// The source of the pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// From memory if that can be, else from `pg_buffercache`.
+pub enum DumpSource {
+    /// From memory if possible, else from `pg_buffercache`.
     #[default]
     Best,
-    /// From memory or not at all.
+    /// Only from memory.
     Memory,
-    /// From `pg_buffercache`.
+    /// Only from `pg_buffercache`.
     PgBuffercache,
 }
 
-/// An image, and what could not be had for it.
+/// An image, and what is missing from it.
 #[derive(Debug)]
-pub struct Dumped {
+pub struct DumpResult {
     /// The image.
     pub image: CacheImage,
-    /// Why the server's memory was not read, where it was tried first.
+    /// Why the server's memory was not read, if that was tried first.
     pub not_from_memory: Option<NotLocal>,
-    /// Databases whose catalogs could not be asked, so their relations have no names, and why.
+    /// Databases whose catalogs could not be queried, and why: their relations have no names.
     pub unnamed: Vec<(String, QueryFailure)>,
-    /// Buffers that were just changing hands and were left out.
-    pub unfinished: u32,
+    /// Buffers omitted because they were being replaced.
+    pub in_transition: u32,
 }
 
-/// Why no image could be taken.
+/// Taking an image failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
-    /// The server could not be asked about itself.
-    #[error("the server could not be asked about its cache")]
+    /// The server could not be queried.
+    #[error("cannot query the server about its cache")]
     Server(#[source] QueryFailure),
-    /// It stopped, crashed or was restarted meanwhile: what was read is of a cache that is gone.
-    #[error("the server went away while its cache was read")]
-    WentAway(#[source] QueryFailure),
-    /// The server's memory was asked for and cannot be read.
+    /// The server stopped, crashed or was restarted during the dump: the cache that was read is
+    /// gone.
+    #[error("the server stopped or was restarted while its cache was being read")]
+    ServerLost(#[source] QueryFailure),
+    /// The server's memory was requested but cannot be read.
     #[error("the server's memory cannot be read")]
     Memory(#[source] NotLocal),
     /// `pg_buffercache` cannot be read.
     #[error("pg_buffercache cannot be read in database {database}")]
     PgBuffercache {
-        /// Where it was tried.
+        /// The database of the connection.
         database: String,
         /// Why the server's memory was not read either, if that was tried.
         not_from_memory: Option<Box<NotLocal>>,
-        /// What the server said.
+        /// The server's error.
         source: Box<QueryFailure>,
     },
 }
 
-/// Why a server did not answer a question.
+/// A query to a server failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryFailure {
-    /// It could not be reached, or did not let us in.
+    /// Connecting or logging in failed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// It answered with an error, or not to the end.
+    /// The query failed, or its result was incomplete.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// It answered something else than what it was asked for.
-    #[error("{what} came back as {found:?}")]
-    Answer {
-        /// What was asked for.
+    /// The result has an unexpected value.
+    #[error("unexpected value of {what}: {found:?}")]
+    UnexpectedResult {
+        /// The requested value.
         what: &'static str,
-        /// What came.
+        /// The result.
         found: String,
     },
 }
 
 impl QueryFailure {
     /// The SQLSTATE, if the server sent one.
-    #[must_use]
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Connect(error) => error.sqlstate(),
             Self::Query(error) => error.sqlstate(),
-            Self::Answer { .. } => None,
+            Self::UnexpectedResult { .. } => None,
         }
     }
 }
@@ -108,55 +109,56 @@ impl QueryFailure {
 ///
 /// # Errors
 ///
-/// The server cannot be asked, or neither way to its buffers is open. A database whose catalogs cannot
-/// be asked is no error: its relations then go without names.
-pub fn dump(target: &Target, choice: Choice) -> Result<Dumped, DumpError> {
+/// The server cannot be queried, or its buffers can be read neither from memory nor by SQL. A
+/// database whose catalogs cannot be queried is not an error: its relations have no names then.
+pub fn dump(target: &ConnectTarget, choice: DumpSource) -> Result<DumpResult, DumpError> {
     dump_with(target, choice, || {})
 }
 
-/// Calls `meanwhile` after the pages are read, before their names are.
+/// As [`dump`]; calls `meanwhile` between reading the pages and their names.
 fn dump_with(
-    target: &Target,
-    choice: Choice,
+    target: &ConnectTarget,
+    choice: DumpSource,
     meanwhile: impl FnOnce(),
-) -> Result<Dumped, DumpError> {
+) -> Result<DumpResult, DumpError> {
     let mut client = connect(target).map_err(DumpError::Server)?;
-    let facts = Facts::ask(&mut client).map_err(DumpError::Server)?;
+    let cluster_info = ClusterInfo::query(&mut client).map_err(DumpError::Server)?;
     let taken_at_us = now_us();
-    let looked = Sight::by(choice).look(&mut client, target.database())?;
-    let Looked { cached, source, not_from_memory } = looked;
-    let origin = Origin {
-        server_version: facts.server_version,
-        system_identifier: facts.system_identifier,
-        page_bytes: facts.page_bytes,
-        buffers: facts.buffers,
+    let scan = BufferSource::new(choice).scan(&mut client, target.database())?;
+    let BufferScan { cached, source, not_from_memory } = scan;
+    let origin = ImageOrigin {
+        server_version: cluster_info.server_version,
+        system_identifier: cluster_info.system_identifier,
+        page_bytes: cluster_info.page_bytes,
+        buffers: cluster_info.buffers,
         taken_at_us,
         source,
     };
     let unfinished = cached.unfinished;
     meanwhile();
-    let (names, unnamed) = name(target, &mut client, &facts, &cached);
-    // No connection outlives what it was made to.
-    client.one_value("SELECT 1").map_err(|error| DumpError::WentAway(error.into()))?;
-    let image = assemble(origin, &facts, cached, &names);
-    Ok(Dumped { image, not_from_memory, unnamed, unfinished })
+    let (names, unnamed) = query_names(target, &mut client, &cluster_info, &cached);
+    // The connection would not survive a restart of the server.
+    client.one_value("SELECT 1").map_err(|error| DumpError::ServerLost(error.into()))?;
+    let image = assemble(origin, &cluster_info, cached, &names);
+    Ok(DumpResult { image, not_from_memory, unnamed, in_transition: unfinished })
 }
 
-/// Takes an image of a server of this host without asking it anything: it may be stopping, or too busy to
-/// let anybody in. Names and lengths are those of `known`, an earlier image of it; what it does not hold
-/// goes by its files.
+/// Takes an image of a server on this host without connecting to it: it may be stopping, or too
+/// busy to accept connections. Names and lengths are taken from `known`, an earlier image;
+/// relations not in it are identified by file.
 ///
 /// # Errors
 ///
-/// The server ended, or its memory cannot be read.
+/// The server stopped, or its memory cannot be read.
 pub fn dump_memory(
-    server: &Server,
+    server: &RunningServer,
     known: Option<&CacheImage>,
-) -> Result<CacheImage, howdah_inspect::Error> {
+) -> Result<CacheImage, howdah_inspect::InspectError> {
     let taken_at_us = now_us();
     let buffers = server.buffers()?.count();
-    let cached = from_memory::of_server(server)?;
-    let origin = Origin { taken_at_us, source: Source::Memory, buffers, ..known_origin(known) };
+    let cached = from_memory::read_buffers(server)?;
+    let origin =
+        ImageOrigin { taken_at_us, source: ImageSource::Memory, buffers, ..base_origin(known) };
     let mut relations: Vec<Relation> = Vec::new();
     for ((file, fork), pages) in cached.forks {
         let before = known.and_then(|image| {
@@ -183,63 +185,65 @@ pub fn dump_memory(
     Ok(CacheImage { origin, databases, relations })
 }
 
-/// What does not change while a cluster lives; the common page where nothing is known.
-fn known_origin(known: Option<&CacheImage>) -> Origin {
+/// The properties that do not change during a cluster's life; defaults if nothing is known.
+fn base_origin(known: Option<&CacheImage>) -> ImageOrigin {
     const PAGE_BYTES: u32 = 8192;
     known.map_or(
-        Origin {
+        ImageOrigin {
             server_version: 0,
             system_identifier: 0,
             page_bytes: PAGE_BYTES,
             buffers: 0,
             taken_at_us: 0,
-            source: Source::Memory,
+            source: ImageSource::Memory,
         },
         |image| image.origin.clone(),
     )
 }
 
-/// How a server's buffers are looked at. The way to its memory is found once, for looks may follow each
-/// other.
-pub(crate) struct Sight {
-    choice: Choice,
-    server: Option<Server>,
+/// Reads the buffers of a server. Access to its memory is set up only once, for repeated scans.
+pub(crate) struct BufferSource {
+    choice: DumpSource,
+    server: Option<RunningServer>,
 }
 
-/// Pages, and where they were read.
-pub(crate) struct Looked {
-    pub(crate) cached: Cached,
-    pub(crate) source: Source,
-    /// Why the server's memory was not read, where it was tried first.
+/// The result of a scan: pages and their source.
+pub(crate) struct BufferScan {
+    pub(crate) cached: BufferContents,
+    pub(crate) source: ImageSource,
+    /// Why the server's memory was not read, if that was tried first.
     pub(crate) not_from_memory: Option<NotLocal>,
 }
 
-impl Sight {
-    pub(crate) fn by(choice: Choice) -> Self {
+impl BufferSource {
+    pub(crate) fn new(choice: DumpSource) -> Self {
         Self { choice, server: None }
     }
 
-    /// Reads which pages the server's buffers hold. `database` is the client's, for the error.
-    pub(crate) fn look(
+    /// Scans the server's buffers. `database` is the client's, for the error.
+    pub(crate) fn scan(
         &mut self,
         client: &mut Client,
         database: &str,
-    ) -> Result<Looked, DumpError> {
+    ) -> Result<BufferScan, DumpError> {
         let mut not_from_memory = None;
-        if self.choice != Choice::PgBuffercache {
-            let read = self.server(client).and_then(|server| Ok(from_memory::of_server(server)?));
+        if self.choice != DumpSource::PgBuffercache {
+            let read =
+                self.server(client).and_then(|server| Ok(from_memory::read_buffers(server)?));
             match read {
                 Ok(cached) => {
-                    return Ok(Looked { cached, source: Source::Memory, not_from_memory });
+                    return Ok(BufferScan { cached, source: ImageSource::Memory, not_from_memory });
                 }
-                Err(reason) if self.choice == Choice::Memory => {
+                Err(reason) if self.choice == DumpSource::Memory => {
                     return Err(DumpError::Memory(reason));
                 }
                 Err(reason) => not_from_memory = Some(reason),
             }
         }
         match by_sql::read(client) {
-            Ok(cached) => Ok(Looked { cached, source: Source::PgBuffercache, not_from_memory }),
+            Ok(cached) => {
+                Ok(BufferScan { cached, source: ImageSource::PgBuffercache, not_from_memory })
+            }
             Err(source) => Err(DumpError::PgBuffercache {
                 database: database.to_owned(),
                 not_from_memory: not_from_memory.map(Box::new),
@@ -248,8 +252,8 @@ impl Sight {
         }
     }
 
-    /// The server behind `client`, if its memory can be read.
-    pub(crate) fn server(&mut self, client: &mut Client) -> Result<&Server, NotLocal> {
+    /// The server of `client`, if its memory can be read.
+    pub(crate) fn server(&mut self, client: &mut Client) -> Result<&RunningServer, NotLocal> {
         let server = match self.server.take() {
             Some(server) => server,
             None => local_server(client)?,
@@ -258,49 +262,50 @@ impl Sight {
     }
 }
 
-/// The pages of each fork, as they were found.
+/// The pages of each fork, in no particular order.
 #[derive(Debug, Default)]
-pub(crate) struct Cached {
-    pub(crate) forks: BTreeMap<(RelationFile, Fork), Vec<Page>>,
-    /// Relations that are known to be logged or not, before any catalog is asked.
+pub(crate) struct BufferContents {
+    pub(crate) forks: BTreeMap<(RelationFile, Fork), Vec<CachedPage>>,
+    /// Whether relations are logged, as far as known without the catalogs.
     is_logged: BTreeMap<RelationFile, bool>,
     pub(crate) unfinished: u32,
 }
 
-/// What a server says of itself.
-pub(crate) struct Facts {
+/// Properties of a cluster, from its settings and catalogs.
+pub(crate) struct ClusterInfo {
     pub(crate) server_version: u32,
     pub(crate) system_identifier: u64,
     pub(crate) page_bytes: u32,
     pub(crate) buffers: u32,
-    pub(crate) databases: BTreeMap<u32, Database>,
+    pub(crate) databases: BTreeMap<u32, DatabaseInfo>,
 }
 
-pub(crate) struct Database {
+pub(crate) struct DatabaseInfo {
     pub(crate) name: String,
-    /// Where relations lie that name no tablespace.
+    /// Tablespace of relations without an explicit one.
     pub(crate) tablespace: u32,
     pub(crate) allows_connections: bool,
 }
 
-type Names = BTreeMap<RelationFile, Named>;
+type CatalogNames = BTreeMap<RelationFile, CatalogRelation>;
 
-impl Facts {
-    pub(crate) fn ask(client: &mut Client) -> Result<Self, QueryFailure> {
-        let setting = |client: &mut Client, what, sql: &str| number(what, client.one_value(sql)?);
+impl ClusterInfo {
+    pub(crate) fn query(client: &mut Client) -> Result<Self, QueryFailure> {
+        let setting =
+            |client: &mut Client, what, sql: &str| parse_number(what, client.one_value(sql)?);
         let server_version = setting(client, "server_version_num", "SHOW server_version_num")?;
         let page_bytes = setting(client, "block_size", "SHOW block_size")?;
-        // pg_settings would look at every setting there is.
+        // The view pg_settings would evaluate every setting.
         let buffers = setting(
             client,
             "shared_buffers",
             "SELECT pg_size_bytes(current_setting('shared_buffers'))
                 / current_setting('block_size')::int8",
         )?;
-        // Not everybody may ask, and an image can do without.
+        // Not every role may call this, and an image works without.
         let identifier = client.one_value("SELECT system_identifier FROM pg_control_system()");
         let system_identifier = match identifier {
-            Ok(value) => number("system_identifier", value)?,
+            Ok(value) => parse_number("system_identifier", value)?,
             Err(error) if !error.is_fatal() => 0,
             Err(error) => return Err(error.into()),
         };
@@ -309,48 +314,50 @@ impl Facts {
         let mut databases = BTreeMap::new();
         for row in results.iter().flat_map(|result| &result.rows) {
             let text = |column| row.text(column).map(std::borrow::Cow::into_owned);
-            let database = Database {
+            let database = DatabaseInfo {
                 name: text(1).unwrap_or_default(),
-                tablespace: number("dattablespace", text(2))?,
+                tablespace: parse_number("dattablespace", text(2))?,
                 allows_connections: text(3).as_deref() == Some("t"),
             };
-            databases.insert(number("oid of a database", text(0))?, database);
+            databases.insert(parse_number("oid of a database", text(0))?, database);
         }
         Ok(Self { server_version, system_identifier, page_bytes, buffers, databases })
     }
 }
 
-/// Asks each database for the names of its relations: that of `client` by `client`, the others by
-/// connections of their own, which are most of what an image costs the server.
-fn name(
-    target: &Target,
+/// Queries each database for the names of its relations: the database of `client` by `client`, the
+/// others over additional connections, which are most of an image's cost to the server.
+fn query_names(
+    target: &ConnectTarget,
     client: &mut Client,
-    facts: &Facts,
-    cached: &Cached,
-) -> (Names, Vec<(String, QueryFailure)>) {
-    let mut wanted: BTreeMap<u32, Vec<RelationFile>> = BTreeMap::new();
+    cluster_info: &ClusterInfo,
+    cached: &BufferContents,
+) -> (CatalogNames, Vec<(String, QueryFailure)>) {
+    let mut requested: BTreeMap<u32, Vec<RelationFile>> = BTreeMap::new();
     for &(file, _) in cached.forks.keys() {
-        let files = wanted.entry(file.database).or_default();
+        let files = requested.entry(file.database).or_default();
         if files.last() != Some(&file) {
             files.push(file);
         }
     }
-    let (mut names, mut unnamed) = (Names::new(), Vec::new());
-    let here = facts.databases.iter().find(|(_, database)| database.name == target.database());
-    for (oid, files) in wanted {
-        // The shared catalogs are described in every database; ours is one that lets us in.
+    let (mut names, mut unnamed) = (CatalogNames::new(), Vec::new());
+    let here =
+        cluster_info.databases.iter().find(|(_, database)| database.name == target.database());
+    for (oid, files) in requested {
+        // Every database describes the shared catalogs; the current one accepts our connection.
         let database =
-            if oid == 0 { here.map(|(_, here)| here) } else { facts.databases.get(&oid) };
+            if oid == 0 { here.map(|(_, here)| here) } else { cluster_info.databases.get(&oid) };
         let Some(database) = database.filter(|database| database.allows_connections) else {
             continue;
         };
-        let asked = if database.name == target.database() {
-            names::ask(client, database.tablespace, oid, &files)
+        let result = if database.name == target.database() {
+            catalog_names::query_names(client, database.tablespace, oid, &files)
         } else {
-            connect(&target.with_database(&database.name))
-                .and_then(|mut other| names::ask(&mut other, database.tablespace, oid, &files))
+            connect(&target.with_database(&database.name)).and_then(|mut other| {
+                catalog_names::query_names(&mut other, database.tablespace, oid, &files)
+            })
         };
-        match asked {
+        match result {
             Ok(found) => names.extend(found),
             Err(failure) => unnamed.push((database.name.clone(), failure)),
         }
@@ -358,7 +365,12 @@ fn name(
     (names, unnamed)
 }
 
-fn assemble(origin: Origin, facts: &Facts, cached: Cached, names: &Names) -> CacheImage {
+fn assemble(
+    origin: ImageOrigin,
+    cluster_info: &ClusterInfo,
+    cached: BufferContents,
+    names: &CatalogNames,
+) -> CacheImage {
     let mut relations: Vec<Relation> = Vec::new();
     for ((file, fork), pages) in cached.forks {
         let named = names.get(&file);
@@ -377,7 +389,7 @@ fn assemble(origin: Origin, facts: &Facts, cached: Cached, names: &Names) -> Cac
             }),
         }
     }
-    let databases = facts
+    let databases = cluster_info
         .databases
         .iter()
         .filter(|(oid, _)| relations.iter().any(|relation| relation.file.database == **oid));
@@ -385,16 +397,16 @@ fn assemble(origin: Origin, facts: &Facts, cached: Cached, names: &Names) -> Cac
     CacheImage { origin, databases, relations }
 }
 
-pub(crate) fn connect(target: &Target) -> Result<Client, QueryFailure> {
+pub(crate) fn connect(target: &ConnectTarget) -> Result<Client, QueryFailure> {
     Ok(Client::connect(&target.with_application_name("howdah warm"))?)
 }
 
-pub(crate) fn number<N: std::str::FromStr>(
+pub(crate) fn parse_number<N: std::str::FromStr>(
     what: &'static str,
     text: Option<String>,
 ) -> Result<N, QueryFailure> {
     let text = text.unwrap_or_default();
-    text.trim().parse().map_err(|_| QueryFailure::Answer { what, found: text })
+    text.trim().parse().map_err(|_| QueryFailure::UnexpectedResult { what, found: text })
 }
 
 fn now_us() -> i64 {
@@ -404,19 +416,22 @@ fn now_us() -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use howdah_connect::{Environment, Words};
-    use howdah_lab::{Cluster, or_say_why_not};
+    use howdah_connect::{ConnParams, Environment};
+    use howdah_lab::{Cluster, skip_without_postgres};
 
     use super::*;
 
     #[test]
-    fn a_server_that_is_restarted_while_it_is_dumped_gives_no_image() {
-        let test = "restarted while it is dumped";
-        let Some(mut cluster) = or_say_why_not(test, Cluster::builder().start()) else { return };
-        let words = Words::from_conninfo(cluster.uri("postgres"));
-        let target = Target::resolve(&words, &Environment::empty()).unwrap();
-        let error = dump_with(&target, Choice::Memory, || cluster.restart().unwrap()).unwrap_err();
-        assert!(matches!(error, DumpError::WentAway(_)), "{error}");
-        assert!(dump(&target, Choice::Memory).is_ok());
+    fn server_restarted_during_dump_yields_no_image() {
+        let test = "restart during a dump";
+        let Some(mut cluster) = skip_without_postgres(test, Cluster::builder().start()) else {
+            return;
+        };
+        let words = ConnParams::from_conninfo(cluster.uri("postgres"));
+        let target = ConnectTarget::resolve(&words, &Environment::empty()).unwrap();
+        let error =
+            dump_with(&target, DumpSource::Memory, || cluster.restart().unwrap()).unwrap_err();
+        assert!(matches!(error, DumpError::ServerLost(_)), "{error}");
+        assert!(dump(&target, DumpSource::Memory).is_ok());
     }
 }

@@ -1,13 +1,12 @@
-//! A cache image: which pages of which relations a server held in its buffers, how much each was
-//! used, and which were dirty.
+//! A cache image: the pages a server held in its buffers, their usage, and which were dirty.
 //!
-//! An image belongs to no server: relations go by name, and carry their file numbers beside it, so it
-//! can be loaded into the server it came from, a standby, a restored copy, or one of another version.
-//! The file is described in `docs/src/reference/cache-image.md`.
+//! An image is not tied to a server: relations are identified by name as well as by file number, so
+//! it can be loaded into the server it came from, a standby, a restored copy, or a server of
+//! another version. The file format is described in `docs/src/reference/cache-image.md`.
 
 mod body;
 mod file;
-mod numbers;
+mod leb128;
 mod pages;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
@@ -15,54 +14,54 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 pub use body::BodyError;
 pub use file::{FileError, Generations};
 pub use howdah_inspect::Fork;
-pub use pages::{Page, Pages};
+pub use pages::{CachedPage, CachedPages};
 
-/// What a server's buffers held at one moment.
+/// The contents of a server's buffers at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheImage {
     /// Where and when it was taken.
-    pub origin: Origin,
+    pub origin: ImageOrigin,
     /// Names of databases by `pg_database.oid`. The shared catalogs have the oid 0 and no name.
     pub databases: BTreeMap<u32, String>,
-    /// Relations with pages in the cache, in the order of [`Relation::file`].
+    /// Relations with pages in the cache, ordered by [`Relation::file`].
     pub relations: Vec<Relation>,
 }
 
 /// Where and when an image was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// `server_version_num`, such as 150018; 0 where only a file was read.
+pub struct ImageOrigin {
+    /// `server_version_num`, e.g. 150018; 0 if only a file was read.
     pub server_version: u32,
-    /// `system_identifier` of `pg_control_system()`: the same for a primary and its physical standbys;
-    /// 0 where it could not be read.
+    /// `system_identifier` of `pg_control_system()`, which a primary shares with its physical
+    /// standbys; 0 if it could not be read.
     pub system_identifier: u64,
     /// Bytes of a page.
     pub page_bytes: u32,
-    /// Buffers of the server: `shared_buffers` in pages; 0 where it is not known.
+    /// Buffers of the server: `shared_buffers` in pages; 0 if unknown.
     pub buffers: u32,
-    /// When, in microseconds since 1970.
+    /// Time of the dump, in microseconds since 1970.
     pub taken_at_us: i64,
-    /// From what.
-    pub source: Source,
+    /// The source of the pages.
+    pub source: ImageSource,
 }
 
-/// What an image was taken from.
+/// The source of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ImageSource {
     /// The server's buffer descriptors, read from outside.
     Memory,
     /// The extension `pg_buffercache`.
     PgBuffercache,
-    /// A file of contrib's autoprewarm, which knows neither usage nor dirt.
+    /// A file of contrib's autoprewarm, which records neither usage nor dirty pages.
     Autoprewarm,
 }
 
 /// A relation with pages in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relation {
-    /// Its files.
+    /// Its file.
     pub file: RelationFile,
-    /// Its name, if the catalogs could be asked.
+    /// Its name, if the catalogs could be queried.
     pub name: Option<RelationName>,
     /// Whether its pages survive a crash.
     pub is_logged: bool,
@@ -70,7 +69,7 @@ pub struct Relation {
     pub forks: Vec<CachedFork>,
 }
 
-/// Where a relation's files are: what changes when it is rewritten.
+/// Identifies a relation's files; changes when the relation is rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelationFile {
     /// `pg_database.oid`, 0 for the shared catalogs.
@@ -81,14 +80,15 @@ pub struct RelationFile {
     pub filenode: u32,
 }
 
-/// What a relation is called, such that the same can be found on another server.
+/// The name of a relation, by which it can be found on another server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RelationName {
     /// A table, index, sequence or materialised view by its own name.
     Own(QualifiedName),
-    /// The TOAST table of a table. Its own name holds the table's oid, which is another elsewhere.
+    /// The TOAST table of a table. Its own name contains the table's oid, which differs between
+    /// servers.
     Toast(QualifiedName),
-    /// The index of that TOAST table.
+    /// The index of a table's TOAST table.
     ToastIndex(QualifiedName),
 }
 
@@ -104,22 +104,21 @@ pub struct QualifiedName {
 /// The pages of one fork that are in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedFork {
-    /// Which.
+    /// The fork.
     pub fork: Fork,
-    /// How long the fork was, in pages; `None` if it was not asked.
+    /// Length of the fork, in pages; `None` if unknown.
     pub length: Option<u32>,
-    /// Those in the cache.
-    pub pages: Pages,
+    /// Its pages in the cache.
+    pub pages: CachedPages,
 }
 
 impl CacheImage {
-    /// How many pages it holds.
-    #[must_use]
+    /// Number of pages.
     pub fn page_count(&self) -> u64 {
         self.relations.iter().map(Relation::page_count).sum()
     }
 
-    /// The `pages` hottest pages of it; among equals the first in the order of the files.
+    /// An image of the `pages` hottest pages; among equals, those of the first files.
     #[must_use]
     pub fn hottest(&self, pages: u64) -> Self {
         let mut counts = [0_u64; 16];
@@ -127,18 +126,18 @@ impl CacheImage {
         for page in all().flat_map(|fork| fork.pages.iter()) {
             counts[usize::from(page.usage & 0xf)] += 1;
         }
-        // Hotter classes are taken whole, the last one in part.
-        let (mut class, mut left) = (15, pages);
-        while class > 0 && counts[class] <= left {
-            left -= counts[class];
+        // Hotter classes are included entirely, the last one in part.
+        let (mut class, mut remaining) = (15, pages);
+        while class > 0 && counts[class] <= remaining {
+            remaining -= counts[class];
             class -= 1;
         }
-        let mut take = |page: &Page| match usize::from(page.usage & 0xf).cmp(&class) {
+        let mut take = |page: &CachedPage| match usize::from(page.usage & 0xf).cmp(&class) {
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Equal => {
-                let is_in = left > 0;
-                left -= u64::from(is_in);
+                let is_in = remaining > 0;
+                remaining -= u64::from(is_in);
                 is_in
             }
         };
@@ -153,24 +152,21 @@ impl CacheImage {
         Self { origin: self.origin.clone(), databases: self.databases.clone(), relations }
     }
 
-    /// The name of a database, or nothing for the shared catalogs and databases that are gone.
-    #[must_use]
+    /// The name of a database; `None` for the shared catalogs and dropped databases.
     pub fn database_name(&self, oid: u32) -> Option<&str> {
         self.databases.get(&oid).map(String::as_str)
     }
 }
 
 impl Relation {
-    /// How many of its pages are in the cache, over all forks.
-    #[must_use]
+    /// Number of its pages in the cache, over all forks.
     pub fn page_count(&self) -> u64 {
         self.forks.iter().map(|fork| fork.pages.len() as u64).sum()
     }
 }
 
-impl Source {
-    /// How it is named in output and files.
-    #[must_use]
+impl ImageSource {
+    /// Its name in output and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -196,19 +192,19 @@ impl fmt::Display for RelationName {
     }
 }
 
-/// Why an image could not be read or written.
+/// An image could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
     /// The file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What the file holds is no image, or a damaged one.
-    #[error("{} is no cache image that can be read", path.display())]
+    /// The file is not an image, or is damaged.
+    #[error("{} is not a readable cache image", path.display())]
     Body {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         source: BodyError,
     },
 }
@@ -219,7 +215,8 @@ mod tests {
 
     fn relation(filenode: u32, usage: &[u8]) -> Relation {
         let pages = usage.iter().zip(0..);
-        let pages = pages.map(|(&usage, block)| Page { block, usage, is_dirty: false }).collect();
+        let pages =
+            pages.map(|(&usage, block)| CachedPage { block, usage, is_dirty: false }).collect();
         Relation {
             file: RelationFile { database: 5, tablespace: 1663, filenode },
             name: None,
@@ -229,29 +226,29 @@ mod tests {
     }
 
     #[test]
-    fn the_hottest_pages_stay() {
+    fn hottest_pages_are_selected() {
         let image = CacheImage {
-            origin: Origin {
+            origin: ImageOrigin {
                 server_version: 170_000,
                 system_identifier: 1,
                 page_bytes: 8192,
                 buffers: 10,
                 taken_at_us: 0,
-                source: Source::Memory,
+                source: ImageSource::Memory,
             },
             databases: BTreeMap::new(),
             relations: vec![relation(1, &[0, 5, 3]), relation(2, &[1, 1]), relation(3, &[3, 2])],
         };
-        let left = |pages: u64| -> Vec<(u32, Vec<u32>)> {
+        let remaining = |pages: u64| -> Vec<(u32, Vec<u32>)> {
             let blocks = |fork: &CachedFork| fork.pages.iter().map(|page| page.block).collect();
             let hottest = image.hottest(pages);
             let relations = hottest.relations.iter();
             relations.map(|relation| (relation.file.filenode, blocks(&relation.forks[0]))).collect()
         };
-        assert_eq!(left(0), []);
-        assert_eq!(left(1), [(1, vec![1])]);
-        assert_eq!(left(2), [(1, vec![1, 2])]);
-        assert_eq!(left(5), [(1, vec![1, 2]), (2, vec![0]), (3, vec![0, 1])]);
+        assert_eq!(remaining(0), []);
+        assert_eq!(remaining(1), [(1, vec![1])]);
+        assert_eq!(remaining(2), [(1, vec![1, 2])]);
+        assert_eq!(remaining(5), [(1, vec![1, 2]), (2, vec![0]), (3, vec![0, 1])]);
         assert_eq!(image.hottest(7), image);
         assert_eq!(image.hottest(u64::MAX), image);
     }

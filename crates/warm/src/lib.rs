@@ -1,12 +1,15 @@
-//! What is in a server's buffer cache: saved, moved to another server, loaded again.
+//! Saves a server's buffer cache, and loads it into the same or another server.
 //!
-//! A [`CacheImage`] says which pages of which relations were in the cache and how hot each was. It is
-//! taken by [`dump`], from the server's memory seen from outside, or by SQL; and it converts from and to
-//! the file of contrib's autoprewarm, see [`autoprewarm`]. [`load()`] brings its pages into the cache of a
-//! server, hottest first.
+//! A [`CacheImage`] records which pages of which relations were in the cache and how hot each was.
+//! It is taken by [`dump`], from the server's memory or by SQL; it can be converted from and to the
+//! file of contrib's autoprewarm, see [`autoprewarm`]. [`load()`] brings its pages into the cache
+//! of a server, hottest first.
 
 pub mod advise;
 pub mod autoprewarm;
+#[cfg(feature = "benchmark")]
+pub mod benchmark;
+pub mod daemon;
 pub mod diff;
 pub mod dump;
 pub mod image;

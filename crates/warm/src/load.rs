@@ -1,21 +1,23 @@
-//! Loads an image into a server: the hottest pages first, in the order of the disk, over several
-//! connections, without pushing out what is in use.
+//! Loads an image into a server: the hottest pages first, in disk order, over several connections,
+//! without evicting pages in use.
 //!
-//! 1. The relations of the image are looked up: on the cluster of the image by file number, so they may
-//!    have been renamed, else by name, so they may have been rewritten, restored or belong to another
-//!    server (`catalog`).
-//! 2. What is in the cache already is left out, and how much room there is decides what is loaded
+//! 1. The relations of the image are located (`catalog`): on the image's own cluster by file
+//!    number, so they may have been renamed; elsewhere by name, so they may have been rewritten,
+//!    restored or belong to another server.
+//! 2. Pages that are cached already are omitted, and the free room determines what is loaded
 //!    (`occupancy`, `plan`).
-//! 3. Connections take pieces of the plan until none is left (`queue`, `worker`), each by the way that
-//!    the server lets us go (`way`), no faster than allowed (`throttle`).
-//! 4. The cache is looked at again: how much of the image is there, and how much of the plan?
+//! 3. Connections take chunks of the plan until none is left (`queue`, `worker`), each by a method
+//!    that the server permits (`method`), at a limited rate (`throttle`).
+//! 4. The cache is scanned again, to report how much of the image and of the plan it contains.
 //!
-//! When the server restarts meanwhile, what was loaded is lost, and all of this begins anew. What stops a
-//! single relation (a lock, a missing right) is told with the result and stops no other.
+//! If the server restarts meanwhile, the loaded pages are lost, and all of this starts over. A
+//! problem with a single relation (a lock, a missing privilege) is part of the result and does not
+//! affect the others.
 
 mod attempt;
 mod catalog;
-mod crew;
+mod load_threads;
+mod method;
 mod occupancy;
 mod plan;
 mod queue;
@@ -23,7 +25,6 @@ mod report;
 mod session;
 pub mod table;
 mod throttle;
-mod way;
 mod worker;
 
 use std::{
@@ -31,49 +32,51 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::Target;
+use howdah_connect::ConnectTarget;
 
 use crate::{
-    dump::{Choice, QueryFailure},
+    dump::{DumpSource, QueryFailure},
     image::CacheImage,
 };
 
-pub use report::{Loaded, Outcome, Pages, Problem, Renamed, Residency, Unseen};
-pub use way::{Mode, Way};
+pub use method::{LoadMethod, PrewarmMode};
+pub use report::{
+    LoadReport, PageCounts, RelationOutcome, RelationProblem, RenamedRelation, Residency,
+    ResidencyError,
+};
 
-use attempt::{Attempt, Ended};
+use attempt::{Attempt, AttemptResult};
 
-/// How to load.
+/// Options of a load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Connections that load at once, 1 to [`MAX_JOBS`].
+pub struct LoadOptions {
+    /// Number of connections, 1 to [`MAX_JOBS`].
     pub jobs: usize,
-    /// Bytes a second over all connections, if there is a limit.
+    /// Maximum rate over all connections.
     pub bytes_per_second: Option<u64>,
     /// Loading slows down while a small query of its own takes longer than this.
     pub max_latency: Option<Duration>,
-    /// Whether pages of others may be pushed out. Without it, loading ends where no buffer is free.
+    /// Whether other pages may be evicted. If not, loading stops when no buffer is free.
     pub evict: bool,
-    /// Only so many pages of the image, the hottest: the others are left out as if they were not in
-    /// it.
-    pub limit: Option<u64>,
-    /// Databases of the image that have another name on the server: its name there, by the name in the
+    /// Load only this many pages, the hottest; the others are treated as if they were not in the
     /// image.
+    pub limit: Option<u64>,
+    /// Databases with another name on the server: the name there, by the name in the image.
     pub database_names: BTreeMap<String, String>,
-    /// How long a lock on a relation is waited for.
+    /// Maximum wait for a lock on a relation.
     pub lock_timeout: Duration,
-    /// How long a server that does not answer is waited for, at the start and in between.
-    pub patience: Duration,
-    /// How the cache is looked at, before and after.
-    pub look: Choice,
-    /// Load nothing, only look how much is there.
-    pub only_look: bool,
+    /// How long to wait for an unreachable server, at the start and in between.
+    pub connect_timeout: Duration,
+    /// How the cache is scanned, before and after.
+    pub dump_source: DumpSource,
+    /// Load nothing; only report how much is cached.
+    pub dry_run: bool,
 }
 
-/// Most connections that load at once.
+/// Maximum number of connections.
 pub const MAX_JOBS: usize = 64;
 
-impl Default for Options {
+impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             jobs: 2,
@@ -83,105 +86,106 @@ impl Default for Options {
             limit: None,
             database_names: BTreeMap::new(),
             lock_timeout: Duration::from_secs(1),
-            patience: Duration::from_secs(60),
-            look: Choice::Best,
-            only_look: false,
+            connect_timeout: Duration::from_secs(60),
+            dump_source: DumpSource::Best,
+            dry_run: false,
         }
     }
 }
 
-/// Who watches a load. Its methods are called from several threads, and should return soon.
-pub trait Observer: Sync {
-    /// So many pages will be loaded. Said again when all begins anew.
+/// Observes a load. Its methods are called from several threads, and should return quickly.
+pub trait LoadObserver: Sync {
+    /// `pages` will be loaded. Called again when the load starts over.
     fn planned(&self, pages: u64) {
         let _ = pages;
     }
 
-    /// So many pages more were loaded, or given up.
-    fn advanced(&self, pages: u64) {
+    /// `pages` more were loaded or given up.
+    fn progressed(&self, pages: u64) {
         let _ = pages;
     }
 
-    /// Something a person would like to know while it happens.
-    fn said(&self, event: &Event) {
+    /// An event worth reporting while it happens.
+    fn notify(&self, event: &LoadEvent) {
         let _ = event;
     }
 
-    /// Whether to end early. What was loaded stays.
-    fn wants_end(&self) -> bool {
+    /// Whether to stop early. Loaded pages stay in the cache.
+    fn should_stop(&self) -> bool {
         false
     }
 }
 
-/// Nobody watches.
-impl Observer for () {}
+/// Ignores all events.
+impl LoadObserver for () {}
 
-/// What happens while loading.
+/// An event during a load.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event {
-    /// The server does not answer and is waited for.
+pub enum LoadEvent {
+    /// The server is unreachable; the load waits for it.
     Waiting {
-        /// What it said last.
+        /// The last failure.
         failure: QueryFailure,
     },
-    /// The server was restarted: what was loaded is lost, all begins anew.
+    /// The server was restarted: the loaded pages are lost, and the load starts over.
     Restarted,
 }
 
-/// Why nothing was loaded.
+/// A load failed entirely.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The server could not be asked what it holds.
-    #[error("the server could not be asked about itself")]
+    /// The server could not be queried.
+    #[error("cannot query the server")]
     Server(#[source] QueryFailure),
-    /// Pages of the image have another size than those of the server.
-    #[error("the image is of pages of {image} bytes, the server's pages have {server}")]
+    /// The image and the server have different page sizes.
+    #[error("the image has pages of {image} bytes, the server has pages of {server} bytes")]
     PageBytes {
-        /// Of the image.
+        /// Page size of the image.
         image: u32,
-        /// Of the server.
+        /// Page size of the server.
         server: u32,
     },
-    /// The server restarted again and again.
-    #[error("the server restarted {times} times while it was loaded")]
+    /// The server restarted repeatedly.
+    #[error("the server restarted {times} times during the load")]
     Restarts {
-        /// How often.
+        /// Number of restarts.
         times: u32,
     },
 }
 
-/// Loads `image` into the server at `target`, whose role and settings serve for all its databases.
+/// Loads `image` into the server at `target`. Role and parameters of `target` are used for all
+/// databases.
 ///
-/// Blocks until all is done; see [`Observer::wants_end`]. Loading the same image again goes on where
-/// the last load ended, for what is there is left out.
+/// Blocks until the load has finished; see [`LoadObserver::should_stop`]. Loading the same image
+/// again resumes where the last load stopped, since cached pages are omitted.
 ///
 /// # Errors
 ///
-/// The server cannot be asked at all. What goes wrong with single relations and databases is in the
-/// result: see [`Loaded::outcomes`].
+/// The server cannot be queried at all. Problems with single relations and databases are part of
+/// the result: see [`LoadReport::outcomes`].
 pub fn load(
     image: &CacheImage,
-    target: &Target,
-    options: &Options,
-    observer: &dyn Observer,
-) -> Result<Loaded, LoadError> {
+    target: &ConnectTarget,
+    options: &LoadOptions,
+    observer: &dyn LoadObserver,
+) -> Result<LoadReport, LoadError> {
     let started = Instant::now();
     let all = image.page_count();
     let hottest = options.limit.filter(|&limit| limit < all).map(|limit| image.hottest(limit));
     let image = hottest.as_ref().unwrap_or(image);
     let limited = all - image.page_count();
-    for _ in 0..RESTARTS_MAX {
+    for _ in 0..ATTEMPTS_MAX {
         match Attempt::new(image, target, options, observer)?.run()? {
-            Ended::Done(loaded) => {
-                return Ok(Loaded { elapsed: started.elapsed(), limited, ..*loaded });
+            AttemptResult::Done(loaded) => {
+                return Ok(LoadReport { elapsed: started.elapsed(), limited, ..*loaded });
             }
-            Ended::Restarted => observer.said(&Event::Restarted),
+            AttemptResult::Restarted => observer.notify(&LoadEvent::Restarted),
         }
     }
-    Err(LoadError::Restarts { times: RESTARTS_MAX })
+    Err(LoadError::Restarts { times: ATTEMPTS_MAX })
 }
 
-/// How often a load begins anew. A server that crashes while it is loaded may do so because of it.
-const RESTARTS_MAX: u32 = 5;
+/// Maximum number of attempts. A server that crashes during a load may do so because of it.
+const ATTEMPTS_MAX: u32 = 5;

@@ -1,16 +1,16 @@
-//! What runs that take or load images show to Prometheus: the table, and the handles of one server.
+//! Prometheus metrics of taking and loading images.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use howdah_connect::Target;
-use howdah_stats::{Counter, Description, Gauge, Histogram, Registry, Unit};
+use howdah_connect::ConnectTarget;
+use howdah_stats::{Counter, Description, Gauge, Histogram, MetricUnit, Registry};
 
-use crate::load::{Event, Loaded, Observer};
+use crate::load::{LoadEvent, LoadObserver, LoadReport};
 
-/// Every metric of taking and loading, in the order of the reference page.
+/// All metrics of taking and loading images, in the order of the reference page.
 pub const METRICS: &[Description] = &[
     DUMPS,
     DUMP_SECONDS,
@@ -25,27 +25,26 @@ pub const METRICS: &[Description] = &[
 ];
 
 const DUMPS: Description =
-    Description::counter("howdah_warm_dumps_total", "Images taken, by how that ended.")
+    Description::counter("howdah_warm_dumps_total", "Images taken, by result.")
         .labels(&["server", "end"]);
 const DUMP_SECONDS: Description =
-    Description::histogram("howdah_warm_dump_seconds", "How long it took to take an image.")
+    Description::histogram("howdah_warm_dump_seconds", "Time to take an image.")
         .labels(&["server"]);
 const IMAGE_PAGES: Description =
     Description::gauge("howdah_warm_image_pages", "Pages in the newest image.").labels(&["server"]);
 const IMAGE_TIMESTAMP: Description = Description::gauge(
     "howdah_warm_image_timestamp_seconds",
-    "When the newest image was taken, since 1970.",
+    "Time when the newest image was taken, in seconds since 1970.",
 )
-.unit(Unit::Seconds)
+.unit(MetricUnit::Seconds)
 .labels(&["server"]);
 const LOADS: Description =
-    Description::counter("howdah_warm_loads_total", "Loads, by how they ended.")
-        .labels(&["server", "end"]);
+    Description::counter("howdah_warm_loads_total", "Loads, by result.").labels(&["server", "end"]);
 const LOAD_SECONDS: Description =
-    Description::histogram("howdah_warm_load_seconds", "How long loads took.").labels(&["server"]);
+    Description::histogram("howdah_warm_load_seconds", "Duration of loads.").labels(&["server"]);
 const PLANNED_PAGES: Description = Description::gauge(
     "howdah_warm_planned_pages",
-    "Pages that the newest load has to load, which were not in the cache and have room there.",
+    "Pages planned by the newest load: missing from the cache, and with room in it.",
 )
 .labels(&["server"]);
 const DONE_PAGES: Description = Description::gauge(
@@ -60,14 +59,14 @@ const LOADED_PAGES: Description = Description::counter(
 .labels(&["server"]);
 const RESIDENT_RATIO: Description = Description::gauge(
     "howdah_warm_resident_ratio",
-    "Share of what was to be loaded that is in the cache, after the newest load.",
+    "Share of the requested pages that is in the cache after the newest load.",
 )
-.unit(Unit::Ratio)
+.unit(MetricUnit::Ratio)
 .labels(&["server"]);
 
-/// The handles of one server.
+/// The metrics of one server.
 #[derive(Debug)]
-pub struct Numbers {
+pub struct WarmMetrics {
     registry: Registry,
     server: String,
     dump_seconds: Histogram,
@@ -80,21 +79,19 @@ pub struct Numbers {
     resident_ratio: Gauge,
 }
 
-/// What a server is called in metrics and logs: where it is, without who asks.
-#[must_use]
-pub fn name_of(target: &Target) -> String {
+/// The name of a server in metrics and logs: its endpoints, without the user.
+pub fn server_label(target: &ConnectTarget) -> String {
     let places = target.endpoints().iter();
     let places: Vec<_> = places.map(|place| format!("{}:{}", place.host(), place.port())).collect();
     places.join(",")
 }
 
-impl Numbers {
-    /// The numbers of the server that [`name_of`] calls `server`.
-    #[must_use]
+impl WarmMetrics {
+    /// The metrics of the server that [`server_label`] calls `server`.
     pub fn new(registry: &Registry, server: &str) -> Self {
         let labels = [("server", server)];
         for end in ["done", "failed"] {
-            // Both are there from the beginning, so that a rate over them begins at nothing.
+            // Create both from the start, so that a rate over them starts at zero.
             registry.counter_with(&DUMPS, &[("server", server), ("end", end)]);
             registry.counter_with(&LOADS, &[("server", server), ("end", end)]);
         }
@@ -112,47 +109,47 @@ impl Numbers {
         }
     }
 
-    /// An image of `pages` was taken.
-    pub fn dumped(&self, took: Duration, pages: u64, taken_at_us: i64) {
+    /// Records that an image of `pages` was taken.
+    pub fn record_dump(&self, took: Duration, pages: u64, taken_at_us: i64) {
         self.count(&DUMPS, "done");
         self.dump_seconds.observe(took);
-        self.image_is(pages, taken_at_us);
+        self.set_image(pages, taken_at_us);
     }
 
-    /// What is known of the newest image.
-    pub fn image_is(&self, pages: u64, taken_at_us: i64) {
+    /// Sets the size and time of the newest image.
+    pub fn set_image(&self, pages: u64, taken_at_us: i64) {
         self.image_pages.set(pages as f64);
         self.image_timestamp.set(taken_at_us as f64 / 1e6);
     }
 
-    /// No image could be taken or kept.
-    pub fn dump_failed(&self) {
+    /// Records that an image could not be taken or stored.
+    pub fn record_dump_failure(&self) {
         self.count(&DUMPS, "failed");
     }
 
-    /// A load of an image came to an end.
-    pub fn loaded(&self, loaded: &Loaded) {
+    /// Records a finished load of an image.
+    pub fn record_load(&self, loaded: &LoadReport) {
         let end = if loaded.is_cut_short { "cut short" } else { "done" };
-        self.ended(end, loaded.elapsed, loaded.pages().loaded, loaded.share());
+        self.record_end(end, loaded.elapsed, loaded.pages().loaded, loaded.share());
     }
 
-    /// Relations were loaded by their names, `pages` of them, which is this share of what was asked for.
-    pub fn warmed(&self, took: Duration, pages: u64, share: f64) {
-        self.ended("done", took, pages, share);
+    /// Records that relations were loaded by name: `pages` pages, which are the share `share` of
+    /// the requested ones.
+    pub fn record_tables(&self, took: Duration, pages: u64, share: f64) {
+        self.record_end("done", took, pages, share);
     }
 
-    /// Nothing could be loaded.
-    pub fn load_failed(&self) {
+    /// Records a failed load.
+    pub fn record_load_failure(&self) {
         self.count(&LOADS, "failed");
     }
 
-    /// An observer that shows how far the load is, and passes everything on to `observer`.
-    #[must_use]
-    pub fn progress<'a>(&'a self, observer: &'a dyn Observer) -> Progress<'a> {
-        Progress { numbers: self, observer, done: AtomicU64::new(0) }
+    /// An observer that exports the progress of a load, and passes everything on to `observer`.
+    pub fn progress<'a>(&'a self, observer: &'a dyn LoadObserver) -> LoadProgressMetrics<'a> {
+        LoadProgressMetrics { numbers: self, observer, done: AtomicU64::new(0) }
     }
 
-    fn ended(&self, end: &str, took: Duration, pages: u64, share: f64) {
+    fn record_end(&self, end: &str, took: Duration, pages: u64, share: f64) {
         self.count(&LOADS, end);
         self.load_seconds.observe(took);
         self.loaded_pages.add(pages);
@@ -164,14 +161,14 @@ impl Numbers {
     }
 }
 
-/// Counts the pages of one load while it goes on. See [`Numbers::progress`].
-pub struct Progress<'a> {
-    numbers: &'a Numbers,
-    observer: &'a dyn Observer,
+/// Counts the pages of a running load. See [`WarmMetrics::progress`].
+pub struct LoadProgressMetrics<'a> {
+    numbers: &'a WarmMetrics,
+    observer: &'a dyn LoadObserver,
     done: AtomicU64,
 }
 
-impl Observer for Progress<'_> {
+impl LoadObserver for LoadProgressMetrics<'_> {
     fn planned(&self, pages: u64) {
         self.done.store(0, Ordering::Relaxed);
         self.numbers.done_pages.set(0.0);
@@ -179,26 +176,26 @@ impl Observer for Progress<'_> {
         self.observer.planned(pages);
     }
 
-    fn advanced(&self, pages: u64) {
-        // Of two threads the later may set the smaller number; the next piece corrects it.
+    fn progressed(&self, pages: u64) {
+        // With two threads, the smaller number may be set last; the next chunk corrects it.
         let done = self.done.fetch_add(pages, Ordering::Relaxed) + pages;
         self.numbers.done_pages.set(done as f64);
-        self.observer.advanced(pages);
+        self.observer.progressed(pages);
     }
 
-    fn said(&self, event: &Event) {
-        self.observer.said(event);
+    fn notify(&self, event: &LoadEvent) {
+        self.observer.notify(event);
     }
 
-    fn wants_end(&self) -> bool {
-        self.observer.wants_end()
+    fn should_stop(&self) -> bool {
+        self.observer.should_stop()
     }
 }
 
 #[test]
-fn what_is_done_is_shown_while_it_goes_on() {
+fn progress_is_exported_during_a_load() {
     let registry = Registry::new();
-    let numbers = Numbers::new(&registry, "db1:5432");
+    let numbers = WarmMetrics::new(&registry, "db1:5432");
     let progress = numbers.progress(&());
     let shown = |name: &str| {
         let text = registry.prometheus();
@@ -206,16 +203,16 @@ fn what_is_done_is_shown_while_it_goes_on() {
         line.and_then(|line| line.rsplit(' ').next()).unwrap().parse::<f64>().unwrap()
     };
     progress.planned(100);
-    progress.advanced(30);
-    progress.advanced(20);
+    progress.progressed(30);
+    progress.progressed(20);
     assert_eq!(
         (shown("howdah_warm_planned_pages"), shown("howdah_warm_processed_pages")),
         (100.0, 50.0)
     );
-    // The server was restarted: all begins anew.
+    // The server was restarted: the load starts over.
     progress.planned(90);
     assert_eq!(shown("howdah_warm_processed_pages"), 0.0);
-    numbers.warmed(Duration::from_secs(1), 90, 0.5);
+    numbers.record_tables(Duration::from_secs(1), 90, 0.5);
     assert_eq!(shown("howdah_warm_loaded_pages_total"), 90.0);
     assert_eq!(shown("howdah_warm_resident_ratio"), 0.5);
     assert_eq!(shown("howdah_warm_dumps_total"), 0.0);

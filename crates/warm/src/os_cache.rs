@@ -1,10 +1,9 @@
-//! The operating system's cache below a server's own: files of an image's pages read ahead, before the
-//! server can be asked for anything, and files thrown out of it, for experiments.
+//! The operating system's page cache below a server's own: reads ahead the files of an image's
+//! pages, before the server accepts queries, and evicts files, for experiments.
 //!
-//! For who runs on the server's host and may open its files. Nothing is read into this process: the
-//! kernel is advised (posix_fadvise(2)), and what it makes of it is its own business. File numbers are
-//! those of the image, so reading ahead means something on the server the image is from, or on a physical
-//! copy of it.
+//! Needs to run on the server's host with access to its files. Nothing is read into this process:
+//! the kernel is only advised (posix_fadvise(2)). File numbers are those of the image, so reading
+//! ahead is useful only on the image's own server or a physical copy of it.
 
 use std::{
     fs::{self, File},
@@ -17,53 +16,54 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 
-/// What became of reading ahead.
+/// The result of reading ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAhead {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: u64,
-    /// Files that are there.
+    /// Files found.
     pub files: u64,
-    /// Files of the image that are not, or not to be opened: dropped or rewritten since.
+    /// Files of the image that are missing or cannot be opened: dropped or rewritten since.
     pub missing: u64,
 }
 
-/// What was thrown out.
+/// The result of an eviction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Evicted {
-    /// Bytes of the files.
+pub struct EvictedFiles {
+    /// Total size of the files.
     pub bytes: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
 }
 
-/// Why files could not be advised about.
+/// A file operation failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{} could not be {action}", path.display())]
 pub struct OsCacheError {
-    /// The file or folder.
+    /// The file or directory.
     pub path: PathBuf,
-    /// What was tried.
+    /// The attempted action.
     pub action: &'static str,
-    /// Why not.
+    /// The system error.
     #[source]
     pub source: io::Error,
 }
 
-/// Asks the kernel for the image's pages, those in steady use first, as long as `go_on` says so.
+/// Requests the image's pages from the kernel, hot ones first, while `should_continue` returns
+/// true.
 ///
-/// Returns when the kernel has taken the last request; a busy disk makes it wait. Segments are taken to
-/// have 1 GiB, as in every build that did not choose otherwise.
+/// Returns when the kernel has accepted the last request; a busy disk makes it wait. Assumes
+/// segments of 1 GiB, PostgreSQL's default.
 ///
 /// # Errors
 ///
-/// `data_dir` is no data directory, or closed to us. Single files that are not there are counted.
+/// `data_dir` is not a data directory, or not accessible. Missing single files are counted.
 pub fn read_ahead(
     image: &CacheImage,
     data_dir: &Path,
-    go_on: &dyn Fn() -> bool,
+    should_continue: &dyn Fn() -> bool,
 ) -> Result<ReadAhead, OsCacheError> {
-    let folders = Folders::of(data_dir)?;
+    let folders = DataDirLayout::open(data_dir)?;
     let page_bytes = u64::from(image.origin.page_bytes.max(1));
     let mut sum = ReadAhead::default();
     for is_hot in [true, false] {
@@ -73,26 +73,32 @@ pub fn read_ahead(
                 continue;
             };
             for fork in &relation.forks {
-                if !go_on() {
+                if !should_continue() {
                     return Ok(sum);
                 }
-                fork_ahead(fork, &file, page_bytes, is_hot, &mut sum);
+                read_fork_ahead(fork, &file, page_bytes, is_hot, &mut sum);
             }
         }
     }
     Ok(sum)
 }
 
-/// Pages of this usage count and more are asked for first.
-const HOT: u8 = 3;
-/// Pages between two wanted ones that are asked for along with them: one request instead of two.
+/// Pages with at least this usage count are requested first.
+const HOT_USAGE: u8 = 3;
+/// Maximum gap between two pages that are requested together.
 const GAP_PAGES: u64 = 16;
-/// What the kernel takes of one request: `force_page_cache_ra()` stops at the device's read-ahead.
+/// Maximum size of a request: `force_page_cache_ra()` stops at the device's read-ahead.
 const REQUEST_BYTES: u64 = 128 << 10;
 const SEGMENT_BYTES: u64 = 1 << 30;
 
-fn fork_ahead(fork: &CachedFork, file: &Path, page_bytes: u64, is_hot: bool, sum: &mut ReadAhead) {
-    let blocks = fork.pages.iter().filter(|page| (page.usage >= HOT) == is_hot);
+fn read_fork_ahead(
+    fork: &CachedFork,
+    file: &Path,
+    page_bytes: u64,
+    is_hot: bool,
+    sum: &mut ReadAhead,
+) {
+    let blocks = fork.pages.iter().filter(|page| (page.usage >= HOT_USAGE) == is_hot);
     let runs = runs(blocks.map(|page| u64::from(page.block)));
     let mut open: Option<(u64, Option<File>)> = None;
     for (first, end) in runs {
@@ -109,7 +115,7 @@ fn fork_ahead(fork: &CachedFork, file: &Path, page_bytes: u64, is_hot: bool, sum
                 open = Some((segment, opened));
             }
             if let Some((_, Some(file))) = &open {
-                // Advice is not an order: what the kernel makes of it changes nothing for us.
+                // The kernel may ignore advice; errors do not matter.
                 let _ =
                     fadvise(file, at % SEGMENT_BYTES, NonZeroU64::new(stop - at), Advice::WillNeed);
                 sum.bytes += stop - at;
@@ -119,7 +125,8 @@ fn fork_ahead(fork: &CachedFork, file: &Path, page_bytes: u64, is_hot: bool, sum
     }
 }
 
-/// Ascending blocks as runs, `end` excluded, over gaps that are not worth a request.
+/// Groups ascending blocks into runs, `end` excluded, over gaps that are too small for separate
+/// requests.
 fn runs(blocks: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for block in blocks {
@@ -142,56 +149,55 @@ fn segment_path(file: &Path, fork: Fork, segment: u64) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Writes the files below a data directory back and throws them out of the operating system's cache.
+/// Writes back the files of a data directory and evicts them from the operating system's cache.
 ///
-/// For a server that is stopped; what a running one has mapped or is writing stays. Needs the right to
-/// read the files, no other.
+/// Meant for a stopped server: what a running one has mapped or is writing stays cached. Needs only
+/// read access to the files.
 ///
 /// # Errors
 ///
 /// A file cannot be read.
-pub fn evict(data_dir: &Path) -> Result<Evicted, OsCacheError> {
-    let mut sum = Evicted::default();
+pub fn evict(data_dir: &Path) -> Result<EvictedFiles, OsCacheError> {
+    let mut sum = EvictedFiles::default();
     for folder in ["base", "global", "pg_tblspc"] {
-        evict_below(&data_dir.join(folder), 0, &mut sum)?;
+        evict_recursively(&data_dir.join(folder), 0, &mut sum)?;
     }
     Ok(sum)
 }
 
-/// `pg_tblspc/OID/PG_15_202209061/DATABASE/FILE` is the deepest.
+/// `pg_tblspc/OID/PG_15_202209061/DATABASE/FILE` is the deepest path.
 const DEPTH_MAX: u32 = 4;
 
-fn evict_below(path: &Path, depth: u32, sum: &mut Evicted) -> Result<(), OsCacheError> {
+fn evict_recursively(path: &Path, depth: u32, sum: &mut EvictedFiles) -> Result<(), OsCacheError> {
     let failed = |action| {
         let path = path.to_path_buf();
         move |source| OsCacheError { path, action, source }
     };
-    // Tablespaces are links, so links are followed, and depth is bounded.
+    // Tablespaces are symbolic links, so links are followed, and the depth is limited.
     let metadata = fs::metadata(path).map_err(failed("found"))?;
     if metadata.is_dir() {
         if depth > DEPTH_MAX {
             return Ok(());
         }
         for entry in fs::read_dir(path).map_err(failed("listed"))? {
-            evict_below(&entry.map_err(failed("listed"))?.path(), depth + 1, sum)?;
+            evict_recursively(&entry.map_err(failed("listed"))?.path(), depth + 1, sum)?;
         }
         return Ok(());
     }
     let file = File::open(path).map_err(failed("opened"))?;
-    // Pages that wait to be written are not thrown out.
+    // Dirty pages are not evicted.
     file.sync_data().map_err(failed("written back"))?;
-    fadvise(&file, 0, None, Advice::DontNeed)
-        .map_err(|errno| failed("thrown out")(errno.into()))?;
+    fadvise(&file, 0, None, Advice::DontNeed).map_err(|errno| failed("evicted")(errno.into()))?;
     sum.bytes += metadata.len();
     sum.files += 1;
     Ok(())
 }
 
-/// Where the files of a data directory are.
+/// Locates the files of a data directory.
 #[derive(Debug)]
-struct Folders {
+struct DataDirLayout {
     data_dir: PathBuf,
-    /// Beginning of the folder of this version inside a tablespace.
+    /// Prefix of this version's directory in a tablespace.
     version: String,
 }
 
@@ -199,8 +205,8 @@ struct Folders {
 const DEFAULT_TABLESPACE: u32 = 1663;
 const GLOBAL_TABLESPACE: u32 = 1664;
 
-impl Folders {
-    fn of(data_dir: &Path) -> Result<Self, OsCacheError> {
+impl DataDirLayout {
+    fn open(data_dir: &Path) -> Result<Self, OsCacheError> {
         let path = data_dir.join("PG_VERSION");
         let version = fs::read_to_string(&path).map_err(|source| OsCacheError {
             path,
@@ -235,16 +241,16 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::image::{Origin, Page, Relation, Source};
+    use crate::image::{CachedPage, ImageOrigin, ImageSource, Relation};
 
     #[test]
-    fn small_gaps_are_read_along() {
+    fn small_gaps_join_runs() {
         assert_eq!(runs([0, 1, 2, 18, 40, 41].into_iter()), [(0, 19), (40, 42)]);
         assert!(runs(std::iter::empty()).is_empty());
     }
 
     #[test]
-    fn forks_and_segments_have_names_of_their_own() {
+    fn segment_paths_name_fork_and_number() {
         let path = |fork, segment| segment_path(Path::new("base/5/7"), fork, segment);
         assert_eq!(path(Fork::Main, 0), Path::new("base/5/7"));
         assert_eq!(path(Fork::VisibilityMap, 0), Path::new("base/5/7_vm"));
@@ -260,18 +266,18 @@ mod tests {
                 fork: Fork::Main,
                 length: None,
                 pages: (0..blocks)
-                    .map(|block| Page { block, usage: (block % 6) as u8, is_dirty: false })
+                    .map(|block| CachedPage { block, usage: (block % 6) as u8, is_dirty: false })
                     .collect(),
             }],
         };
         CacheImage {
-            origin: Origin {
+            origin: ImageOrigin {
                 server_version: 150_000,
                 system_identifier: 1,
                 page_bytes: 8192,
                 buffers: 100,
                 taken_at_us: 0,
-                source: Source::Memory,
+                source: ImageSource::Memory,
             },
             databases: BTreeMap::new(),
             relations: files.iter().map(relation).collect(),
@@ -279,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_in_every_kind_of_tablespace() {
+    fn files_are_found_in_all_tablespaces() {
         let folder = tempfile::tempdir().unwrap();
         let own = "pg_tblspc/900/PG_15_202209061/5";
         for name in ["base/5", "global", own, "pg_tblspc/900/PG_16_202307071/5"] {
@@ -296,12 +302,12 @@ mod tests {
         assert_eq!((done.files, done.missing), (5, 1), "{done:?}");
         assert!(done.bytes >= 81 * 8192, "{done:?}");
         let evicted = evict(folder.path()).unwrap();
-        assert_eq!(evicted, Evicted { bytes: 3 * 40 * 8192, files: 3 });
+        assert_eq!(evicted, EvictedFiles { bytes: 3 * 40 * 8192, files: 3 });
         assert_eq!(read_ahead(&image, folder.path(), &|| false).unwrap(), ReadAhead::default());
     }
 
     #[test]
-    fn a_folder_that_is_none_is_named() {
+    fn invalid_data_directory_is_named_in_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = read_ahead(&image(&[]), folder.path(), &|| true).unwrap_err();
         assert!(error.to_string().ends_with("PG_VERSION could not be read"), "{error}");

@@ -1,23 +1,23 @@
-//! For who is about to give a server traffic, such as a pooler that lets one back in after a restart or
-//! adds a standby: warm it first, for a limited time.
+//! Warms a server for a limited time before it receives traffic, for callers such as a pooler that
+//! readmits a server after a restart or adds a standby.
 //!
 //! ```no_run
 //! use std::{sync::Arc, time::{Duration, Instant}};
 //!
-//! use howdah_connect::{Environment, Target, Words};
-//! use howdah_warm::{CacheImage, load::Options, ready::{ReadyTimeouts, warm_before}};
+//! use howdah_connect::{ConnParams, ConnectTarget, Environment};
+//! use howdah_warm::{CacheImage, load::LoadOptions, ready::{ReadyTimeouts, warm_before}};
 //!
-//! let words = Words::from_conninfo("postgresql://warmer@standby2/shop");
-//! let target = Target::resolve(&words, &Environment::from_process())?;
+//! let params = ConnParams::from_conninfo("postgresql://warmer@standby2/shop");
+//! let target = ConnectTarget::resolve(&params, &Environment::from_process())?;
 //! let image = Arc::new(CacheImage::open("/var/lib/howdah/warm/newest.cache")?);
 //! let timeouts = ReadyTimeouts { until: Instant::now() + Duration::from_secs(20), enough: 0.6 };
-//! let readiness = warm_before(&target, &image, &Options::default(), timeouts)?;
-//! println!("{:.0} % of it is warm: traffic may come", readiness.share() * 100.0);
+//! let readiness = warm_before(&target, &image, &LoadOptions::default(), timeouts)?;
+//! println!("{:.0} % warm: ready for traffic", readiness.share() * 100.0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Pages come hottest first, so a part of the image carries more than its part of the traffic. Who eases a
-//! server in can take [`Readiness::share`] as the weight to begin with.
+//! Pages are loaded hottest first, so a part of the image serves more than its share of the
+//! traffic. Callers that ramp up traffic can start with [`Readiness::share`] as the weight.
 
 use std::{
     sync::{
@@ -29,39 +29,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::Target;
+use howdah_connect::ConnectTarget;
 
 use crate::{
     CacheImage,
-    load::{self, LoadError, Observer, Options},
+    load::{self, LoadError, LoadObserver, LoadOptions},
 };
 
-/// How long to wait for what.
+/// When to stop warming.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReadyTimeouts {
-    /// When traffic comes, warm or not.
+    /// Deadline at which traffic starts, warm or not.
     pub until: Instant,
-    /// The share of the pages to load, 0 to 1, with which the server is warm enough: loading ends there.
+    /// Share of the planned pages, 0 to 1, at which the server is warm enough and loading stops.
     pub enough: f64,
 }
 
-/// How warm a server got.
+/// How warm a server is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Readiness {
-    /// Pages that were to be loaded: those of the image that the cache lacked and has room for. Nothing
-    /// as long as the server has not said.
+    /// Pages planned: those of the image that are missing from the cache and have room in it.
+    /// `None` while not known yet.
     pub planned: Option<u64>,
-    /// Pages loaded, or given up, so far.
+    /// Pages loaded or given up so far.
     pub done: u64,
-    /// Whether loading has come to its end. If not, it ends within the time of one statement, 16 MiB.
+    /// Whether loading has finished. If not, it finishes within the time of one statement (16 MiB).
     pub has_ended: bool,
-    /// How long it took.
+    /// Elapsed time.
     pub elapsed: Duration,
 }
 
 impl Readiness {
-    /// The share of what was to be loaded, 0 to 1.
-    #[must_use]
+    /// Share of the planned pages that is done, 0 to 1.
     pub fn share(&self) -> f64 {
         match self.planned {
             None => 0.0,
@@ -71,34 +70,34 @@ impl Readiness {
     }
 }
 
-/// Loads `image` into the server at `target`, and returns when enough is there or time is up.
+/// Loads `image` into the server at `target`, and returns when enough is loaded or time is up.
 ///
-/// It blocks until `patience.until` at most, whatever the server does: loading happens on threads of its
-/// own, which are told to end. To call it for a server that is not to get traffic yet is the point; it may
-/// be called for any.
+/// Blocks until `timeouts.until` at most, whatever the server does: loading happens on separate
+/// threads, which are asked to stop. Meant for a server that does not receive traffic yet, but
+/// works with any.
 ///
 /// # Errors
 ///
-/// Nothing can be loaded at all, as for [`load::load`]. That is no reason to withhold traffic.
+/// Nothing can be loaded at all, as for [`load::load`]. That is not a reason to withhold traffic.
 pub fn warm_before(
-    target: &Target,
+    target: &ConnectTarget,
     image: &Arc<CacheImage>,
-    options: &Options,
-    patience: ReadyTimeouts,
+    options: &LoadOptions,
+    timeouts: ReadyTimeouts,
 ) -> Result<Readiness, LoadError> {
-    let began = Instant::now();
-    let left = patience.until.saturating_duration_since(began);
-    let options = Options {
-        patience: options.patience.min(left),
+    let start = Instant::now();
+    let left = timeouts.until.saturating_duration_since(start);
+    let options = LoadOptions {
+        connect_timeout: options.connect_timeout.min(left),
         lock_timeout: options.lock_timeout.min(left.max(Duration::from_millis(1))),
         ..options.clone()
     };
-    let progress = Arc::new(Progress { planned: u64::MAX.into(), done: 0.into(), patience });
+    let progress = Arc::new(ReadyProgress { planned: u64::MAX.into(), done: 0.into(), timeouts });
     let (sender, ended) = mpsc::channel();
     let (theirs, image, target) = (Arc::clone(&progress), Arc::clone(image), target.clone());
     thread::spawn(move || {
         let result = load::load(&image, &target, &options, &*theirs);
-        // Who waited has gone when time was up.
+        // The receiver is gone if time was up.
         let _ = sender.send(result.map(drop));
     });
     let has_ended = match ended.recv_timeout(left) {
@@ -110,42 +109,42 @@ pub fn warm_before(
         planned: (planned != u64::MAX).then_some(planned),
         done: progress.done.load(Ordering::Relaxed),
         has_ended,
-        elapsed: began.elapsed(),
+        elapsed: start.elapsed(),
     })
 }
 
-/// What a load tells while it runs.
-struct Progress {
+/// Progress of a running load.
+struct ReadyProgress {
     /// `u64::MAX` until it is known.
     planned: AtomicU64,
     done: AtomicU64,
-    patience: ReadyTimeouts,
+    timeouts: ReadyTimeouts,
 }
 
-impl Observer for Progress {
+impl LoadObserver for ReadyProgress {
     fn planned(&self, pages: u64) {
         self.done.store(0, Ordering::Relaxed);
         self.planned.store(pages, Ordering::Relaxed);
     }
 
-    fn advanced(&self, pages: u64) {
+    fn progressed(&self, pages: u64) {
         self.done.fetch_add(pages, Ordering::Relaxed);
     }
 
-    fn wants_end(&self) -> bool {
+    fn should_stop(&self) -> bool {
         let planned = self.planned.load(Ordering::Relaxed);
         let done = self.done.load(Ordering::Relaxed) as f64;
-        let is_enough = planned != u64::MAX && done >= planned as f64 * self.patience.enough;
-        is_enough || Instant::now() >= self.patience.until
+        let is_enough = planned != u64::MAX && done >= planned as f64 * self.timeouts.enough;
+        is_enough || Instant::now() >= self.timeouts.until
     }
 }
 
 #[test]
-fn a_share_is_of_what_was_planned() {
+fn share_is_relative_to_planned_pages() {
     let share = |planned, done| {
         Readiness { planned, done, has_ended: true, elapsed: Duration::ZERO }.share()
     };
-    assert_eq!(share(None, 0), 0.0, "the server has not answered");
-    assert_eq!(share(Some(0), 0), 1.0, "all was there");
+    assert_eq!(share(None, 0), 0.0, "not known yet");
+    assert_eq!(share(Some(0), 0), 1.0, "everything was cached");
     assert_eq!(share(Some(200), 50), 0.25);
 }

@@ -1,4 +1,4 @@
-//! Messages that a backend sends: [`Message`] reads them, [`encode`] writes them.
+//! Messages of a backend: [`BackendMessage`] decodes them, [`encode`] encodes them.
 
 pub mod encode;
 
@@ -9,31 +9,31 @@ mod server_error;
 
 pub use authentication::{Authentication, Mechanisms};
 pub use command_tag::CommandTag;
-pub use row_description::{Field, RowDescription};
+pub use row_description::{FieldDescription, RowDescription};
 pub use server_error::{ErrorField, ServerError, Severity};
 
 use crate::{
-    Backend, Cells, Format, Formats, Frame, Oids,
-    read::{DecodeError, Reader},
+    Backend, Cells, Formats, Frame, Oids, ValueFormat,
+    reader::{BodyReader, DecodeError},
     startup::{CancelKey, ProtocolVersion},
 };
 
 /// A message from a backend, borrowing from the frame it came in.
 ///
-/// Text is bytes in the encoding that `client_encoding` names, or the server's own before that is
+/// Text is bytes in the encoding given by `client_encoding`, or in the server's own before that is
 /// settled.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Message<'a> {
-    /// A step of authentication, or its success.
+pub enum BackendMessage<'a> {
+    /// An authentication request, or AuthenticationOk.
     Authentication(Authentication<'a>),
-    /// What a CancelRequest for this session has to say.
+    /// The key for a CancelRequest to this session.
     BackendKeyData(CancelKey),
     /// Reply to Bind.
     BindComplete,
     /// Reply to Close.
     CloseComplete,
-    /// A statement ended well.
+    /// A statement succeeded.
     CommandComplete(CommandTag<'a>),
     /// A piece of COPY data.
     CopyData(&'a [u8]),
@@ -47,25 +47,25 @@ pub enum Message<'a> {
     CopyBothResponse(CopyFormat<'a>),
     /// One row.
     DataRow(Cells<'a>),
-    /// The query string held nothing.
+    /// The query string contained no statement.
     EmptyQueryResponse,
     /// An error.
     ErrorResponse(ServerError<'a>),
     /// The value of a function call; `None` is SQL NULL.
     FunctionCallResponse(Option<&'a [u8]>),
-    /// What the server speaks of what was asked for.
+    /// The protocol versions and options that the server supports.
     NegotiateProtocolVersion(NegotiateProtocolVersion<'a>),
-    /// The statement described returns no rows.
+    /// The described statement returns no rows.
     NoData,
-    /// A warning or remark.
+    /// A warning or other notice.
     NoticeResponse(ServerError<'a>),
-    /// NOTIFY of another session.
+    /// NOTIFY from a session.
     NotificationResponse(Notification<'a>),
     /// Types of the parameters of the statement described.
     ParameterDescription(Oids<'a>),
-    /// A setting's value.
+    /// A session parameter's value.
     ParameterStatus {
-        /// Name of the setting.
+        /// Name of the parameter.
         name: &'a [u8],
         /// Its value.
         value: &'a [u8],
@@ -80,21 +80,22 @@ pub enum Message<'a> {
     RowDescription(RowDescription<'a>),
 }
 
-impl<'a> Message<'a> {
+impl<'a> BackendMessage<'a> {
     /// Reads the fields of a frame.
     ///
     /// # Errors
     ///
-    /// No such message, or a body that does not have its layout: the server is at fault.
+    /// The tag is unknown, or the body does not have the layout of its kind: the server is at
+    /// fault.
     pub fn parse(frame: Frame<'a>) -> Result<Self, DecodeError> {
         let Frame { tag, body } = frame;
         let kind = Backend::from_tag(tag).ok_or(DecodeError::UnknownTag { tag })?;
-        let mut reader = Reader::new(kind.name(), body);
+        let mut reader = BodyReader::new(kind.name(), body);
         let message = Self::read(kind, &mut reader)?;
-        reader.end(message)
+        reader.finish(message)
     }
 
-    fn read(kind: Backend, reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    fn read(kind: Backend, reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         Ok(match kind {
             Backend::Authentication => Self::Authentication(Authentication::read(reader)?),
             Backend::BackendKeyData => Self::BackendKeyData(CancelKey::read(reader)?),
@@ -163,14 +164,14 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What a session is in, as ReadyForQuery says it.
+/// The transaction status of a session, as in ReadyForQuery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransactionStatus {
-    /// `I`: in no transaction.
+    /// `I`: not in a transaction.
     Idle,
     /// `T`: in a transaction.
     InTransaction,
-    /// `E`: in a failed transaction, which takes nothing but its end.
+    /// `E`: in a failed transaction, which accepts only its end.
     Failed,
 }
 
@@ -184,7 +185,7 @@ impl TransactionStatus {
         }
     }
 
-    /// The status a byte stands for, if any.
+    /// The status of a byte, if it is valid.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             b'I' => Some(Self::Idle),
@@ -194,7 +195,7 @@ impl TransactionStatus {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn read(reader: &mut BodyReader<'_>) -> Result<Self, DecodeError> {
         let byte = reader.u8("transaction status")?;
         Self::from_byte(byte).ok_or(reader.bad_value("transaction status", byte))
     }
@@ -203,17 +204,17 @@ impl TransactionStatus {
 /// Formats of the COPY data to come.
 #[derive(Clone, Debug)]
 pub struct CopyFormat<'a> {
-    /// Of the whole.
-    pub format: Format,
-    /// Of each column.
+    /// Format of the whole COPY.
+    pub format: ValueFormat,
+    /// Format of each column.
     pub columns: Formats<'a>,
 }
 
 impl<'a> CopyFormat<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         let format = match reader.u8("format")? {
-            0 => Format::Text,
-            1 => Format::Binary,
+            0 => ValueFormat::Text,
+            1 => ValueFormat::Binary,
             other => return Err(reader.bad_value("format", other)),
         };
         Ok(Self { format, columns: Formats::read(reader)? })
@@ -227,30 +228,30 @@ pub struct Notification<'a> {
     pub process_id: i32,
     /// Name of the channel.
     pub channel: &'a [u8],
-    /// What it said; may be empty.
+    /// The payload; may be empty.
     pub payload: &'a [u8],
 }
 
 /// Fields of a NegotiateProtocolVersion.
 #[derive(Clone, Debug)]
 pub struct NegotiateProtocolVersion<'a> {
-    /// The newest version the server speaks within the major version asked for.
+    /// The newest minor version the server supports within the requested major version.
     pub newest: ProtocolVersion,
-    /// The `_pq_.` options it does not know.
-    pub unknown_options: Options<'a>,
+    /// The unsupported `_pq_.` options.
+    pub unknown_options: ProtocolOptions<'a>,
 }
 
 /// Names of protocol options.
 #[derive(Clone)]
-pub struct Options<'a> {
-    rest: Reader<'a>,
+pub struct ProtocolOptions<'a> {
+    rest: BodyReader<'a>,
 }
 
 impl<'a> NegotiateProtocolVersion<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         let newest = ProtocolVersion::from_code(reader.u32("version")?);
         let count = reader.u32("number of options")?;
-        let unknown_options = Options { rest: reader.clone() };
+        let unknown_options = ProtocolOptions { rest: reader.clone() };
         for _ in 0..count {
             reader.string("option")?;
         }
@@ -258,7 +259,7 @@ impl<'a> NegotiateProtocolVersion<'a> {
     }
 }
 
-impl<'a> Iterator for Options<'a> {
+impl<'a> Iterator for ProtocolOptions<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -266,7 +267,7 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-crate::lists::debug_as_list!(Options);
+crate::lists::debug_as_list!(ProtocolOptions);
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,48 +1,48 @@
-//! Messages that a frontend sends: [`Message`] reads them, [`encode`] writes them.
+//! Messages of a frontend: [`FrontendMessage`] decodes them, [`encode`] encodes them.
 
 pub mod encode;
 
 use crate::{
-    Cells, Format, Formats, Frame, Frontend, Oids,
-    read::{DecodeError, Reader},
+    Cells, Formats, Frame, Frontend, Oids, ValueFormat,
+    reader::{BodyReader, DecodeError},
 };
 
 /// A message from a frontend, borrowing from the frame it came in.
 ///
-/// Text is bytes in the client's encoding, which the protocol does not say.
+/// Text is bytes in the client's encoding, which the message does not contain.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Message<'a> {
+pub enum FrontendMessage<'a> {
     /// Bind values to a prepared statement.
     Bind(Bind<'a>),
     /// Close a prepared statement or portal.
-    Close(Target<'a>),
+    Close(DescribeTarget<'a>),
     /// A piece of COPY data.
     CopyData(&'a [u8]),
     /// The COPY data is complete.
     CopyDone,
-    /// The COPY has to fail, for the reason given.
+    /// Makes the COPY fail with this reason.
     CopyFail {
-        /// What the server's error message is to say.
+        /// The reason, for the server's error message.
         reason: &'a [u8],
     },
-    /// Ask what a prepared statement or portal is like.
-    Describe(Target<'a>),
+    /// Describe a prepared statement or portal.
+    Describe(DescribeTarget<'a>),
     /// Run a portal.
     Execute {
         /// Its name.
         portal: &'a [u8],
-        /// Stop after this many rows; 0 for no limit.
+        /// Maximum number of rows; 0 for no limit.
         max_rows: u32,
     },
-    /// Send what is ready.
+    /// Send pending output.
     Flush,
     /// Call a function.
     FunctionCall(FunctionCall<'a>),
     /// Prepare a statement.
     Parse(Parse<'a>),
-    /// An answer to an authentication request: see [`PasswordMessage`] and [`SaslInitialResponse`].
-    /// A later SASL response is the body itself.
+    /// A response to an authentication request: see [`PasswordMessage`] and
+    /// [`SaslInitialResponse`]. The body of a later SASL response is the data itself.
     Authentication(&'a [u8]),
     /// Run statements.
     Query {
@@ -51,30 +51,31 @@ pub enum Message<'a> {
     },
     /// End a batch of extended-protocol messages.
     Sync,
-    /// Goodbye.
+    /// End the session.
     Terminate,
 }
 
-impl<'a> Message<'a> {
+impl<'a> FrontendMessage<'a> {
     /// Reads the fields of a frame.
     ///
     /// # Errors
     ///
-    /// No such message, or a body that does not have its layout: the client is at fault.
+    /// The tag is unknown, or the body does not have the layout of its kind: the client is at
+    /// fault.
     pub fn parse(frame: Frame<'a>) -> Result<Self, DecodeError> {
         let Frame { tag, body } = frame;
         let kind = Frontend::from_tag(tag).ok_or(DecodeError::UnknownTag { tag })?;
-        let mut reader = Reader::new(kind.name(), body);
+        let mut reader = BodyReader::new(kind.name(), body);
         let message = match kind {
             Frontend::Bind => Self::Bind(Bind::read(&mut reader)?),
-            Frontend::Close => Self::Close(Target::read(&mut reader)?),
+            Frontend::Close => Self::Close(DescribeTarget::read(&mut reader)?),
             Frontend::CopyData => Self::CopyData(reader.remainder()),
             Frontend::CopyDone => Self::CopyDone,
             Frontend::CopyFail => Self::CopyFail { reason: reader.string("reason")? },
-            Frontend::Describe => Self::Describe(Target::read(&mut reader)?),
+            Frontend::Describe => Self::Describe(DescribeTarget::read(&mut reader)?),
             Frontend::Execute => Self::Execute {
                 portal: reader.string("portal name")?,
-                // The server takes a negative limit for none, as it does 0.
+                // The server treats a negative limit like 0, as no limit.
                 max_rows: u32::try_from(reader.i32("row limit")?).unwrap_or(0),
             },
             Frontend::Flush => Self::Flush,
@@ -85,7 +86,7 @@ impl<'a> Message<'a> {
             Frontend::Sync => Self::Sync,
             Frontend::Terminate => Self::Terminate,
         };
-        reader.end(message)
+        reader.finish(message)
     }
 
     /// The kind, without the fields.
@@ -109,19 +110,19 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What a Describe or Close speaks of, by name; the empty name is the unnamed one.
+/// The target of a Describe or Close; an empty name is the unnamed one.
 ///
 /// Layout: `S` or `P`, then the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum DescribeTarget<'a> {
     /// A prepared statement.
     Statement(&'a [u8]),
     /// A portal.
     Portal(&'a [u8]),
 }
 
-impl<'a> Target<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+impl<'a> DescribeTarget<'a> {
+    fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         match reader.u8("target")? {
             b'S' => Ok(Self::Statement(reader.string("statement name")?)),
             b'P' => Ok(Self::Portal(reader.string("portal name")?)),
@@ -137,12 +138,12 @@ pub struct Parse<'a> {
     pub statement: &'a [u8],
     /// Text of one statement.
     pub sql: &'a [u8],
-    /// Types of the first parameters; 0 leaves one to the server.
+    /// Types of the first parameters; 0 if the server is to infer one.
     pub types: Oids<'a>,
 }
 
 impl<'a> Parse<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         Ok(Self {
             statement: reader.string("statement name")?,
             sql: reader.string("query")?,
@@ -162,12 +163,12 @@ pub struct Bind<'a> {
     pub formats: Formats<'a>,
     /// The values.
     pub values: Cells<'a>,
-    /// Formats wished for the columns of the result.
+    /// Requested formats of the result columns.
     pub result_formats: Formats<'a>,
 }
 
 impl<'a> Bind<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         Ok(Self {
             portal: reader.string("portal name")?,
             statement: reader.string("statement name")?,
@@ -187,23 +188,23 @@ pub struct FunctionCall<'a> {
     pub formats: Formats<'a>,
     /// The arguments.
     pub arguments: Cells<'a>,
-    /// Format wished for the result.
-    pub result_format: Format,
+    /// Requested format of the result.
+    pub result_format: ValueFormat,
 }
 
 impl<'a> FunctionCall<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         Ok(Self {
             function: reader.u32("function")?,
             formats: Formats::read(reader)?,
             arguments: Cells::read(reader)?,
-            result_format: Format::read(reader)?,
+            result_format: ValueFormat::read(reader)?,
         })
     }
 }
 
-/// The body of a [`Message::Authentication`] that answers a request for a password, in the clear or
-/// as md5.
+/// The body of a [`FrontendMessage::Authentication`] that answers a password request, in clear text
+/// or as md5.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PasswordMessage<'a> {
     /// The password or its digest.
@@ -221,20 +222,20 @@ impl<'a> PasswordMessage<'a> {
     ///
     /// # Errors
     ///
-    /// It is not one string.
+    /// The body is not a single string.
     pub fn parse(body: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new("PasswordMessage", body);
+        let mut reader = BodyReader::new("PasswordMessage", body);
         let password = reader.string("password")?;
-        reader.end(Self { password })
+        reader.finish(Self { password })
     }
 }
 
-/// The body of a [`Message::Authentication`] that answers an offer of SASL mechanisms.
+/// The body of a [`FrontendMessage::Authentication`] that answers an offer of SASL mechanisms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaslInitialResponse<'a> {
     /// Name of the mechanism chosen.
     pub mechanism: &'a [u8],
-    /// What the mechanism has to say first, if anything.
+    /// The initial data of the mechanism, if any.
     pub data: Option<&'a [u8]>,
 }
 
@@ -243,12 +244,12 @@ impl<'a> SaslInitialResponse<'a> {
     ///
     /// # Errors
     ///
-    /// It is not a string and a value.
+    /// The body is not a string and a value.
     pub fn parse(body: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new("SASLInitialResponse", body);
+        let mut reader = BodyReader::new("SASLInitialResponse", body);
         let mechanism = reader.string("mechanism")?;
         let data = reader.value("response")?;
-        reader.end(Self { mechanism, data })
+        reader.finish(Self { mechanism, data })
     }
 }
 

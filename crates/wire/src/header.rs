@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-/// The byte that says what sort of message follows.
+/// The byte that identifies the kind of a message.
 ///
-/// The same byte means one thing from a frontend and another from a backend: see
-/// [`crate::Frontend`] and [`crate::Backend`].
+/// The same byte has different meanings from a frontend and from a backend: see [`crate::Frontend`]
+/// and [`crate::Backend`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag(
     /// The byte itself.
@@ -35,7 +35,7 @@ impl fmt::Display for Tag {
 /// Source: PostgreSQL manual, "Message Formats"; `pq_getmessage` in `pqcomm.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What sort of message.
+    /// The kind of message.
     pub tag: Tag,
     /// Bytes that follow the header.
     pub body_bytes: u32,
@@ -45,12 +45,12 @@ impl Header {
     /// Bytes of a header.
     pub const BYTES: usize = 5;
 
-    /// Reads the header at the front of `buf`, or `None` while its five bytes are not all there.
+    /// Reads the header at the front of `buf`, or `None` while its five bytes have not all arrived.
     ///
     /// # Errors
     ///
-    /// The peer declared a length no message can have. Nothing after it can be trusted to be a
-    /// message boundary, so the connection has to be closed.
+    /// The peer declared an impossible length. Nothing after it can be trusted to be a message
+    /// boundary, so the connection must be closed.
     pub fn parse(buf: &[u8]) -> Result<Option<Self>, HeaderError> {
         let Some((&[tag, length @ ..], _)) = buf.split_first_chunk::<{ Self::BYTES }>() else {
             return Ok(None);
@@ -66,8 +66,8 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`HeaderError::TooLong`]: the peer announced more than the caller is willing to hold.
-    pub fn within(self, body_bytes_max: u32) -> Result<Self, HeaderError> {
+    /// [`HeaderError::TooLong`]: the peer declared more than the caller is willing to buffer.
+    pub fn limited_to(self, body_bytes_max: u32) -> Result<Self, HeaderError> {
         if self.body_bytes <= body_bytes_max {
             return Ok(self);
         }
@@ -76,11 +76,11 @@ impl Header {
     }
 }
 
-/// A header that cannot be followed. The connection it came from is lost.
+/// An invalid header. The connection cannot be resynchronized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// The length is less than the four bytes it takes itself, or negative.
+    /// The length is less than four, the size of the length field itself, or negative.
     #[error("message {tag} declares a length of {length}, less than the length field itself")]
     TooShort {
         /// Tag of the message.
@@ -88,7 +88,7 @@ pub enum HeaderError {
         /// Length as declared.
         length: i32,
     },
-    /// The body is longer than the reader allows.
+    /// The body is longer than the caller's limit.
     #[error("message {tag} declares a body of {body_bytes} bytes, the limit is {body_bytes_max}")]
     TooLong {
         /// Tag of the message.
@@ -100,29 +100,29 @@ pub enum HeaderError {
     },
 }
 
-/// One whole message, its body not looked at yet.
+/// One complete message with an unparsed body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What sort of message.
+    /// The kind of message.
     pub tag: Tag,
-    /// What follows the header.
+    /// The body after the header.
     pub body: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// Takes the message at the front of `buf`; gives it and what follows it, or `None` while it is
-    /// not all there.
+    /// Splits the message at the front of `buf` from what follows it; `None` while it is
+    /// incomplete.
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`] and [`Header::within`]; the limit applies as soon as the header is
-    /// there.
+    /// Those of [`Header::parse`] and [`Header::limited_to`]; the limit applies as soon as the
+    /// header has arrived.
     pub fn split(
         buf: &'a [u8],
         body_bytes_max: u32,
     ) -> Result<Option<(Self, &'a [u8])>, HeaderError> {
         let Some(header) = Header::parse(buf)? else { return Ok(None) };
-        let header = header.within(body_bytes_max)?;
+        let header = header.limited_to(body_bytes_max)?;
         let body_bytes = header.body_bytes as usize;
         Ok(buf[Header::BYTES..]
             .split_at_checked(body_bytes)
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_no_message_can_have_are_refused() {
+    fn impossible_lengths_are_refused() {
         for (bytes, length) in [
             (b"Z\0\0\0\x03", 3),
             (b"Z\0\0\0\0", 0),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_judged_before_the_body_arrives() {
+    fn limit_is_checked_before_body_arrives() {
         let header = b"D\x7f\xff\xff\xff";
         let too_long =
             HeaderError::TooLong { tag: Tag(b'D'), body_bytes: 0x7fff_fffb, body_bytes_max: 100 };
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_follow_one_another() {
+    fn consecutive_frames_are_split() {
         let bytes = b"1\0\0\0\x04Z\0\0\0\x05IZ";
         let (first, rest) = Frame::split(bytes, 10).unwrap().unwrap();
         assert_eq!(first, Frame { tag: Tag(b'1'), body: b"" });

@@ -7,8 +7,8 @@ use crate::Tag;
 
 /// Longest body of a message whose size does not depend on data.
 const SHORT: u32 = 64 * 1024;
-/// Longest body of a message that carries SQL, values or rows: PostgreSQL holds no value of a
-/// gigabyte or more (`MaxAllocSize`), and refuses messages that would need one.
+/// Longest body of a message that carries SQL, values or rows: PostgreSQL's values are smaller than
+/// a gigabyte (`MaxAllocSize`), and it refuses messages that would need more.
 const LONG: u32 = 0x3fff_ffff;
 
 macro_rules! kinds {
@@ -27,24 +27,24 @@ macro_rules! kinds {
                 kinds
             };
 
-            /// The kind a tag stands for, if any.
+            /// The kind of a tag, if it is valid.
             #[inline]
             pub const fn from_tag(tag: Tag) -> Option<Self> {
                 Self::BY_TAG[tag.0 as usize]
             }
 
-            /// The byte before its length.
+            /// The tag byte.
             pub const fn tag(self) -> Tag {
                 match self { $(Self::$variant => Tag($tag),)* }
             }
 
-            /// The name the manual uses.
+            /// The name in the manual.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant),)* }
             }
 
-            /// The longest body that a reader with no reason to be stricter should accept: 1 GiB
-            /// less a byte for messages that carry SQL, values or rows, 64 KiB for the others.
+            /// The longest body that a reader without stricter limits should accept: 1 GiB less a
+            /// byte for messages that carry SQL, values or rows, 64 KiB for the others.
             pub const fn body_bytes_max(self) -> u32 {
                 match self { $(Self::$variant => $limit,)* }
             }
@@ -72,25 +72,25 @@ kinds! {
         CopyData = b'd', LONG;
         /// The COPY data is complete.
         CopyDone = b'c', SHORT;
-        /// The COPY has to fail.
+        /// Makes the COPY fail.
         CopyFail = b'f', SHORT;
-        /// Ask what a prepared statement or portal is like.
+        /// Describe a prepared statement or portal.
         Describe = b'D', SHORT;
         /// Run a portal.
         Execute = b'E', SHORT;
-        /// Send what is ready, without waiting for a Sync.
+        /// Send pending output, without waiting for a Sync.
         Flush = b'H', SHORT;
         /// Call a function by its OID.
         FunctionCall = b'F', LONG;
         /// Prepare a statement.
         Parse = b'P', LONG;
-        /// A password, or a GSSAPI, SSPI or SASL response: which one follows from what was asked.
+        /// A password, or a GSSAPI, SSPI or SASL response, depending on the request.
         Authentication = b'p', SHORT;
         /// Run the text of one or more statements.
         Query = b'Q', LONG;
         /// End a batch of extended-protocol messages.
         Sync = b'S', SHORT;
-        /// Goodbye.
+        /// End the session.
         Terminate = b'X', SHORT;
     }
 }
@@ -98,19 +98,19 @@ kinds! {
 kinds! {
     /// Kinds of messages that a backend sends.
     ///
-    /// Source: PostgreSQL manual, "Message Formats"; which may be long follows
+    /// Source: PostgreSQL manual, "Message Formats"; the long kinds follow
     /// `VALID_LONG_MESSAGE_TYPE` in libpq, with ParameterDescription added, because 65,535
-    /// parameters are legal.
+    /// parameters are valid.
     Backend {
-        /// A step of authentication, or its success.
+        /// An authentication request, or AuthenticationOk.
         Authentication = b'R', SHORT;
-        /// What a CancelRequest for this session has to say.
+        /// The key for a CancelRequest to this session.
         BackendKeyData = b'K', SHORT;
         /// Reply to Bind.
         BindComplete = b'2', SHORT;
         /// Reply to Close.
         CloseComplete = b'3', SHORT;
-        /// A statement ended well.
+        /// A statement succeeded.
         CommandComplete = b'C', SHORT;
         /// A piece of COPY data.
         CopyData = b'd', LONG;
@@ -124,23 +124,23 @@ kinds! {
         CopyBothResponse = b'W', SHORT;
         /// One row.
         DataRow = b'D', LONG;
-        /// The query string held nothing.
+        /// The query string contained no statement.
         EmptyQueryResponse = b'I', SHORT;
         /// An error.
         ErrorResponse = b'E', LONG;
         /// The value of a function call.
         FunctionCallResponse = b'V', LONG;
-        /// The server does not speak the protocol version or options asked for, and offers these.
+        /// The server does not support the requested protocol version or options, and offers these.
         NegotiateProtocolVersion = b'v', SHORT;
-        /// The statement described returns no rows.
+        /// The described statement returns no rows.
         NoData = b'n', SHORT;
-        /// A warning or remark, at any time.
+        /// A warning or other notice, at any time.
         NoticeResponse = b'N', LONG;
-        /// NOTIFY of another session, at any time.
+        /// NOTIFY from a session, at any time.
         NotificationResponse = b'A', LONG;
         /// Types of the parameters of the statement described.
         ParameterDescription = b't', LONG;
-        /// A setting's value, at start and whenever it changes.
+        /// A session parameter's value, at the start and after each change.
         ParameterStatus = b'S', SHORT;
         /// Reply to Parse.
         ParseComplete = b'1', SHORT;

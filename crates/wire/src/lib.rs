@@ -1,18 +1,19 @@
 //! PostgreSQL protocol 3 messages, framing and authentication, without I/O.
 //!
-//! Bytes go in, borrowed messages come out ([`frontend::Message`], [`backend::Message`]); values go
-//! in, bytes are appended to the caller's buffer ([`frontend::encode`], [`backend::encode`],
-//! [`startup`]). Both roles are here, because a proxy plays both. What a message *means* at a given
-//! moment is the business of the session crate; sockets, time and limits are the caller's.
+//! Bytes are decoded to borrowed messages ([`frontend::FrontendMessage`],
+//! [`backend::BackendMessage`]); values are encoded by appending to the caller's buffer
+//! ([`frontend::encode`], [`backend::encode`], [`startup`]). Both roles are here, because a proxy
+//! plays both. The meaning of a message at a given moment is the business of the session crate;
+//! sockets, time and limits are the caller's.
 //!
 //! ```text
-//! bytes ──► Header ──► Frame { tag, body } ──► frontend::Message / backend::Message
+//! bytes ──► Header ──► Frame { tag, body } ──► FrontendMessage / BackendMessage
 //!           5 bytes    whole message there      fields borrowed from the body
 //! ```
 //!
-//! Not enough bytes yet is `Ok(None)`, never an error. A length is judged before anything is
-//! allocated for it: the caller names the limit, and [`Frontend::body_bytes_max`] and
-//! [`Backend::body_bytes_max`] hold the ones PostgreSQL itself applies.
+//! Incomplete input is `Ok(None)`, never an error. A length is checked before anything is allocated
+//! for it: the caller sets the limit, and [`Frontend::body_bytes_max`] and
+//! [`Backend::body_bytes_max`] are the limits that PostgreSQL itself applies.
 //!
 //! ```
 //! use howdah_wire::{Backend, Frame, backend, frontend};
@@ -24,7 +25,8 @@
 //! let from_server = b"C\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I";
 //! let (frame, rest) = Frame::split(from_server, 1 << 20)?.expect("the whole message is there");
 //! assert_eq!(Backend::from_tag(frame.tag), Some(Backend::CommandComplete));
-//! let backend::Message::CommandComplete(tag) = backend::Message::parse(frame)? else { panic!() };
+//! let message = backend::BackendMessage::parse(frame)?;
+//! let backend::BackendMessage::CommandComplete(tag) = message else { panic!() };
 //! assert_eq!(tag.rows(), Some(1));
 //! assert_eq!(rest[0], b'Z');
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -40,16 +42,16 @@ pub mod startup;
 mod header;
 mod kinds;
 mod lists;
-mod read;
+mod reader;
 mod secret;
-mod write;
+mod writer;
 
 pub use header::{Frame, Header, HeaderError, Tag};
 pub use kinds::{Backend, Frontend};
-pub use lists::{Cells, Format, Formats, Oids};
-pub use read::DecodeError;
+pub use lists::{Cells, Formats, Oids, ValueFormat};
+pub use reader::DecodeError;
 pub use secret::Secret;
-pub use write::EncodeError;
+pub use writer::EncodeError;
 
 #[cfg(test)]
 mod recorded;

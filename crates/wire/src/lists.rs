@@ -1,19 +1,19 @@
 //! Lists inside messages: values, format codes and OIDs, borrowed from the body they came in.
 //!
-//! Each is checked as a whole when its message is parsed, so that iterating cannot fail.
+//! Each list is validated when its message is parsed, so iterating cannot fail.
 
-use crate::read::{DecodeError, Reader};
+use crate::reader::{BodyReader, DecodeError};
 
-/// How a value is written.
+/// The encoding of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// As its type's output function prints it.
+pub enum ValueFormat {
+    /// The text format: as printed by the type's output function.
     Text,
-    /// As its type's send function packs it.
+    /// The binary format: as packed by the type's send function.
     Binary,
 }
 
-impl Format {
+impl ValueFormat {
     /// The code on the wire: 0 or 1.
     pub const fn code(self) -> u16 {
         match self {
@@ -22,7 +22,7 @@ impl Format {
         }
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut BodyReader<'_>) -> Result<Self, DecodeError> {
         match reader.u16("format code")? {
             0 => Ok(Self::Text),
             1 => Ok(Self::Binary),
@@ -37,11 +37,11 @@ impl Format {
 #[derive(Clone)]
 pub struct Cells<'a> {
     count: u16,
-    rest: Reader<'a>,
+    rest: BodyReader<'a>,
 }
 
 impl<'a> Cells<'a> {
-    pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         let count = reader.u16("number of values")?;
         let cells = Self { count, rest: reader.clone() };
         for _ in 0..count {
@@ -68,30 +68,30 @@ impl ExactSizeIterator for Cells<'_> {}
 
 /// Format codes in order.
 ///
-/// None means text for all, one means that one for all, else there is one for each value.
+/// No code means text for all, one code applies to all, otherwise there is one for each value.
 /// Layout: `count: u16`, then one `u16` each.
 #[derive(Clone)]
 pub struct Formats<'a> {
-    rest: Reader<'a>,
+    rest: BodyReader<'a>,
 }
 
 impl<'a> Formats<'a> {
-    pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         let count = reader.u16("number of format codes")?;
         let bytes = reader.bytes("format codes", usize::from(count) * 2)?;
-        let formats = Self { rest: Reader::new("format codes", bytes) };
+        let formats = Self { rest: BodyReader::new("format codes", bytes) };
         let mut check = formats.rest.clone();
         for _ in 0..count {
-            Format::read(&mut check)?;
+            ValueFormat::read(&mut check)?;
         }
         Ok(formats)
     }
 
     /// The format of the value at `index`, by the rule for none, one and many; `None` if there are
-    /// several codes but not that many.
-    pub fn of(&self, index: usize) -> Option<Format> {
+    /// several codes but fewer than `index + 1`.
+    pub fn at(&self, index: usize) -> Option<ValueFormat> {
         match self.len() {
-            0 => Some(Format::Text),
+            0 => Some(ValueFormat::Text),
             1 => self.clone().next(),
             _ => self.clone().nth(index),
         }
@@ -99,10 +99,10 @@ impl<'a> Formats<'a> {
 }
 
 impl Iterator for Formats<'_> {
-    type Item = Format;
+    type Item = ValueFormat;
 
-    fn next(&mut self) -> Option<Format> {
-        Format::read(&mut self.rest).ok()
+    fn next(&mut self) -> Option<ValueFormat> {
+        ValueFormat::read(&mut self.rest).ok()
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -113,19 +113,19 @@ impl Iterator for Formats<'_> {
 
 impl ExactSizeIterator for Formats<'_> {}
 
-/// Object identifiers in order, of types mostly. 0 stands for "not said".
+/// Object identifiers in order, mostly of types. 0 means unspecified.
 ///
 /// Layout: `count: u16`, then one `u32` each.
 #[derive(Clone)]
 pub struct Oids<'a> {
-    rest: Reader<'a>,
+    rest: BodyReader<'a>,
 }
 
 impl<'a> Oids<'a> {
-    pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         let count = reader.u16("number of types")?;
         let bytes = reader.bytes("types", usize::from(count) * 4)?;
-        Ok(Self { rest: Reader::new("types", bytes) })
+        Ok(Self { rest: BodyReader::new("types", bytes) })
     }
 }
 
@@ -144,7 +144,7 @@ impl Iterator for Oids<'_> {
 
 impl ExactSizeIterator for Oids<'_> {}
 
-/// Shows a list as its elements, not as the bytes it borrows.
+/// Debug output of a list as its elements, instead of the bytes it borrows.
 macro_rules! debug_as_list {
     ($($list:ident),*) => {$(
         impl std::fmt::Debug for $list<'_> {
@@ -163,26 +163,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_follow_the_rule_of_none_one_and_many() {
-        let read = |bytes| Formats::read(&mut Reader::new("Bind", bytes)).unwrap();
-        assert_eq!(read(b"\0\0").of(7), Some(Format::Text));
-        assert_eq!(read(b"\0\x01\0\x01").of(7), Some(Format::Binary));
+    fn formats_apply_to_none_one_or_each() {
+        let read = |bytes| Formats::read(&mut BodyReader::new("Bind", bytes)).unwrap();
+        assert_eq!(read(b"\0\0").at(7), Some(ValueFormat::Text));
+        assert_eq!(read(b"\0\x01\0\x01").at(7), Some(ValueFormat::Binary));
         let two = read(b"\0\x02\0\0\0\x01");
         assert_eq!(
-            (two.of(0), two.of(1), two.of(2)),
-            (Some(Format::Text), Some(Format::Binary), None)
+            (two.at(0), two.at(1), two.at(2)),
+            (Some(ValueFormat::Text), Some(ValueFormat::Binary), None)
         );
     }
 
     #[test]
-    fn a_format_code_of_two_means_nothing() {
-        let formats = Formats::read(&mut Reader::new("Bind", b"\0\x01\0\x02"));
+    fn unknown_format_code_is_an_error() {
+        let formats = Formats::read(&mut BodyReader::new("Bind", b"\0\x01\0\x02"));
         assert!(matches!(formats, Err(DecodeError::BadValue { value: 2, .. })));
     }
 
     #[test]
-    fn cells_are_exact_and_null_is_not_empty() {
-        let mut reader = Reader::new("DataRow", b"\0\x03\0\0\0\x01a\xff\xff\xff\xff\0\0\0\0");
+    fn null_cells_differ_from_empty_cells() {
+        let mut reader = BodyReader::new("DataRow", b"\0\x03\0\0\0\x01a\xff\xff\xff\xff\0\0\0\0");
         let cells = Cells::read(&mut reader).unwrap();
         assert_eq!(cells.len(), 3);
         assert_eq!(cells.collect::<Vec<_>>(), [Some(&b"a"[..]), None, Some(b"")]);

@@ -1,8 +1,8 @@
-//! Conversations recorded from PostgreSQL 15, in `testdata`: each message is read, compared with its
-//! readable twin, and written again to the same bytes.
+//! Sessions recorded from PostgreSQL 15, in `testdata`: each message is decoded, compared with its
+//! readable snapshot, and encoded again to the same bytes.
 //!
-//! The recordings are made by `cargo test -p howdah-session record -- --ignored`, the twins by
-//! `INSTA_UPDATE=always cargo test -p howdah-wire recorded`.
+//! The recordings are created by `cargo test -p howdah-session record -- --ignored`, the snapshots
+//! by `INSTA_UPDATE=always cargo test -p howdah-wire recorded`.
 
 use std::fmt::Write;
 
@@ -12,13 +12,13 @@ use crate::{
 };
 
 #[test]
-fn recorded_frontends() {
+fn recorded_frontend_messages_round_trip() {
     check("scram.frontend", &frontend_lines(include_bytes!("../testdata/scram.frontend.bin")));
     check("trust.frontend", &frontend_lines(include_bytes!("../testdata/trust.frontend.bin")));
 }
 
 #[test]
-fn recorded_backends() {
+fn recorded_backend_messages_round_trip() {
     check("scram.backend", &backend_lines(include_bytes!("../testdata/scram.backend.bin")));
     check("trust.backend", &backend_lines(include_bytes!("../testdata/trust.backend.bin")));
 }
@@ -40,7 +40,7 @@ fn frontend_lines(recorded: &[u8]) -> String {
         writeln!(lines, "    {} = {}", name.escape_ascii(), value.escape_ascii()).unwrap();
     }
     while let Some((frame, after)) = Frame::split(rest, u32::MAX).unwrap() {
-        let message = frontend::Message::parse(frame).unwrap();
+        let message = frontend::FrontendMessage::parse(frame).unwrap();
         assert_eq!(frontend::tests::reencoded(&message), rest[..rest.len() - after.len()]);
         writeln!(lines, "{} {}{}", frame.tag, message.kind(), frontend_fields(message)).unwrap();
         rest = after;
@@ -52,7 +52,7 @@ fn frontend_lines(recorded: &[u8]) -> String {
 fn backend_lines(mut rest: &[u8]) -> String {
     let mut lines = String::new();
     while let Some((frame, after)) = Frame::split(rest, u32::MAX).unwrap() {
-        let message = backend::Message::parse(frame).unwrap();
+        let message = backend::BackendMessage::parse(frame).unwrap();
         let again = backend::tests::reencoded(&message).unwrap();
         assert_eq!(again, rest[..rest.len() - after.len()]);
         writeln!(lines, "{} {}{}", frame.tag, message.kind(), backend_fields(message)).unwrap();
@@ -62,13 +62,13 @@ fn backend_lines(mut rest: &[u8]) -> String {
     lines
 }
 
-fn frontend_fields(message: frontend::Message<'_>) -> String {
-    use frontend::Message;
+fn frontend_fields(message: frontend::FrontendMessage<'_>) -> String {
+    use frontend::FrontendMessage;
     match message {
-        Message::Parse(it) => {
+        FrontendMessage::Parse(it) => {
             format!(" {} = {} {:?}", name(it.statement), it.sql.escape_ascii(), it.types)
         }
-        Message::Bind(it) => format!(
+        FrontendMessage::Bind(it) => format!(
             " {} to {} with {}, {:?} {:?}",
             name(it.portal),
             name(it.statement),
@@ -76,55 +76,57 @@ fn frontend_fields(message: frontend::Message<'_>) -> String {
             it.formats,
             it.result_formats
         ),
-        Message::Execute { portal, max_rows } => format!(" {} for {max_rows}", name(portal)),
-        Message::Describe(target) | Message::Close(target) => match target {
-            frontend::Target::Statement(it) => format!(" statement {}", name(it)),
-            frontend::Target::Portal(it) => format!(" portal {}", name(it)),
+        FrontendMessage::Execute { portal, max_rows } => {
+            format!(" {} for {max_rows}", name(portal))
+        }
+        FrontendMessage::Describe(target) | FrontendMessage::Close(target) => match target {
+            frontend::DescribeTarget::Statement(it) => format!(" statement {}", name(it)),
+            frontend::DescribeTarget::Portal(it) => format!(" portal {}", name(it)),
         },
-        Message::Query { sql } => format!(" {}", sql.escape_ascii()),
-        Message::CopyData(data) => format!(" {}", data.escape_ascii()),
-        Message::CopyFail { reason } => format!(" {}", reason.escape_ascii()),
-        Message::FunctionCall(it) => format!(" {} {}", it.function, cells(it.arguments)),
-        Message::Authentication(body) => format!(" {}", body.escape_ascii()),
+        FrontendMessage::Query { sql } => format!(" {}", sql.escape_ascii()),
+        FrontendMessage::CopyData(data) => format!(" {}", data.escape_ascii()),
+        FrontendMessage::CopyFail { reason } => format!(" {}", reason.escape_ascii()),
+        FrontendMessage::FunctionCall(it) => format!(" {} {}", it.function, cells(it.arguments)),
+        FrontendMessage::Authentication(body) => format!(" {}", body.escape_ascii()),
         _ => String::new(),
     }
 }
 
-fn backend_fields(message: backend::Message<'_>) -> String {
-    use backend::{Authentication, Message};
+fn backend_fields(message: backend::BackendMessage<'_>) -> String {
+    use backend::{Authentication, BackendMessage};
     match message {
-        Message::Authentication(Authentication::Sasl(mechanisms)) => {
+        BackendMessage::Authentication(Authentication::Sasl(mechanisms)) => {
             mechanisms.map(|it| format!(" {}", it.escape_ascii())).collect()
         }
-        Message::Authentication(Authentication::SaslContinue(data)) => {
+        BackendMessage::Authentication(Authentication::SaslContinue(data)) => {
             format!(" continue {}", data.escape_ascii())
         }
-        Message::Authentication(Authentication::SaslFinal(data)) => {
+        BackendMessage::Authentication(Authentication::SaslFinal(data)) => {
             format!(" final {}", data.escape_ascii())
         }
-        Message::Authentication(request) => format!(" {request:?}"),
-        Message::CommandComplete(tag) => format!(" {}", tag.as_bytes().escape_ascii()),
-        Message::CopyData(data) => format!(" {}", data.escape_ascii()),
-        Message::CopyInResponse(it) | Message::CopyOutResponse(it) => {
+        BackendMessage::Authentication(request) => format!(" {request:?}"),
+        BackendMessage::CommandComplete(tag) => format!(" {}", tag.as_bytes().escape_ascii()),
+        BackendMessage::CopyData(data) => format!(" {}", data.escape_ascii()),
+        BackendMessage::CopyInResponse(it) | BackendMessage::CopyOutResponse(it) => {
             format!(" {:?} {:?}", it.format, it.columns)
         }
-        Message::DataRow(row) => format!(" {}", cells(row)),
-        Message::ErrorResponse(it) | Message::NoticeResponse(it) => it
+        BackendMessage::DataRow(row) => format!(" {}", cells(row)),
+        BackendMessage::ErrorResponse(it) | BackendMessage::NoticeResponse(it) => it
             .fields()
             .map(|(code, text)| format!("\n    {}: {}", char::from(code), text.escape_ascii()))
             .collect(),
-        Message::FunctionCallResponse(value) => {
+        BackendMessage::FunctionCallResponse(value) => {
             format!(" {}", value.map_or("NULL".to_owned(), |it| it.escape_ascii().to_string()))
         }
-        Message::NotificationResponse(it) => {
+        BackendMessage::NotificationResponse(it) => {
             format!(" {} = {}", it.channel.escape_ascii(), it.payload.escape_ascii())
         }
-        Message::ParameterDescription(types) => format!(" {types:?}"),
-        Message::ParameterStatus { name, value } => {
+        BackendMessage::ParameterDescription(types) => format!(" {types:?}"),
+        BackendMessage::ParameterStatus { name, value } => {
             format!(" {} = {}", name.escape_ascii(), value.escape_ascii())
         }
-        Message::ReadyForQuery(status) => format!(" {status:?}"),
-        Message::RowDescription(fields) => fields
+        BackendMessage::ReadyForQuery(status) => format!(" {status:?}"),
+        BackendMessage::RowDescription(fields) => fields
             .map(|it| {
                 format!(
                     "\n    {} of {}.{}: type {} ({} bytes, modifier {}), {:?}",

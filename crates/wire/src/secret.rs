@@ -1,4 +1,4 @@
-//! Bytes that must not be printed and not stay behind in memory.
+//! Bytes that must not be printed or left in memory.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use zeroize::Zeroizing;
 
 /// A password or another secret.
 ///
-/// `Debug` shows a placeholder and there is no `Display`; the bytes come out only by
+/// `Debug` shows a placeholder and there is no `Display`; the bytes are accessible only through
 /// [`Secret::expose`], which is easy to search for. They are overwritten when the value is dropped.
-/// That covers this value and its clones, not copies which the program made before or after.
+/// That covers this value and its clones, not copies made elsewhere.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
@@ -26,14 +26,14 @@ impl fmt::Debug for Secret {
 }
 
 impl From<Vec<u8>> for Secret {
-    /// Takes the bytes over, without a copy.
+    /// Takes ownership of the bytes, without a copy.
     fn from(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
 }
 
 impl From<String> for Secret {
-    /// Takes the text over, without a copy.
+    /// Takes ownership of the text, without a copy.
     fn from(text: String) -> Self {
         Self::from(text.into_bytes())
     }
@@ -52,7 +52,7 @@ impl From<&str> for Secret {
 }
 
 #[test]
-fn debug_shows_nothing_of_it() {
+fn debug_hides_secret() {
     let secret = Secret::from("tr0ub4dor");
     assert_eq!(format!("{secret:?}"), "Secret(…)");
     assert_eq!(secret.expose(), b"tr0ub4dor");

@@ -1,5 +1,5 @@
-//! The first packets of a connection, which carry no tag: the startup packet, requests for
-//! encryption, and cancel requests; and the single byte that answers a request for encryption.
+//! The first packets of a connection, which have no tag: the startup packet, requests for
+//! encryption, and cancel requests; and the one-byte reply to a request for encryption.
 //!
 //! Layout: `length: i32` big-endian, counting itself, then `code: u32`. The code is a protocol
 //! version (`major << 16 | minor`) or one of the request codes, whose major number is 1234.
@@ -7,8 +7,8 @@
 use std::fmt;
 
 use crate::{
-    read::{DecodeError, Reader},
-    write::{self, EncodeError},
+    reader::{BodyReader, DecodeError},
+    writer::{self, EncodeError},
 };
 
 /// Longest startup packet a server accepts, in bytes, its length field included.
@@ -20,7 +20,7 @@ const CANCEL_REQUEST: u32 = 1234 << 16 | 5678;
 const SSL_REQUEST: u32 = 1234 << 16 | 5679;
 const GSS_ENC_REQUEST: u32 = 1234 << 16 | 5680;
 
-/// Version of the protocol that a client asks for or a server offers.
+/// A protocol version, as requested by a client or offered by a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProtocolVersion {
     /// 3 for all servers since 7.4.
@@ -30,7 +30,7 @@ pub struct ProtocolVersion {
 }
 
 impl ProtocolVersion {
-    /// What every server and pooler speaks.
+    /// The version that every server and pooler supports.
     pub const V3_0: Self = Self { major: 3, minor: 0 };
     /// PostgreSQL 18: cancel keys of up to 256 bytes.
     pub const V3_2: Self = Self { major: 3, minor: 2 };
@@ -40,7 +40,7 @@ impl ProtocolVersion {
         (self.major as u32) << 16 | self.minor as u32
     }
 
-    /// The version a code stands for. Request codes have a version of their own, 1234.x.
+    /// The version of a code. Request codes have the pseudo-version 1234.x.
     pub const fn from_code(code: u32) -> Self {
         Self { major: (code >> 16) as u16, minor: (code & 0xffff) as u16 }
     }
@@ -52,8 +52,7 @@ impl fmt::Display for ProtocolVersion {
     }
 }
 
-/// What it takes to cancel a statement of a session: BackendKeyData of the one who gave it, and the
-/// contents of a CancelRequest.
+/// Identifies a session for cancelling: the contents of BackendKeyData and of a CancelRequest.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct CancelKey {
     process_id: i32,
@@ -66,14 +65,14 @@ impl CancelKey {
     /// Longest secret in protocol 3.2.
     pub const SECRET_BYTES_MAX: usize = 256;
 
-    /// A key of a process id and its secret, or `None` if the secret is not 4 to 256 bytes.
+    /// A key from a process id and its secret, or `None` if the secret is not 4 to 256 bytes.
     pub fn new(process_id: i32, secret: &[u8]) -> Option<Self> {
         (Self::SECRET_BYTES_MIN..=Self::SECRET_BYTES_MAX)
             .contains(&secret.len())
             .then(|| Self { process_id, secret: secret.into() })
     }
 
-    /// The backend's process id. Poolers may put anything here.
+    /// The backend's process id. Poolers may use any value.
     pub fn process_id(&self) -> i32 {
         self.process_id
     }
@@ -83,8 +82,8 @@ impl CancelKey {
         &self.secret
     }
 
-    /// Reads both, the secret being all that is left.
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    /// Reads both; the secret is the remaining bytes.
+    pub(crate) fn read(reader: &mut BodyReader<'_>) -> Result<Self, DecodeError> {
         let process_id = reader.i32("process id")?;
         let secret = reader.remainder();
         let bytes = i64::try_from(secret.len()).unwrap_or(i64::MAX);
@@ -93,7 +92,7 @@ impl CancelKey {
 }
 
 impl fmt::Debug for CancelKey {
-    /// Shows the process id; the secret would let any reader of a log cancel statements.
+    /// Shows only the process id; the secret would let any reader of a log cancel statements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CancelKey").field("process_id", &self.process_id).finish_non_exhaustive()
     }
@@ -102,24 +101,24 @@ impl fmt::Debug for CancelKey {
 /// A packet without a tag, as a server receives it.
 #[derive(Clone, Debug)]
 pub enum Packet<'a> {
-    /// A client wants a session.
+    /// A client requests a session.
     Startup(Startup<'a>),
-    /// A client wants TLS first. Answer with one byte, see [`EncryptionReply`].
+    /// A client requests TLS first. Reply with one byte, see [`EncryptionReply`].
     SslRequest,
-    /// A client wants GSSAPI encryption first. Answer with one byte.
+    /// A client requests GSSAPI encryption first. Reply with one byte.
     GssEncRequest,
-    /// A client wants a session's statement cancelled. There is no answer.
+    /// A client requests that a session's statement be cancelled. There is no reply.
     CancelRequest(CancelKey),
 }
 
 impl<'a> Packet<'a> {
-    /// Takes the packet at the front of `buf`; gives it and what follows it, or `None` while it is
-    /// not all there. A caller that answers a request for encryption must refuse what follows it:
-    /// it was sent before encryption began.
+    /// Splits the packet at the front of `buf` from what follows it; `None` while it is incomplete.
+    /// A caller that answers a request for encryption must refuse any bytes after it: they were
+    /// sent before encryption started.
     ///
     /// # Errors
     ///
-    /// The packet is longer than `bytes_max` ([`PACKET_BYTES_MAX`] is what PostgreSQL allows) or
+    /// The packet is longer than `bytes_max` (PostgreSQL's limit is [`PACKET_BYTES_MAX`]) or
     /// malformed; nothing that follows can be trusted.
     pub fn split(
         buf: &'a [u8],
@@ -136,21 +135,21 @@ impl<'a> Packet<'a> {
     }
 
     fn parse(body: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new("startup packet", body);
+        let mut reader = BodyReader::new("startup packet", body);
         match reader.u32("code")? {
-            SSL_REQUEST => reader.end(Self::SslRequest),
-            GSS_ENC_REQUEST => reader.end(Self::GssEncRequest),
+            SSL_REQUEST => reader.finish(Self::SslRequest),
+            GSS_ENC_REQUEST => reader.finish(Self::GssEncRequest),
             CANCEL_REQUEST => Ok(Self::CancelRequest(CancelKey::read(&mut reader)?)),
             code => {
                 let version = ProtocolVersion::from_code(code);
-                let parameters = Parameters::read(&mut reader)?;
+                let parameters = StartupParameters::read(&mut reader)?;
                 Ok(Self::Startup(Startup { version, parameters }))
             }
         }
     }
 }
 
-/// Bytes at the start of a connection that are no packet. The client is at fault.
+/// The bytes at the start of a connection are not a valid packet. The client is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartupPacketError {
@@ -167,34 +166,34 @@ pub enum StartupPacketError {
     Malformed(#[from] DecodeError),
 }
 
-/// A client's wish for a session.
+/// A client's request for a session.
 ///
-/// The version may be one that nobody speaks: answering is the server's decision.
+/// The version may be unsupported: the reply to that is the server's decision.
 #[derive(Clone, Debug)]
 pub struct Startup<'a> {
     /// Version asked for.
     pub version: ProtocolVersion,
     /// `user`, `database`, `options`, `replication`, `_pq_.*` and initial settings.
-    pub parameters: Parameters<'a>,
+    pub parameters: StartupParameters<'a>,
 }
 
 /// Names and values of a startup packet, in the order sent.
 #[derive(Clone)]
-pub struct Parameters<'a> {
-    rest: Reader<'a>,
+pub struct StartupParameters<'a> {
+    rest: BodyReader<'a>,
 }
 
-impl<'a> Parameters<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+impl<'a> StartupParameters<'a> {
+    fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         let parameters = Self { rest: reader.clone() };
         while !reader.string("parameter name")?.is_empty() {
             reader.string("parameter value")?;
         }
-        reader.end(parameters)
+        reader.finish(parameters)
     }
 }
 
-impl<'a> Iterator for Parameters<'a> {
+impl<'a> Iterator for StartupParameters<'a> {
     type Item = (&'a [u8], &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -203,7 +202,7 @@ impl<'a> Iterator for Parameters<'a> {
     }
 }
 
-crate::lists::debug_as_list!(Parameters);
+crate::lists::debug_as_list!(StartupParameters);
 
 /// Appends a startup packet.
 ///
@@ -215,7 +214,7 @@ pub fn startup<'v>(
     version: ProtocolVersion,
     parameters: impl IntoIterator<Item = (&'v [u8], &'v [u8])>,
 ) -> Result<(), EncodeError> {
-    write::packet(buf, |packet| {
+    writer::packet(buf, |packet| {
         packet.u32(version.code());
         for (name, value) in parameters {
             packet.string("parameter name", name)?;
@@ -232,8 +231,8 @@ pub const SSL_REQUEST_PACKET: [u8; 8] = request(SSL_REQUEST);
 /// The request for GSSAPI encryption, a whole packet.
 pub const GSS_ENC_REQUEST_PACKET: [u8; 8] = request(GSS_ENC_REQUEST);
 
-/// Appends a request to cancel what the session of `key` is doing. It goes over a connection of its
-/// own, which the server closes without an answer.
+/// Appends a request to cancel the current statement of the session of `key`. It is sent over a
+/// separate connection, which the server closes without a reply.
 pub fn cancel_request(buf: &mut Vec<u8>, key: &CancelKey) {
     let bytes = 12 + u32::try_from(key.secret.len()).expect("a secret has at most 256 bytes");
     buf.extend_from_slice(&bytes.to_be_bytes());
@@ -242,22 +241,22 @@ pub fn cancel_request(buf: &mut Vec<u8>, key: &CancelKey) {
     buf.extend_from_slice(&key.secret);
 }
 
-/// A server's answer to a request for encryption: one byte.
+/// A server's reply to a request for encryption: one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncryptionReply {
-    /// `S`: begin the TLS handshake.
+    /// `S`: start the TLS handshake.
     Tls,
-    /// `G`: begin the GSSAPI handshake.
+    /// `G`: start the GSSAPI handshake.
     Gss,
-    /// `N`: not here. The connection may go on without.
+    /// `N`: not supported. The connection may continue without.
     Refused,
-    /// `E`: an ErrorResponse begins with this byte. It was sent by nobody known, in the clear: show
-    /// it to no user.
+    /// `E`: the first byte of an ErrorResponse. It was sent unencrypted and unauthenticated: do not
+    /// show it to users.
     Error,
 }
 
 impl EncryptionReply {
-    /// The answer a byte stands for, if any.
+    /// The reply of a byte, if it is valid.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             b'S' => Some(Self::Tls),

@@ -1,18 +1,18 @@
-//! What the tests of all codecs share.
+//! Helpers for the tests of all codecs.
 
 use proptest::prelude::*;
 
-use crate::{DecodeError, Format, Frame};
+use crate::{DecodeError, Frame, ValueFormat};
 
-/// The one message that `bytes` are.
+/// Splits `bytes` into exactly one message.
 pub(crate) fn only_frame(bytes: &[u8]) -> Frame<'_> {
     let (frame, rest) = Frame::split(bytes, u32::MAX).unwrap().unwrap();
     assert_eq!(rest, b"", "one message and nothing after it");
     frame
 }
 
-/// Checks that a message cut anywhere is either not there yet or an error, and so is one that is too
-/// long; unless `open_ended`, where any number of bytes is a message.
+/// Checks that a truncated message is incomplete or an error, and that a message with extra bytes
+/// is an error; unless `open_ended`, where any number of bytes is valid.
 pub(crate) fn check_truncation(
     bytes: &[u8],
     open_ended: bool,
@@ -21,17 +21,17 @@ pub(crate) fn check_truncation(
     for end in 0..bytes.len() {
         assert_eq!(Frame::split(&bytes[..end], u32::MAX), Ok(None));
     }
-    let whole = only_frame(bytes);
-    assert_eq!(parse(whole), Ok(()));
-    let longer = [whole.body, b"\x01"].concat();
-    let shorter = (0..whole.body.len()).map(|end| &whole.body[..end]);
+    let frame = only_frame(bytes);
+    assert_eq!(parse(frame), Ok(()));
+    let longer = [frame.body, b"\x01"].concat();
+    let shorter = (0..frame.body.len()).map(|end| &frame.body[..end]);
     for body in shorter.chain([&longer[..]]) {
-        let parsed = parse(Frame { body, ..whole });
-        assert!(open_ended || parsed.is_err(), "{whole:?} with body {body:?}");
+        let parsed = parse(Frame { body, ..frame });
+        assert!(open_ended || parsed.is_err(), "{frame:?} with body {body:?}");
     }
 }
 
-/// Text that a string field can hold.
+/// Text for a string field.
 pub(crate) fn text() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(1..=255_u8, 0..20)
 }
@@ -40,8 +40,8 @@ pub(crate) fn values() -> impl Strategy<Value = Vec<Option<Vec<u8>>>> {
     prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..20)), 0..10)
 }
 
-pub(crate) fn formats() -> impl Strategy<Value = Vec<Format>> {
-    prop::collection::vec(prop_oneof![Just(Format::Text), Just(Format::Binary)], 0..10)
+pub(crate) fn formats() -> impl Strategy<Value = Vec<ValueFormat>> {
+    prop::collection::vec(prop_oneof![Just(ValueFormat::Text), Just(ValueFormat::Binary)], 0..10)
 }
 
 pub(crate) fn borrowed(values: &[Option<Vec<u8>>]) -> Vec<Option<&[u8]>> {

@@ -2,7 +2,7 @@
 
 use std::{fs, mem::discriminant, os::unix::fs::PermissionsExt, path::Path};
 
-use howdah_connect::{Environment, ResolveError, Target, Words};
+use howdah_connect::{ConnParams, ConnectTarget, Environment, ResolveError};
 use tempfile::TempDir;
 
 use super::Shape;
@@ -89,9 +89,9 @@ pub fn conninfo(input: &[u8]) -> Shape {
         return Shape::of("zero byte");
     }
     let environment = environment();
-    let words = Words::from_conninfo(text);
+    let words = ConnParams::from_conninfo(text);
     assert!(!text.contains('=') || !format!("{words:?}").contains(text));
-    let target = match Target::resolve(&words, &environment) {
+    let target = match ConnectTarget::resolve(&words, &environment) {
         Ok(target) => target,
         Err(error) => {
             let error_text = error.to_string();
@@ -103,7 +103,7 @@ pub fn conninfo(input: &[u8]) -> Shape {
     };
     assert!(!target.endpoints().is_empty());
     let uri = target.to_string();
-    let again = Target::resolve(&Words::from_conninfo(uri.as_str()), &environment);
+    let again = ConnectTarget::resolve(&ConnParams::from_conninfo(uri.as_str()), &environment);
     let again = match again {
         Ok(again) => again,
         Err(error) => unreadable(&uri, &error),
@@ -129,7 +129,7 @@ fn unreadable(uri: &str, error: &ResolveError) -> ! {
 const SECRET: &str = "s3cr3t-w0rd";
 
 /// The password is in neither form of a target, unless the text has it in another place, too.
-fn hides_password(target: &Target, uri: &str) {
+fn hides_password(target: &ConnectTarget, uri: &str) {
     let public = format!(
         "{} {} {} {:?} {:?} {:?}",
         target.user(),
@@ -172,15 +172,16 @@ fn passwords(path: &Path, input: &[u8]) -> Shape {
 fn found(path: &Path, file: &[u8], user: &str, database: &str) -> Option<Vec<u8>> {
     fs::write(path, file).expect("room for a file");
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("our file");
-    let words = Words {
+    let words = ConnParams {
         host: Some("db1".to_owned()),
         port: Some("5432".to_owned()),
         user: Some(user.to_owned()),
         database: Some(database.to_owned()),
-        ..Words::default()
+        ..ConnParams::default()
     };
     let home = path.parent().unwrap_or(path);
-    let target = Target::resolve(&words, &environment().with_home(home)).expect("plain words");
+    let target =
+        ConnectTarget::resolve(&words, &environment().with_home(home)).expect("plain words");
     assert!(target.warnings().is_empty(), "{:?}", target.warnings());
     let password = target.login(&target.endpoints()[0]).password?;
     Some(password.expose().to_vec())
@@ -194,7 +195,7 @@ pub fn service(input: &[u8]) -> Shape {
         let environment = environment()
             .with_variable("PGSERVICEFILE", path.as_os_str())
             .with_variable("PGSYSCONFDIR", folder.path().as_os_str());
-        Target::resolve(&Words::from_conninfo("service=shop"), &environment)
+        ConnectTarget::resolve(&ConnParams::from_conninfo("service=shop"), &environment)
     });
     let lines = input.split(|byte| *byte == b'\n').count();
     match resolved {

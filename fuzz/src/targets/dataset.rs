@@ -5,10 +5,12 @@
 use std::{fs, mem::discriminant, path::Path};
 
 use howdah_dataset::{
-    Capture, CaptureSettings, CaptureWriter, Damage, Disposition, Origin, ReadError, ReplayOutcome,
-    Run, RunSettings, RunWriter, Statement,
+    Capture, CaptureOrigin, CaptureSettings, CaptureWriter, Corruption, Disposition, ReadError,
+    ReplayOutcome, ReplayRun, RunSettings, RunWriter, StatementInfo,
 };
-use howdah_traffic::{Action, Bound, Event, Kind, Outcome, Parameter, Source, SqlState, Timestamp};
+use howdah_traffic::{
+    Action, Bound, CapturedOutcome, Event, Kind, Parameter, Source, SqlState, Timestamp,
+};
 use tempfile::TempDir;
 
 use super::Shape;
@@ -118,14 +120,15 @@ pub fn capture(input: &[u8]) -> Shape {
     })
 }
 
-/// A file of a few kilobytes may say that it has this many rows, and one of runs of equal values can.
+/// A file of a few kilobytes may say that it has this many rows, and one of runs of equal values
+/// can.
 const ROWS_MAX: u64 = 100_000_000;
 
 /// A run, likewise.
 pub fn run(input: &[u8]) -> Shape {
     RUN.with(|folder| {
         damaged(folder.path(), &RUN_FILES, input, |dir| {
-            let run = match Run::open(dir) {
+            let run = match ReplayRun::open(dir) {
                 Ok(run) => run,
                 Err(error) => return Shape::of((input.first(), fault(&error))),
             };
@@ -155,9 +158,9 @@ fn fault(error: &ReadError) -> String {
         _ => None,
     };
     let detail = match damage {
-        Some(Damage::Decoder { message }) => letters(message),
-        Some(Damage::Parquet(error)) => letters(&error.to_string()),
-        Some(Damage::Manifest(error)) => format!("{:?}", error.classify()),
+        Some(Corruption::Decoder { message }) => letters(message),
+        Some(Corruption::Parquet(error)) => letters(&error.to_string()),
+        Some(Corruption::Manifest(error)) => format!("{:?}", error.classify()),
         _ => String::new(),
     };
     format!("{:?} {:?} {detail}", discriminant(error), damage.map(discriminant))
@@ -176,7 +179,7 @@ fn event(micros: i64, action: Action) -> Event {
         database: "shop".into(),
         application: "".into(),
         action,
-        outcome: Outcome {
+        outcome: CapturedOutcome {
             duration_us: Some(250),
             sqlstate: SqlState::new(b"22012"),
             error: Some("division by zero".into()),
@@ -190,7 +193,7 @@ fn event(micros: i64, action: Action) -> Event {
 }
 
 fn write_capture(dir: &Path) {
-    let settings = CaptureSettings { origin: Origin::default(), overwrite: true };
+    let settings = CaptureSettings { origin: CaptureOrigin::default(), overwrite: true };
     let mut writer = CaptureWriter::create(dir, settings).expect("an empty folder");
     let bound = || Bound {
         statement: "s".into(),
@@ -231,7 +234,7 @@ fn write_run(dir: &Path) {
     for (due_us, disposition) in (0..).zip(ends) {
         writer.write(&outcome(due_us, disposition)).expect("room for a small file");
     }
-    let statement = Statement {
+    let statement = StatementInfo {
         fingerprint: 0x2a,
         query: "select ?".to_owned(),
         example_sql: "select 7".into(),

@@ -2,7 +2,7 @@
 
 use howdah_sql::{
     Lexer, TokenKind,
-    grammar::{Effect, Judge, judge},
+    grammar::{Effect, EffectClassifier, classify},
     split_statements,
 };
 
@@ -71,22 +71,22 @@ pub const MEMORY: (usize, usize) = (1 << 20, 40_000);
 
 /// One text, and the same beside others.
 pub fn run(sql: &[u8]) -> Shape {
-    let alone = judge(sql);
-    let mut judge_again = Judge::default();
+    let alone = classify(sql);
+    let mut judge_again = EffectClassifier::default();
     for _ in 0..2 {
-        assert_eq!(*judge_again.judge(sql), alone, "with a memory");
+        assert_eq!(*judge_again.classify(sql), alone, "with a memory");
     }
     if alone.effect == Effect::Unreadable {
         return Shape::of((alone.effect, first_words(sql, 2)));
     }
-    let other = judge(&upper_case_and_commented(sql));
+    let other = classify(&upper_case_and_commented(sql));
     assert_eq!(other, alone, "in upper case, with comments");
     // A write is not hidden by what is around it.
     for (with_write, place) in [
         ([&b"delete from t;"[..], sql].concat(), "in front"),
         ([sql, b"\n;delete from t"].concat(), "behind"),
     ] {
-        let together = judge(&with_write).effect;
+        let together = classify(&with_write).effect;
         let is_kept = match alone.effect {
             // That of the first statement that does more than read.
             Effect::ReadOnly => together == Effect::Writes,
@@ -103,7 +103,7 @@ pub fn run(sql: &[u8]) -> Shape {
 
 /// A statement that another one plans, runs or keeps does what it does alone.
 fn within(sql: &[u8], effect: Effect) {
-    let of = |before: &[u8]| judge(&[before, sql].concat()).effect;
+    let of = |before: &[u8]| classify(&[before, sql].concat()).effect;
     for before in [&b"explain (analyze) "[..], b"prepare another as "] {
         let within = of(before);
         // Not every statement can be explained or prepared.

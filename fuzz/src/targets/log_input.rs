@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::UNIX_EPOCH};
 
-use howdah_logs::{Envelope, EnvelopeReader, Reason};
+use howdah_log_input::{Envelope, EnvelopeReader, InputProblem};
 
 use super::Shape;
 
@@ -65,7 +65,7 @@ pub fn unwrap(input: &[u8]) -> Shape {
 struct Through {
     inside: Vec<u8>,
     /// How often each problem was met.
-    problems: BTreeMap<Reason, u64>,
+    problems: BTreeMap<InputProblem, u64>,
     last_line: u64,
 }
 
@@ -76,7 +76,7 @@ fn through(wrapping: Option<Envelope>, text: &[u8], piece_bytes: usize) -> Throu
     };
     let mut through = Through { inside: Vec::new(), problems: BTreeMap::new(), last_line: 0 };
     let mut take = |unwrapper: &mut EnvelopeReader| {
-        through.inside.append(&mut unwrapper.take_inside());
+        through.inside.append(&mut unwrapper.take_log());
         for (reason, count, line) in unwrapper.take_problems() {
             *through.problems.entry(reason).or_default() += count;
             through.last_line = through.last_line.max(line);
@@ -140,7 +140,7 @@ pub fn syslog(input: &[u8]) -> Shape {
     let mut unwrapper = EnvelopeReader::expecting(Envelope::Syslog, 1 << 20, UNIX_EPOCH);
     unwrapper.feed(&log);
     unwrapper.finish();
-    let got = unwrapper.take_inside();
+    let got = unwrapper.take_log();
     let expected = [b"2026-11-20 12:43:19.577 UTC [7] ", message.as_slice(), b"\n"].concat();
     let at = got.iter().zip(&expected).position(|(one, other)| one != other);
     assert_eq!(at, None, "piece of {} bytes", pieces[0].len());

@@ -1,9 +1,10 @@
-//! SQL text and parameters through the server's log and back: what a client sent is what is replayed.
+//! SQL text and parameters through the server's log and back: what a client sent is what is
+//! replayed.
 //!
-//! The input is a statement and values, separated by zero bytes, which no text of PostgreSQL can hold.
-//! They are written as the server writes them, in each of the three formats.
+//! The input is a statement and values, separated by zero bytes, which no text of PostgreSQL can
+//! hold. They are written as the server writes them, in each of the three formats.
 
-use howdah_logs::{Format, Importer, Options};
+use howdah_logs::{ImportOptions, Importer, ServerLogFormat};
 use howdah_traffic::{Action, Event, Parameter, Text};
 
 use super::Shape;
@@ -46,7 +47,7 @@ pub fn run(input: &[u8]) -> Shape {
     let mut parts = input.split(|byte| *byte == 0);
     let sql = parts.next().unwrap_or_default();
     let values: Vec<_> = parts.map(|value| (value != NULL).then_some(value)).collect();
-    for format in [Format::Stderr, Format::Csv, Format::Json] {
+    for format in [ServerLogFormat::Stderr, ServerLogFormat::Csv, ServerLogFormat::Json] {
         let events = import(format, sql, &values);
         let executions: Vec<_> =
             events.iter().filter(|event| event.action.kind().is_execution()).collect();
@@ -60,7 +61,7 @@ pub fn run(input: &[u8]) -> Shape {
     Shape::of((breaks, sql.first())).and((values.len().min(5), nulls)).and(sql.last())
 }
 
-fn check_simple(format: Format, action: &Action, sql: &[u8]) {
+fn check_simple(format: ServerLogFormat, action: &Action, sql: &[u8]) {
     assert!(
         matches!(action, Action::Simple { .. } | Action::Copy { .. }),
         "{format:?}: {action:?}"
@@ -68,7 +69,7 @@ fn check_simple(format: Format, action: &Action, sql: &[u8]) {
     assert_eq!(action.sql().map(Text::as_bytes), Some(sql), "{format:?}");
 }
 
-fn check_execute(format: Format, action: &Action, sql: &[u8], values: &[Option<&[u8]>]) {
+fn check_execute(format: ServerLogFormat, action: &Action, sql: &[u8], values: &[Option<&[u8]>]) {
     let Action::Execute(bound) = action else {
         assert_eq!(action.kind().as_str(), "execute", "{format:?}");
         return;
@@ -88,7 +89,7 @@ fn check_execute(format: Format, action: &Action, sql: &[u8], values: &[Option<&
     }
 }
 
-fn import(format: Format, sql: &[u8], values: &[Option<&[u8]>]) -> Vec<Event> {
+fn import(format: ServerLogFormat, sql: &[u8], values: &[Option<&[u8]>]) -> Vec<Event> {
     let mut log = Vec::new();
     // The first line shows how lines end.
     record(&mut log, format, 0, b"checkpoint starting: time", None);
@@ -96,10 +97,10 @@ fn import(format: Format, sql: &[u8], values: &[Option<&[u8]>]) -> Vec<Event> {
     let message = [b"duration: 1.500 ms  execute s1: ", VERB, sql].concat();
     record(&mut log, format, 2, &message, detail(values).as_deref());
     record(&mut log, format, 3, b"checkpoint complete", None);
-    let prefix = (format == Format::Stderr).then(|| "%m [%p] %u@%d ".to_owned());
-    let options = Options { format: Some(format), prefix, ..Options::default() };
+    let prefix = (format == ServerLogFormat::Stderr).then(|| "%m [%p] %u@%d ".to_owned());
+    let options = ImportOptions { format: Some(format), prefix, ..ImportOptions::default() };
     let mut importer = Importer::new(options).expect("options of ours");
-    importer.begin_file("fuzz.log");
+    importer.start_file("fuzz.log");
     importer.feed(&log).and_then(|()| importer.finish()).expect("a log as a server writes it");
     assert_eq!(importer.summary().rejected(), 0, "{format:?}: {:?}", importer.summary().problems);
     std::iter::from_fn(|| importer.poll_event()).collect()
@@ -124,10 +125,16 @@ fn detail(values: &[Option<&[u8]>]) -> Option<Vec<u8>> {
 }
 
 /// One message as the server writes it.
-fn record(log: &mut Vec<u8>, format: Format, line: u32, message: &[u8], detail: Option<&[u8]>) {
+fn record(
+    log: &mut Vec<u8>,
+    format: ServerLogFormat,
+    line: u32,
+    message: &[u8],
+    detail: Option<&[u8]>,
+) {
     let time = format!("2026-11-20 12:00:00.00{line} UTC");
     match format {
-        Format::Stderr => {
+        ServerLogFormat::Stderr => {
             let mut write = |label: &str, text: &[u8]| {
                 log.extend(format!("{time} [7] al@shop {label}:  ").bytes());
                 // `append_with_tabs` in `elog.c`.
@@ -142,7 +149,7 @@ fn record(log: &mut Vec<u8>, format: Format, line: u32, message: &[u8], detail: 
                 write("DETAIL", detail);
             }
         }
-        Format::Csv => {
+        ServerLogFormat::Csv => {
             let quoted = |text: &[u8]| [b"\"", &*doubled(text, b'"'), b"\""].concat();
             let start = format!(
                 "{time},\"al\",\"shop\",7,\"[local]\",6b004067.7,{line},\"idle\",\
@@ -154,7 +161,7 @@ fn record(log: &mut Vec<u8>, format: Format, line: u32, message: &[u8], detail: 
             log.extend(detail.map(quoted).unwrap_or_default());
             log.extend_from_slice(b",,,,,,,,\"psql\",\"client backend\",,0\n");
         }
-        Format::Json => {
+        ServerLogFormat::Json => {
             let start = format!(
                 "{{\"timestamp\":\"{time}\",\"user\":\"al\",\"dbname\":\"shop\",\"pid\":7,\
                  \"session_id\":\"6b004067.7\",\"line_num\":{line},\"error_severity\":\"LOG\",\"message\":"

@@ -5,7 +5,10 @@ use std::{
     mem::discriminant,
 };
 
-use howdah_logs::{Emit, Format, ImportError, Importer, Options, Reason, Severity, Summary};
+use howdah_logs::{
+    Emit, ImportError, ImportOptions, ImportSummary, Importer, LogSeverity, ProblemReason,
+    ServerLogFormat,
+};
 use howdah_traffic::{Event, Kind};
 
 use super::{Seeds, Shape};
@@ -101,17 +104,17 @@ const RECORD_BYTES_MAX: usize = 1500;
 /// A stderr log with the prefix of the seeds.
 pub fn stderr(log: &[u8]) -> Shape {
     let prefix = Some("%m [%p] %q%u@%d ".to_owned());
-    holds(log, &Options { format: Some(Format::Stderr), prefix, ..limited() })
+    holds(log, &ImportOptions { format: Some(ServerLogFormat::Stderr), prefix, ..limited() })
 }
 
 /// A csvlog.
 pub fn csv(log: &[u8]) -> Shape {
-    holds(log, &Options { format: Some(Format::Csv), ..limited() })
+    holds(log, &ImportOptions { format: Some(ServerLogFormat::Csv), ..limited() })
 }
 
 /// A jsonlog.
 pub fn json(log: &[u8]) -> Shape {
-    holds(log, &Options { format: Some(Format::Json), ..limited() })
+    holds(log, &ImportOptions { format: Some(ServerLogFormat::Json), ..limited() })
 }
 
 /// A log of any format.
@@ -133,14 +136,14 @@ pub fn frames(input: &[u8]) -> Shape {
         return Shape::of("too short");
     };
     let (format, prefix) = match known % 16 {
-        0..=5 => (Some(Format::Stderr), Some("%m [%p] %q%u@%d ".to_owned())),
-        6..=10 => (Some(Format::Csv), None),
-        11..=14 => (Some(Format::Json), None),
+        0..=5 => (Some(ServerLogFormat::Stderr), Some("%m [%p] %q%u@%d ".to_owned())),
+        6..=10 => (Some(ServerLogFormat::Csv), None),
+        11..=14 => (Some(ServerLogFormat::Json), None),
         // To find a prefix takes as long as all the rest.
         _ => (None, None),
     };
     let emit = if known & 16 == 0 { Emit::End } else { Emit::Start };
-    let options = Options { format, prefix, emit, ..limited() };
+    let options = ImportOptions { format, prefix, emit, ..limited() };
     let read = import(log, repeat(UNFRAMED_BYTES), &options, |_| {});
     let pieces = import(log, cuts(u16::from_be_bytes([a, b])), &options, |_| {});
     same(&read, &pieces);
@@ -173,21 +176,21 @@ pub fn all_seeds() -> Vec<Vec<u8>> {
     ["stderr", "csv", "json"].into_iter().flat_map(|name| Seeds::Folder(name).inputs()).collect()
 }
 
-fn limited() -> Options {
-    Options { max_record_bytes: RECORD_BYTES_MAX, ..Options::default() }
+fn limited() -> ImportOptions {
+    ImportOptions { max_record_bytes: RECORD_BYTES_MAX, ..ImportOptions::default() }
 }
 
-type Imported = Result<(Vec<Event>, Summary), ImportError>;
+type Imported = Result<(Vec<Event>, ImportSummary), ImportError>;
 
 /// What an importer makes of a log in pieces of some lengths. After each piece comes `after`.
 fn import(
     log: &[u8],
     lengths: impl IntoIterator<Item = usize>,
-    options: &Options,
+    options: &ImportOptions,
     mut after: impl FnMut(&mut Importer),
 ) -> Imported {
     let mut importer = Importer::new(options.clone()).expect("options of ours");
-    importer.begin_file("fuzz.log");
+    importer.start_file("fuzz.log");
     let mut events = Vec::new();
     let mut rest = log;
     for length in lengths {
@@ -206,13 +209,13 @@ fn import(
 }
 
 /// All that is promised of any log, whatever is in it.
-fn holds(log: &[u8], options: &Options) -> Shape {
+fn holds(log: &[u8], options: &ImportOptions) -> Shape {
     let whole = import(log, [log.len()], options, |_| {});
     same(&whole, &import(log, repeat(1 + log.len() % 89), options, |_| {}));
     closes(log, &whole);
     // A pause may end a record early, so other events are right; their counts still close.
     closes(log, &import(log, repeat(log.len() / 3 + 1), options, Importer::idle));
-    let starts = Options { emit: Emit::Start, ..options.clone() };
+    let starts = ImportOptions { emit: Emit::Start, ..options.clone() };
     closes(log, &import(log, [log.len()], &starts, |_| {}));
     shape(&whole)
 }
@@ -241,7 +244,8 @@ fn closes(log: &[u8], imported: &Imported) {
         let count = events.iter().filter(|event| event.action.kind() == *kind).count();
         assert_eq!(summary.events(*kind), count as u64, "{kind}");
     }
-    let records: u64 = Severity::ALL.iter().map(|severity| summary.records_of(*severity)).sum();
+    let records: u64 =
+        LogSeverity::ALL.iter().map(|severity| summary.records_with(*severity)).sum();
     assert_eq!(summary.records, records);
     assert!(summary.records <= lines, "{} records of {lines} lines", summary.records);
     for problem in &summary.problems {
@@ -263,7 +267,8 @@ fn shape(imported: &Imported) -> Shape {
         Ok(imported) => imported,
     };
     let few = |count: u64| count.min(2);
-    let reasons = Reason::ALL.iter().map(|reason| (*reason, few(summary.count_of(*reason))));
+    let reasons =
+        ProblemReason::ALL.iter().map(|reason| (*reason, few(summary.problem_count(*reason))));
     let neighbours = events.windows(2).map(|pair| {
         let told = |event: &Event| {
             let timed = event.outcome.duration_us.is_some();
@@ -280,10 +285,10 @@ fn shape(imported: &Imported) -> Shape {
 /// A prefix that compiles reads back the line that a server prints with it.
 pub fn prefix(prefix: &[u8]) -> Shape {
     let Ok(text) = std::str::from_utf8(prefix) else { return Shape::of("not text") };
-    let options = Options {
+    let options = ImportOptions {
         prefix: Some(text.to_owned()),
-        format: Some(Format::Stderr),
-        ..Options::default()
+        format: Some(ServerLogFormat::Stderr),
+        ..ImportOptions::default()
     };
     if let Err(error) = Importer::new(options.clone()) {
         return Shape::of(discriminant(&error));
@@ -308,8 +313,8 @@ pub fn prefix(prefix: &[u8]) -> Shape {
 /// What a server prints for a prefix.
 struct Printed {
     bytes: Vec<u8>,
-    /// Whether there is one way to read it: no line ends, no labels, no field that runs on into what
-    /// follows, no columns wider than are looked for, and not many names.
+    /// Whether there is one way to read it: no line ends, no labels, no field that runs on into
+    /// what follows, no columns wider than are looked for, and not many names.
     is_readable: bool,
 }
 

@@ -8,9 +8,9 @@ use std::{
 };
 
 use howdah_pool::{
+    auth::proxy_protocol,
     console_tag,
-    hba::{Certificate, ConnectionInfo, Files, Hba, Networks, Origin},
-    proxy,
+    hba::{ClientCertificate, ClientOrigin, ConnectionInfo, Files, Hba, Networks},
 };
 
 use super::Shape;
@@ -90,16 +90,18 @@ pub fn rules(input: &[u8]) -> Shape {
     match read() {
         Ok(hba) => {
             let mut outcomes = Vec::new();
-            let tcp = Origin::Tcp(Some(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3))));
-            for from in [Origin::Unix { uid: Some(0) }, Origin::Unix { uid: None }, tcp] {
+            let tcp = ClientOrigin::Tcp(Some(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3))));
+            for from in [ClientOrigin::Unix { uid: Some(0) }, ClientOrigin::Unix { uid: None }, tcp]
+            {
                 for name in [None, Some("a@x")] {
-                    let certificate = name.map(|name| Certificate { common_name: Some(name) });
+                    let certificate =
+                        name.map(|name| ClientCertificate { common_name: Some(name) });
                     let is_tls = certificate.is_some();
                     let (user, database, is_physical) = ("a", "c", false);
                     let knock =
                         ConnectionInfo { user, database, is_physical, from, is_tls, certificate };
-                    let judged = hba.judge(&knock);
-                    assert_eq!(judged, hba.judge(&knock));
+                    let judged = hba.required_auth(&knock);
+                    assert_eq!(judged, hba.required_auth(&knock));
                     outcomes.push(format!("{judged:?}"));
                 }
             }
@@ -133,12 +135,12 @@ pub fn header_seeds() -> Vec<Vec<u8>> {
 
 /// A header of the PROXY protocol: what is behind it changes nothing, and less of it is not enough.
 pub fn header(input: &[u8]) -> Shape {
-    match proxy::parse(input) {
+    match proxy_protocol::parse(input) {
         Ok(Some(found)) => {
             assert!(found.bytes <= input.len());
-            assert_eq!(proxy::parse(&input[..found.bytes]), Ok(Some(found)));
+            assert_eq!(proxy_protocol::parse(&input[..found.bytes]), Ok(Some(found)));
             for end in 0..found.bytes {
-                assert_eq!(proxy::parse(&input[..end]), Ok(None), "cut at {end}");
+                assert_eq!(proxy_protocol::parse(&input[..end]), Ok(None), "cut at {end}");
             }
             Shape::of(found.source.map(|source| source.is_ipv4()))
         }

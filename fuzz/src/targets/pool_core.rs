@@ -1,10 +1,11 @@
-//! The pooler's data path, fed with what a hostile client, or a broken server, may send after its login.
+//! The pooler's data path, fed with what a hostile client, or a broken server, may send after its
+//! login.
 
 use std::{collections::HashMap, io::IoSlice, sync::Arc};
 
 use howdah_pool::{
-    Backlog, CancelSecret, ClientId, ClientLogin, Core, Io, Mode, Peer, PoolId, PoolSpec, ServerId,
-    ServerLogin, Setting, Time, Transfer, WorkerId,
+    Backlog, CancelSecret, ClientId, ClientLogin, Core, CoreIo, PeerId, PoolId, PoolSpec,
+    PoolingMode, ServerId, ServerLogin, SessionParameter, Time, Transfer, WorkerId,
 };
 use howdah_wire::{
     Header,
@@ -76,13 +77,13 @@ pub fn dialogues() -> Vec<Vec<u8>> {
 /// What was sent to whom. A peer that was closed must not be sent anything.
 #[derive(Default)]
 struct Sent {
-    bytes: HashMap<Peer, Vec<u8>>,
-    closed: Vec<Peer>,
+    bytes: HashMap<PeerId, Vec<u8>>,
+    closed: Vec<PeerId>,
     opened: Vec<ServerId>,
 }
 
-impl Io for Sent {
-    fn send(&mut self, to: Peer, slices: &[IoSlice<'_>]) -> Backlog {
+impl CoreIo for Sent {
+    fn send(&mut self, to: PeerId, slices: &[IoSlice<'_>]) -> Backlog {
         assert!(!self.closed.contains(&to), "{to:?} is closed");
         assert!(slices.iter().all(|slice| !slice.is_empty()));
         let sent = self.bytes.entry(to).or_default();
@@ -90,11 +91,11 @@ impl Io for Sent {
         Backlog::Empty
     }
 
-    fn pause(&mut self, _: Peer) {}
+    fn pause(&mut self, _: PeerId) {}
 
-    fn resume(&mut self, _: Peer) {}
+    fn resume(&mut self, _: PeerId) {}
 
-    fn close(&mut self, peer: Peer) {
+    fn close(&mut self, peer: PeerId) {
         assert!(!self.closed.contains(&peer), "{peer:?} is closed twice");
         self.closed.push(peer);
     }
@@ -105,7 +106,7 @@ impl Io for Sent {
 
     fn send_cancel(&mut self, _: ServerId, _: PoolId, _: &CancelKey) {}
 
-    fn want_server(&mut self, _: PoolId) {}
+    fn request_server(&mut self, _: PoolId) {}
 
     fn hand_over(&mut self, _: ServerId, _: WorkerId, _: Box<Transfer>) {}
 }
@@ -115,7 +116,7 @@ fn stage() -> (Core, Sent, ClientId, ServerId) {
     stage_with(PoolSpec::new(1), Vec::new())
 }
 
-fn stage_with(spec: PoolSpec, settings: Vec<Setting>) -> (Core, Sent, ClientId, ServerId) {
+fn stage_with(spec: PoolSpec, settings: Vec<SessionParameter>) -> (Core, Sent, ClientId, ServerId) {
     let mut core = Core::new(WorkerId(0));
     let mut sent = Sent::default();
     core.set_pool(PoolId(0), Arc::new(spec));
@@ -124,13 +125,13 @@ fn stage_with(spec: PoolSpec, settings: Vec<Setting>) -> (Core, Sent, ClientId, 
         pool: PoolId(0),
         version: ProtocolVersion::V3_0,
         secret: CancelSecret([0; 32]),
-        settings,
+        parameters: settings,
         role: None,
     };
     let client = core.add_client(login).expect("the pool is known");
-    core.greet_client(client, b"", Time(0), &mut sent);
+    core.finish_client_login(client, b"", Time(0), &mut sent);
     let server = sent.opened.pop().expect("the client needs one");
-    let parameters = vec![Setting::new("TimeZone", "UTC")];
+    let parameters = vec![SessionParameter::new("TimeZone", "UTC")];
     let login = ServerLogin { parameters, cancel_key: None };
     core.server_ready(server, login, Time(0), &mut sent);
     sent.bytes.clear();
@@ -144,9 +145,9 @@ pub fn client(input: &[u8]) -> Shape {
         for piece in input.chunks(step) {
             core.client_bytes(client, piece, Time(0), &mut sent);
         }
-        let of = |peer: Peer| sent.bytes.get(&peer).cloned().unwrap_or_default();
-        let gone = sent.closed.contains(&Peer::Client(client));
-        (of(Peer::Client(client)), of(Peer::Server(server)), gone)
+        let of = |peer: PeerId| sent.bytes.get(&peer).cloned().unwrap_or_default();
+        let gone = sent.closed.contains(&PeerId::Client(client));
+        (of(PeerId::Client(client)), of(PeerId::Server(server)), gone)
     };
     let whole = feed(input.len().max(1));
     for step in [1, 3, 64] {
@@ -156,8 +157,8 @@ pub fn client(input: &[u8]) -> Shape {
     Shape::of((tags, whole.2, whole.0.first().copied()))
 }
 
-/// A server may say anything: nobody is sent more than it said and a few replies of the pooler's own,
-/// and a server that cannot be followed is closed.
+/// A server may say anything: nobody is sent more than it said and a few replies of the pooler's
+/// own, and a server that cannot be followed is closed.
 pub fn server(input: &[u8]) -> Shape {
     let (mut core, mut sent, client, server) = stage();
     core.client_bytes(client, &WORDS[2..9].concat(), Time(0), &mut sent);
@@ -165,24 +166,28 @@ pub fn server(input: &[u8]) -> Shape {
     for piece in input.chunks(7) {
         core.server_bytes(server, piece, Time(0), &mut sent);
     }
-    let told = sent.bytes.get(&Peer::Client(client)).map_or(0, Vec::len);
+    let told = sent.bytes.get(&PeerId::Client(client)).map_or(0, Vec::len);
     assert!(told <= input.len() + 4096, "{told} bytes of {}", input.len());
     assert!(core.servers() <= 2, "the limit is one, and one may be on its way out");
     let closed = sent.closed.len();
-    let first = sent.bytes.get(&Peer::Client(client)).and_then(|told| told.first().copied());
+    let first = sent.bytes.get(&PeerId::Client(client)).and_then(|told| told.first().copied());
     Shape::of((closed, first, told.min(64) / 8))
 }
 
-/// A client and a server that both say anything, in turns: no client is told more often that a request
-/// is over than it asked, nobody is spoken to that is gone, and there are no more servers than allowed.
+/// A client and a server that both say anything, in turns: no client is told more often that a
+/// request is over than it asked, nobody is spoken to that is gone, and there are no more servers
+/// than allowed.
 ///
-/// The first byte says in which mode; then each turn is a byte for who speaks and how much, and that.
+/// The first byte says in which mode; then each turn is a byte for who speaks and how much, and
+/// that.
 pub fn dialogue(input: &[u8]) -> Shape {
     let Some((&mode, mut rest)) = input.split_first() else { return Shape::of(()) };
     let mut spec = PoolSpec::new(1);
-    spec.mode = [Mode::Transaction, Mode::Session, Mode::Statement][usize::from(mode) % 3];
+    spec.mode = [PoolingMode::Transaction, PoolingMode::Session, PoolingMode::Statement]
+        [usize::from(mode) % 3];
     spec.statements_per_server = u32::from(mode >> 4);
-    let settings = if mode & 4 == 0 { Vec::new() } else { vec![Setting::new("TimeZone", "CET")] };
+    let settings =
+        if mode & 4 == 0 { Vec::new() } else { vec![SessionParameter::new("TimeZone", "CET")] };
     let (mut core, mut sent, client, mut server) = stage_with(spec, settings);
     let (mut said, mut turns) = (Vec::new(), 0);
     while let Some((&turn, more)) = rest.split_first() {
@@ -197,13 +202,13 @@ pub fn dialogue(input: &[u8]) -> Shape {
         }
         if let Some(opened) = sent.opened.pop() {
             server = opened;
-            let parameters = vec![Setting::new("TimeZone", "UTC")];
+            let parameters = vec![SessionParameter::new("TimeZone", "UTC")];
             let login = ServerLogin { parameters, cancel_key: None };
             core.server_ready(server, login, Time(turns), &mut sent);
         }
         assert!(core.servers() <= 1, "the limit is one");
     }
-    let told = sent.bytes.get(&Peer::Client(client)).map_or(&[][..], Vec::as_slice);
+    let told = sent.bytes.get(&PeerId::Client(client)).map_or(&[][..], Vec::as_slice);
     let asked = count(&said, b"QSF");
     let answered = count(told, b"Z");
     assert!(answered <= asked, "{answered} answers to {asked} requests");

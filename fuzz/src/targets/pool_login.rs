@@ -8,7 +8,7 @@ use howdah_pool::{
         ServerProtection, ServerStep,
     },
     config::{Config, ServerIdentity, StoredSecret},
-    hba::Origin,
+    hba::ClientOrigin,
 };
 use howdah_wire::{
     auth::scram::ClientKeys,
@@ -46,20 +46,20 @@ fn client_in_pieces(input: &[u8], bytes: usize) -> (Vec<u8>, String) {
     let config = Config::read_str(text, Path::new("p")).expect("the settings are right").config;
     let rules = Arc::new(ClientRules::new(Arc::new(config), [7; 32], ClientKeys::default()));
     let entropy = Entropy { nonce: [5; 18], salt: [6; 4] };
-    let mut client = ClientHandshake::new(rules, Origin::Tcp(None), entropy);
+    let mut client = ClientHandshake::new(rules, ClientOrigin::Tcp(None), entropy);
     let mut sent = Vec::new();
     for piece in input.chunks(bytes.min(input.len().max(1))) {
         let mut step = client.receive(piece);
-        if let ClientStep::Work(work) = step {
-            step = client.work_done(work.run());
+        if let ClientStep::DeriveKeys(work) = step {
+            step = client.keys_derived(work.run());
         }
         sent.extend(client.take_output());
         match step {
             ClientStep::Read => {}
-            ClientStep::Admitted(_) => unreachable!("nobody has said the password"),
+            ClientStep::Authenticated(_) => unreachable!("nobody has said the password"),
             ClientStep::Close(why) => return (sent, format!("{:.20}", why.to_string())),
             ClientStep::Cancel(key) => return (sent, format!("cancel {}", key.secret().len())),
-            ClientStep::StartTls { .. } | ClientStep::Work(_) | ClientStep::LookUp(_) => {
+            ClientStep::StartTls { .. } | ClientStep::DeriveKeys(_) | ClientStep::AuthQuery(_) => {
                 unreachable!("it asked for neither")
             }
         }
@@ -108,8 +108,8 @@ fn server_in_pieces(input: &[u8], bytes: usize) -> (Vec<u8>, String) {
     let mut sent = server.take_output();
     for piece in input.chunks(bytes.min(input.len().max(1))) {
         let mut step = server.receive(piece);
-        if let Ok(ServerStep::Work(work)) = step {
-            step = server.work_done(work.run());
+        if let Ok(ServerStep::DeriveKeys(work)) = step {
+            step = server.keys_derived(work.run());
         }
         sent.extend(server.take_output());
         match step {

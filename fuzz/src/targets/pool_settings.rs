@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use howdah_pool::config::{Config, Form, StoredSecret, read_userlist};
+use howdah_pool::config::{Config, FileFormat, StoredSecret, read_userlist};
 
 use super::Shape;
 
@@ -55,7 +55,7 @@ pub fn settings(input: &[u8]) -> Shape {
         }
     }
     let kinds = remarks.iter().map(|remark| remark.text.split(' ').next_back());
-    Shape::each(kinds).and((Form::of(text) == Form::Howdah, read.is_ok()))
+    Shape::each(kinds).and((FileFormat::detect(text) == FileFormat::Howdah, read.is_ok()))
 }
 
 /// A user list: what is read is read again from what it would be written as.

@@ -2,8 +2,8 @@
 
 use std::{fs, time::Instant};
 
-use howdah_flight::{Timeline, page, text};
-use howdah_probe::recorder::{Record, Recording};
+use howdah_flight::{RecordingWindow, page, text};
+use howdah_probe::recorder::{FlightRecord, FlightRecording};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::Shape;
@@ -63,7 +63,7 @@ fn read(bytes: &[u8]) -> Shape {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     let path = folder.path().join("probe.rec");
     fs::write(&path, bytes).expect("it can be written");
-    let recording = match Recording::open(&path) {
+    let recording = match FlightRecording::open(&path) {
         Ok(recording) => recording,
         Err(error) => return Shape::of(std::mem::discriminant(&error)),
     };
@@ -72,16 +72,16 @@ fn read(bytes: &[u8]) -> Shape {
         assert!(first <= last && *last < recording.records.len());
     }
     let began = Instant::now();
-    let timeline = Timeline::of(&recording);
+    let timeline = RecordingWindow::from_recording(&recording);
     let (text, page) = (text(&timeline), page(&timeline));
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     assert!(!page.contains("<script") && !page.contains("NaN"));
     assert!(page.len() < (4 << 20) + 64 * bytes.len(), "a picture has an end");
     assert!(began.elapsed().as_secs() < 20, "it ends");
-    let kinds = recording.records.iter().map(std::mem::discriminant::<Record>);
+    let kinds = recording.records.iter().map(std::mem::discriminant::<FlightRecord>);
     let mut seen: Vec<_> = kinds.collect();
     seen.dedup();
-    Shape::of((seen.len().min(5), recording.unread.min(3), text.lines().count().min(40)))
+    Shape::of((seen.len().min(5), recording.unreadable.min(3), text.lines().count().min(40)))
 }
 
 /// An empty file, a damaged one, and some with an episode.

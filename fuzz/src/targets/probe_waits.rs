@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use howdah_probe::waits::{Backend, Class, Kind, Names};
+use howdah_probe::waits::{BackendInfo, Class, ProcessKind, WaitEventNames};
 
 use super::Shape;
 
@@ -27,7 +27,8 @@ pub const WORDS: &[&[u8]] = &[
     b"\x0a\0\0\x15",
 ];
 
-static NAMES: LazyLock<Vec<Names>> = LazyLock::new(|| (14..=18).filter_map(Names::of).collect());
+static NAMES: LazyLock<Vec<WaitEventNames>> =
+    LazyLock::new(|| (14..=18).filter_map(WaitEventNames::for_major).collect());
 
 /// Titles after the four bytes.
 pub fn seeds() -> Vec<Vec<u8>> {
@@ -41,7 +42,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     titles.map(<[u8]>::to_vec).to_vec()
 }
 
-/// The first four bytes are wait information, the rest is a title; with and without a cluster's name.
+/// The first four bytes are wait information, the rest is a title; with and without a cluster's
+/// name.
 pub fn run(input: &[u8]) -> Shape {
     let Some((raw, title)) = input.split_first_chunk::<4>() else { return Shape::of(0) };
     let raw = u32::from_be_bytes(*raw);
@@ -55,9 +57,13 @@ pub fn run(input: &[u8]) -> Shape {
         (event.class(), is_unknown)
     });
     let backends = ["", "main"].map(|cluster_name| {
-        let backend = Backend::from_title(7, &title, cluster_name)?;
+        let backend = BackendInfo::from_title(7, &title, cluster_name)?;
         for name in [&backend.user, &backend.database].into_iter().flatten() {
-            assert!(backend.kind == Kind::Client && title.contains(&**name) && !name.contains(' '));
+            assert!(
+                backend.kind == ProcessKind::Client
+                    && title.contains(&**name)
+                    && !name.contains(' ')
+            );
         }
         assert_eq!(backend.user.is_some(), backend.database.is_some());
         Some((backend.kind, backend.user.is_some()))

@@ -1,7 +1,7 @@
 //! What clients say and hear, on a tape: events of it are whole, and each has ended or is counted.
 
-use howdah_record::{CaptureHarness, Entry, Mark};
-use howdah_traffic::{Event, Kind, Said};
+use howdah_capture::live::{CaptureHarness, ClientMark, SessionStart};
+use howdah_traffic::{ClientMessage, Event, Kind};
 use howdah_wire::Backend;
 
 use super::Shape;
@@ -102,7 +102,7 @@ pub fn run(input: &[u8]) -> Shape {
 
 struct Scene {
     reel: CaptureHarness,
-    marks: [Mark; 2],
+    marks: [ClientMark; 2],
     /// Who says and hears what comes.
     who: usize,
     now: u64,
@@ -115,7 +115,7 @@ impl Scene {
     fn new() -> Self {
         let mut scene = Self {
             reel: CaptureHarness::new(1 << 20, 64),
-            marks: [Mark::default(), Mark::default()],
+            marks: [ClientMark::default(), ClientMark::default()],
             who: 0,
             now: 0,
             sessions: Vec::new(),
@@ -126,48 +126,48 @@ impl Scene {
     }
 
     fn enter(&mut self, is_new: bool) {
-        let entry = Entry {
+        let entry = SessionStart {
             is_new,
             pool: 7,
             settings: [(&b"TimeZone"[..], &b"UTC"[..])].into_iter(),
             statements: [(&b"held"[..], 3, &b"select 'held'\0\0\0"[..])].into_iter(),
             unnamed: b"",
         };
-        self.reel.tape().enter(&mut self.marks[self.who], entry, self.now);
+        self.reel.buffer().start_session(&mut self.marks[self.who], entry, self.now);
     }
 
     fn obey(&mut self, what: u8, bytes: &[u8]) {
         self.now += 1000;
         let Self { reel, marks, who, now, .. } = self;
         let (mark, now) = (&mut marks[*who], *now);
-        let is_in = reel.tape().has(mark);
+        let is_in = reel.buffer().is_recording(mark);
         match what {
-            0 if is_in => reel.tape().said(mark, bytes, now),
+            0 if is_in => reel.buffer().record_frontend(mark, bytes, now),
             1 if is_in => {
                 let Some((tag, body)) = bytes.split_first() else { return };
                 let len = (body.len() as u32 + 4).to_be_bytes();
-                reel.tape().said(mark, &[&[*tag][..], &len, body].concat(), now);
+                reel.buffer().record_frontend(mark, &[&[*tag][..], &len, body].concat(), now);
             }
             2 if is_in => {
                 let Some((tag, body)) = bytes.split_first() else { return };
                 let kind = Backend::ALL.iter().find(|kind| kind.tag().0 == *tag);
                 if let Some(kind) = kind {
-                    reel.tape().heard(mark, *kind, body, now);
+                    reel.buffer().record_backend(mark, *kind, body, now);
                 }
             }
-            3 if is_in => reel.tape().granted(mark, now),
+            3 if is_in => reel.buffer().record_server_assigned(mark, now),
             4 => {
-                reel.tape().left(mark, now);
-                *mark = Mark::default();
+                reel.buffer().record_disconnect(mark, now);
+                *mark = ClientMark::default();
             }
             5 if !is_in => self.enter(false),
             6 => self.who = 1 - *who,
             7 => {
                 // So much was said that it found no room.
-                reel.lose();
+                reel.drop_unread();
                 return self.read(true);
             }
-            8 if is_in => reel.tape().cancelled(mark, now),
+            8 if is_in => reel.buffer().record_cancel(mark, now),
             _ => return,
         }
         self.read(what == 4 || what == 5);
@@ -207,7 +207,7 @@ impl Scene {
         let mut messages =
             wire.and_then(|wire| wire.messages.as_ref()).map_or(&[][..], |it| it.as_bytes());
         let mut count = 0;
-        while let Some((_, rest)) = Said::first(messages) {
+        while let Some((_, rest)) = ClientMessage::split_first(messages) {
             (messages, count) = (rest, count + 1);
         }
         assert!(messages.is_empty(), "{event:?}");
@@ -218,7 +218,7 @@ impl Scene {
     fn end(mut self) -> Shape {
         let mut events = Vec::new();
         let tally = self.reel.tally();
-        self.reel.end(&mut |event| events.push(event.clone()));
+        self.reel.finish(&mut |event| events.push(event.clone()));
         events.iter().for_each(|event| self.see(event));
         let counts = [tally.gaps, tally.cut_short, tally.skipped_by_server, tally.malformed];
         Shape::each(&self.shapes).and(counts.map(|count| count.min(3)))

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use howdah_sift::{RedactionKey, Redactor};
-use howdah_sql::grammar::{Effect, judge};
-use howdah_traffic::{Action, Bound, Event, Outcome, Parameter, Source, Text, Timestamp};
+use howdah_capture::{RedactionKey, Redactor};
+use howdah_sql::grammar::{Effect, classify};
+use howdah_traffic::{Action, Bound, CapturedOutcome, Event, Parameter, Source, Text, Timestamp};
 use pg_query::protobuf::Token;
 
 use super::Shape;
@@ -98,10 +98,10 @@ fn event(sql: &[u8], values: &[&[u8]]) -> Event {
         database: "shop".into(),
         application: "Hunter2Sekret".into(),
         action: Action::Execute(bound),
-        outcome: Outcome {
+        outcome: CapturedOutcome {
             duration_us: Some(7),
             error: Some(Text::from("Hunter2Sekret")),
-            ..Outcome::default()
+            ..CapturedOutcome::default()
         },
         source: Source::Statement,
         vxid: Some("3/4".into()),
@@ -160,8 +160,8 @@ fn statement(sql: &[u8], written: &[u8], withheld: bool) -> Vec<i32> {
         let is_there = is_in(written) && !names.iter().any(|name| is_in(name));
         assert!(!is_there, "{} is in {}", secret.escape_ascii(), written.escape_ascii());
     }
-    if !withheld && judge(sql).effect != Effect::Unreadable {
-        assert_ne!(judge(written).effect, Effect::Unreadable, "{}", written.escape_ascii());
+    if !withheld && classify(sql).effect != Effect::Unreadable {
+        assert_ne!(classify(written).effect, Effect::Unreadable, "{}", written.escape_ascii());
     }
     kinds.truncate(64);
     kinds

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use howdah_route::shard::{KeyType, ShardMap};
 use howdah_route::{
-    DefaultShard, HintNames, PinScope, Refusal, Request, Role, RolePreference, Router, Session,
-    Settings, Shards, Table,
+    DefaultShard, HintNames, PinScope, Refusal, RolePreference, RouteRole, RouteSession,
+    RouteSettings, RoutedRequest, RoutedTable, Router, ShardTarget,
 };
-use howdah_shard::{KeyType, ShardMap};
 
 use super::{Shape, grammar::upper_case_and_commented};
 
@@ -69,7 +69,7 @@ pub fn run(sql: &[u8]) -> Shape {
     let mut router = router();
     let alone = route(&mut router, sql);
     assert_eq!(route(&mut router, sql), alone, "with a memory");
-    let Ok(Request::Route(here)) = &alone else {
+    let Ok(RoutedRequest::Route(here)) = &alone else {
         // A command, or a refusal that says enough to be acted upon.
         let told = alone.as_ref().map_err(|refusal| {
             assert!(refusal.to_string().len() < 4096);
@@ -77,7 +77,7 @@ pub fn run(sql: &[u8]) -> Shape {
         });
         return Shape::of(format!("{:.40}", format!("{told:?}")));
     };
-    if let Shards::One(shard) = here.shards {
+    if let ShardTarget::One(shard) = here.shards {
         assert!(shard < 3);
     }
     if !has_hint(sql) {
@@ -85,46 +85,46 @@ pub fn run(sql: &[u8]) -> Shape {
         assert_eq!(other, alone, "in upper case, with comments");
         beside(&mut router, sql, &here.shards);
     }
-    Shape::of((here.role, here.why, here.is_begin))
+    Shape::of((here.role, here.primary_reason, here.is_begin))
         .and(format!("{:.60}", format!("{:?}", here.shards)))
 }
 
 /// Other statements of the same text have their say.
-fn beside(router: &mut Router, sql: &[u8], shards: &Shards) {
+fn beside(router: &mut Router, sql: &[u8], shards: &ShardTarget) {
     let mut with = |behind: &[u8]| route(router, &[sql, b"\n;", behind].concat());
     let keyless = with(b"delete from orders");
     assert!(keyless.is_err(), "a write of every shard goes {keyless:?}");
     // The key 0 is on shard 2.
     let Ok(both) = with(b"insert into orders (id) values (0)") else { return };
-    let Request::Route(both) = both else { unreachable!("two statements are no command") };
-    assert_eq!((both.shards, both.role), (Shards::One(2), Role::Primary));
-    assert!(matches!(shards, Shards::Any | Shards::One(2)), "{shards:?} and 2 are not 2");
+    let RoutedRequest::Route(both) = both else { unreachable!("two statements are no command") };
+    assert_eq!((both.shards, both.role), (ShardTarget::One(2), RouteRole::Primary));
+    assert!(matches!(shards, ShardTarget::Any | ShardTarget::One(2)), "{shards:?} and 2 are not 2");
 }
 
 /// Three shards, with two tables by key and one that each has whole.
 fn router() -> Router {
-    let table = |(name, key): (&str, &[&str])| Table {
+    let table = |(name, key): (&str, &[&str])| RoutedTable {
         schema: None,
         name: name.to_owned(),
         key: key.iter().map(|column| (*column).to_owned()).collect(),
     };
     let tables: [(&str, &[&str]); 3] =
         [("orders", &["id"]), ("items", &["order_id"]), ("countries", &[])];
-    let settings = Settings {
+    let settings = RouteSettings {
         role: RolePreference::Auto,
         shards: 3,
         map: ShardMap::hash(3, vec![KeyType::Int]).ok(),
         tables: tables.into_iter().map(table).collect(),
         default_shard: DefaultShard::One(1),
         hints: Some(HintNames::default()),
-        ..Settings::default()
+        ..RouteSettings::default()
     };
     Router::new(Arc::new(settings), 1 << 20)
 }
 
 /// By a session that has said nothing.
-fn route(router: &mut Router, sql: &[u8]) -> Result<Request, Refusal> {
-    let mut session = Session::new(PinScope::Transaction, 1);
+fn route(router: &mut Router, sql: &[u8]) -> Result<RoutedRequest, Refusal> {
+    let mut session = RouteSession::new(PinScope::Transaction, 1);
     session.parameter_status(b"client_encoding", b"UTF8");
     session.parameter_status(b"server_encoding", b"UTF8");
     session.simple(router, sql)

@@ -1,13 +1,14 @@
 //! SCRAM with somebody in between who changes a message.
 //!
-//! The first byte of the input says which message of the exchange is changed, the others how: pairs of
-//! a place and the bits to turn over. The rest is also fed as it is, wherever SCRAM takes a text.
+//! The first byte of the input says which message of the exchange is changed, the others how: pairs
+//! of a place and the bits to turn over. The rest is also fed as it is, wherever SCRAM takes a
+//! text.
 
 use std::{mem::discriminant, num::NonZeroU32};
 
 use howdah_wire::{
     Secret,
-    auth::scram::{ChannelBinding, ClientFirst, ScramError, ServerFirst, Verifier},
+    auth::scram::{ChannelBinding, ClientFirst, ScramError, ScramVerifier, ServerFirst},
 };
 
 use super::Shape;
@@ -82,8 +83,8 @@ fn client() -> ClientFirst {
     ClientFirst::new(Secret::from("pencil"), ChannelBinding::Unsupported, CLIENT_NONCE)
 }
 
-fn verifier() -> Verifier {
-    Verifier::from_password(b"pencil", b"salt", ITERATIONS)
+fn verifier() -> ScramVerifier {
+    ScramVerifier::from_password(b"pencil", b"salt", ITERATIONS)
 }
 
 /// Feeds a text to every step; none may be content with it.
@@ -92,7 +93,7 @@ fn raw(text: &[u8]) -> (bool, bool) {
         assert!(server.message().ends_with(b",s=c2FsdA==,i=4"));
         assert!(server.verify(text).is_err());
     }
-    let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse::<Verifier>().ok());
+    let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse::<ScramVerifier>().ok());
     if let Some(verifier) = &parsed {
         assert_eq!(verifier.to_text().parse().as_ref(), Ok(verifier));
     }

@@ -31,11 +31,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
 
 /// What was read is read again from how a server would write it.
 pub fn run(input: &[u8]) -> Shape {
-    let fields: Vec<_> = RecordFields::of(input).collect();
+    let fields: Vec<_> = RecordFields::new(input).collect();
     assert!(fields.len() <= input.len());
     if !fields.is_empty() {
         let written = written(fields.iter().map(|field| field.as_deref()));
-        assert_eq!(RecordFields::of(&written).collect::<Vec<_>>(), fields);
+        assert_eq!(RecordFields::new(&written).collect::<Vec<_>>(), fields);
     }
     let kinds: Vec<_> =
         fields.iter().take(16).map(|field| field.as_ref().map(|f| f.is_empty())).collect();

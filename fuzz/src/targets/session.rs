@@ -4,7 +4,7 @@
 
 use std::mem::discriminant;
 
-use howdah_session::{Client, Error, Event, Login, Request, Secret};
+use howdah_session::{ClientSession, Login, Request, Secret, SessionError, SessionEvent};
 
 use super::{Shape, wire};
 
@@ -53,29 +53,29 @@ pub fn run(input: &[u8]) -> Shape {
 
 /// What came of a conversation.
 #[derive(Debug, Default)]
-struct Told {
+struct SessionTrace {
     said: Vec<String>,
     /// The words that the events begin with.
     kinds: Vec<String>,
     sent: Vec<u8>,
-    error: Option<Error>,
+    error: Option<SessionError>,
 }
 
-fn drive(script: u8, bytes: &[u8], piece_bytes: usize) -> Told {
-    let mut client = Client::new(login(script), [7; 18]);
+fn drive(script: u8, bytes: &[u8], piece_bytes: usize) -> SessionTrace {
+    let mut client = ClientSession::new(login(script), [7; 18]);
     client.discard_rows(script & 0x80 != 0);
     ask(&mut client, script);
-    let mut told = Told::default();
+    let mut trace = SessionTrace::default();
     for piece in bytes.chunks(piece_bytes.max(1)) {
         client.handle_input(piece);
-        while poll(&mut client, &mut told) {}
-        told.sent.extend_from_slice(client.transmit());
+        while poll(&mut client, &mut trace) {}
+        trace.sent.extend_from_slice(client.transmit());
         client.transmitted(client.transmit().len());
     }
-    let end = client.handle_end();
+    let end = client.handle_eof();
     assert!(client.is_closed());
     assert_eq!(end.is_ok(), matches!(client.poll_event(), Ok(None)), "{end:?}");
-    told
+    trace
 }
 
 fn login(script: u8) -> Login {
@@ -88,7 +88,7 @@ fn login(script: u8) -> Login {
     }
 }
 
-fn ask(client: &mut Client, script: u8) {
+fn ask(client: &mut ClientSession, script: u8) {
     let asked = match script & 7 {
         0 => client.query(b"select 7"),
         1 => extended(client).map(|()| client.sync()),
@@ -108,7 +108,7 @@ fn ask(client: &mut Client, script: u8) {
     asked.expect("requests of ours have no zero bytes");
 }
 
-fn extended(client: &mut Client) -> Result<(), howdah_session::EncodeError> {
+fn extended(client: &mut ClientSession) -> Result<(), howdah_session::EncodeError> {
     client.parse(b"s", b"select $1", &[])?;
     client.bind(b"", b"s", [Some(&b"7"[..]), None])?;
     client.describe_portal(b"")?;
@@ -116,32 +116,32 @@ fn extended(client: &mut Client) -> Result<(), howdah_session::EncodeError> {
 }
 
 /// Takes one event; false when there is none.
-fn poll(client: &mut Client, told: &mut Told) -> bool {
+fn poll(client: &mut ClientSession, trace: &mut SessionTrace) -> bool {
     let event = match client.poll_event() {
         Ok(Some(event)) => event,
         Ok(None) => return false,
         Err(error) => {
             assert_eq!(client.poll_event().map(drop), Err(error.clone()), "an error stays");
             assert!(client.is_closed());
-            told.error = Some(error);
+            trace.error = Some(error);
             return false;
         }
     };
-    let copies = matches!(event, Event::CopyIn);
+    let copies = matches!(event, SessionEvent::CopyIn);
     let answers = !matches!(
         event,
-        Event::LoggedIn
-            | Event::Error(_)
-            | Event::Notice(_)
-            | Event::Notification(_)
-            | Event::ParameterStatus { .. }
+        SessionEvent::LoggedIn
+            | SessionEvent::Error(_)
+            | SessionEvent::Notice(_)
+            | SessionEvent::Notification(_)
+            | SessionEvent::ParameterStatus { .. }
     );
     let said = format!("{event:?}");
-    told.kinds.extend(said.split(|c: char| !c.is_alphanumeric()).next().map(str::to_owned));
-    told.said.push(said);
+    trace.kinds.extend(said.split(|c: char| !c.is_alphanumeric()).next().map(str::to_owned));
+    trace.said.push(said);
     let answered = client.answered();
-    assert!(!answers || answered.is_some(), "{:?} answers nothing", told.said.last());
-    told.said.push(format!("{answered:?} {:?}", client.transaction_status()));
+    assert!(!answers || answered.is_some(), "{:?} answers nothing", trace.said.last());
+    trace.said.push(format!("{answered:?} {:?}", client.transaction_status()));
     holds(client);
     if copies {
         client.copy_data(b"1\n").expect("data may hold anything");
@@ -153,13 +153,13 @@ fn poll(client: &mut Client, told: &mut Told) -> bool {
 }
 
 /// What is owed is what was counted.
-fn holds(client: &Client) {
-    let owed: Vec<_> = client.owed().collect();
+fn holds(client: &ClientSession) {
+    let owed: Vec<_> = client.outstanding().collect();
     assert!(owed.is_sorted_by_key(|(id, _)| *id), "{owed:?}");
     let ready = |request: &Request| {
         matches!(request, Request::Sync | Request::Query | Request::FunctionCall)
     };
     let count = owed.iter().filter(|(_, request)| ready(request)).count();
-    assert_eq!(client.ready_owed(), count, "{owed:?}");
+    assert_eq!(client.pending_ready_count(), count, "{owed:?}");
     assert!(!client.is_ready() || owed.is_empty(), "{owed:?}");
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use howdah_logs::{Format, Importer, Options};
-use howdah_sift::{EventFilter, Filter, SampleRate, Slices};
-use howdah_sql::grammar::{Effect, judge};
+use howdah_capture::{EventFilter, Filter, SampleRate, Slices};
+use howdah_logs::{ImportOptions, Importer, ServerLogFormat};
+use howdah_sql::grammar::{Effect, classify};
 use howdah_traffic::{Event, Source, Timestamp};
 
 use super::{Seeds, Shape};
@@ -58,9 +58,10 @@ pub fn run(input: &[u8]) -> Shape {
 /// The events of a log, in the order of time.
 fn events(log: &[u8]) -> Vec<Event> {
     let prefix = Some("%m [%p] %q%u@%d ".to_owned());
-    let options = Options { format: Some(Format::Stderr), prefix, ..Options::default() };
+    let options =
+        ImportOptions { format: Some(ServerLogFormat::Stderr), prefix, ..ImportOptions::default() };
     let mut importer = Importer::new(options).expect("options of ours");
-    importer.begin_file("fuzz.log");
+    importer.start_file("fuzz.log");
     // What is no log has no events.
     let _ = importer.feed(log).and_then(|()| importer.finish());
     let mut events: Vec<_> = std::iter::from_fn(|| importer.poll_event()).collect();
@@ -99,9 +100,9 @@ fn sift(events: &[Event], filter: &Filter, sample: Option<SampleRate>) -> Vec<Ev
         sieve.push(event.clone());
         kept.extend(std::iter::from_fn(|| sieve.poll()));
     }
-    assert_eq!(sieve.kept(), kept.len() as u64);
-    let left: u64 = sieve.left().values().sum();
-    assert_eq!(sieve.kept() + left, events.len() as u64, "{:?}", sieve.left());
+    assert_eq!(sieve.kept_count(), kept.len() as u64);
+    let left: u64 = sieve.excluded().values().sum();
+    assert_eq!(sieve.kept_count() + left, events.len() as u64, "{:?}", sieve.excluded());
     kept
 }
 
@@ -120,7 +121,7 @@ fn keeps_what_is_wanted(events: &[Event], kept: &[Event], filter: &Filter) {
         assert!(is_one_of(&filter.users, &event.user), "{event:?}");
         assert!(is_one_of(&filter.databases, &event.database), "{event:?}");
         let sql = event.action.sql().filter(|_| filter.read_only);
-        let effect = sql.map_or(Effect::ReadOnly, |sql| judge(sql.as_bytes()).effect);
+        let effect = sql.map_or(Effect::ReadOnly, |sql| classify(sql.as_bytes()).effect);
         assert_eq!(effect, Effect::ReadOnly, "{event:?}");
     }
 }
@@ -132,8 +133,8 @@ fn slice(events: &[Event], length: Duration) {
     for event in events {
         let (own, before) = slices.push(event);
         assert!(own >= number);
-        assert!(slices.start_of(own) <= event.time, "{event:?}");
-        assert!(event.time < slices.start_of(own) + length, "{event:?}");
+        assert!(slices.start_time(own) <= event.time, "{event:?}");
+        assert!(event.time < slices.start_time(own) + length, "{event:?}");
         assert!(before.iter().all(|one| one.session == event.session && one.time == event.time));
         number = own;
         repeated += before.len() as u64;
@@ -141,7 +142,7 @@ fn slice(events: &[Event], length: Duration) {
     assert_eq!(slices.repeated(), repeated);
     assert!(
         number == 0
-            || slices.start_of(0) == events.first().map_or(Timestamp::default(), |e| e.time)
+            || slices.start_time(0) == events.first().map_or(Timestamp::default(), |e| e.time)
     );
 }
 

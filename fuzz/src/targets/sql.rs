@@ -1,7 +1,7 @@
 //! SQL text: tokens, normal form, placeholders, splitting.
 
 use howdah_sql::{
-    Command, Fingerprinter, Lexer, TokenKind, fingerprint, normalize, placeholder_count,
+    Fingerprinter, Lexer, SqlCommand, TokenKind, fingerprint, normalize, placeholder_count,
     split_statements,
 };
 
@@ -78,11 +78,11 @@ pub fn run(sql: &[u8]) -> Shape {
     let other = other_case_and_space(sql);
     assert_eq!(normalize(&other), normal, "{}", other.escape_ascii());
     assert_eq!(placeholder_count(&other), placeholder_count(sql));
-    assert_eq!(Command::of(&other), Command::of(sql));
+    assert_eq!(SqlCommand::from_sql(&other), SqlCommand::from_sql(sql));
     splits(sql);
 
     let kinds: Vec<_> = tokens.iter().map(|token| token.kind as u8).collect();
-    Shape::each(kinds.windows(3)).and((Command::of(sql).as_str(), normal.contains("...")))
+    Shape::each(kinds.windows(3)).and((SqlCommand::from_sql(sql).as_str(), normal.contains("...")))
 }
 
 /// Whether a placeholder has a number other than 0.
@@ -129,5 +129,10 @@ pub fn long(sql: &[u8]) -> Shape {
     let count = placeholder_count(&long);
     let parts = split_statements(&long).count();
     assert!(parts <= long.len());
-    Shape::of((Command::of(&long).as_str(), normal.len().checked_ilog2(), count > 0, parts > 1))
+    Shape::of((
+        SqlCommand::from_sql(&long).as_str(),
+        normal.len().checked_ilog2(),
+        count > 0,
+        parts > 1,
+    ))
 }

@@ -3,9 +3,9 @@
 use std::mem::discriminant;
 
 use howdah_statsd::{
-    aggregate::{Interval, Shard},
-    grammar::{BadLine, Reason, Sample, Sink, Value, WEIGHT_MAX, packet},
-    settings::{Dialect, Limits, Settings},
+    aggregate::{SampleShard, ShardInterval},
+    grammar::{BadLine, RejectReason, SampleSink, SampleValue, StatsdSample, WEIGHT_MAX, packet},
+    settings::{StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
 use super::Shape;
@@ -46,64 +46,67 @@ pub const WORDS: &[&[u8]] = &[
 ];
 
 /// In all dialects: what is read of a packet is what is read of its lines; what a sample holds is
-/// finite; and a shard that keeps few keys counts what the grammar told.
+/// finite; and a shard that keeps few keys counts what the grammar trace.
 pub fn run(input: &[u8]) -> Shape {
-    Shape::each([Dialect::Etsy, Dialect::Perl, Dialect::Dogstatsd].into_iter().flat_map(
-        |dialect| {
-            let whole = Told::by(input, dialect);
-            let mut lines = Told::default();
-            for line in input.split(|byte| *byte == b'\n') {
-                let before = (lines.outcomes.len(), lines.lines);
-                packet(line, dialect, &mut lines);
-                assert_eq!(lines.lines - before.1, u64::from(!line.is_empty()));
-                assert_eq!(
-                    lines.outcomes.len() > before.0,
-                    !line.is_empty(),
-                    "a line says something"
-                );
-            }
-            assert_eq!(whole, lines);
-            aggregate(input, dialect, &whole);
-            whole.outcomes.into_iter().map(|outcome| outcome.shape)
-        },
-    ))
+    Shape::each(
+        [StatsdDialect::Etsy, StatsdDialect::Perl, StatsdDialect::Dogstatsd].into_iter().flat_map(
+            |dialect| {
+                let whole = SampleTrace::by(input, dialect);
+                let mut lines = SampleTrace::default();
+                for line in input.split(|byte| *byte == b'\n') {
+                    let before = (lines.outcomes.len(), lines.lines);
+                    packet(line, dialect, &mut lines);
+                    assert_eq!(lines.lines - before.1, u64::from(!line.is_empty()));
+                    assert_eq!(
+                        lines.outcomes.len() > before.0,
+                        !line.is_empty(),
+                        "a line says something"
+                    );
+                }
+                assert_eq!(whole, lines);
+                aggregate(input, dialect, &whole);
+                whole.outcomes.into_iter().map(|outcome| outcome.shape)
+            },
+        ),
+    )
 }
 
 /// Adds the packet up twice, with a flush between.
-fn aggregate(input: &[u8], dialect: Dialect, told: &Told) {
-    let limits = Limits {
+fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
+    let limits = StatsdLimits {
         keys: 3,
         key_bytes: 64,
         tags: 2,
         exact_samples: 2,
         set_members: 2,
-        ..Limits::default()
+        ..StatsdLimits::default()
     };
-    let mut shard = Shard::new(&Settings { dialect, limits, ..Settings::default() });
-    let mut spare = Interval::default();
+    let mut shard =
+        SampleShard::new(&StatsdSettings { dialect, limits, ..StatsdSettings::default() });
+    let mut spare = ShardInterval::default();
     for round in 0..2 {
         shard.apply_packet(input);
         let interval = shard.swap(spare);
-        let bad = told.outcomes.iter().filter(|outcome| outcome.bad).count() as u64;
-        let heard = told.outcomes.len() as u64;
+        let bad = trace.outcomes.iter().filter(|outcome| outcome.bad).count() as u64;
+        let heard = trace.outcomes.len() as u64;
         let used = interval.samples + interval.events + interval.checks;
         // What a shard refuses by its limits, the grammar took for a sample.
-        let refused = interval.rejects.count(Reason::KeyTooLong)
-            + interval.rejects.count(Reason::TooManyTags)
-            + interval.rejects.count(Reason::NoName);
+        let refused = interval.rejects.count(RejectReason::KeyTooLong)
+            + interval.rejects.count(RejectReason::TooManyTags)
+            + interval.rejects.count(RejectReason::NoName);
         assert_eq!(interval.rejects.total() - refused, bad, "round {round}");
         assert_eq!(used + bad, heard, "round {round}");
-        assert_eq!((interval.packets, interval.lines), (1, told.lines));
+        assert_eq!((interval.packets, interval.lines), (1, trace.lines));
         assert!(interval.keys <= 4 * 3, "{} keys", interval.keys);
-        assert!(round == 0 || interval.names.is_empty(), "known keys are not told again");
+        assert!(round == 0 || interval.names.is_empty(), "known keys are not trace again");
         spare = interval;
         spare.clear();
     }
 }
 
-/// What the grammar told, in order.
+/// What the grammar trace, in order.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct SampleTrace {
     lines: u64,
     outcomes: Vec<Outcome>,
 }
@@ -117,11 +120,11 @@ struct Outcome {
     shape: String,
 }
 
-impl Told {
-    fn by(input: &[u8], dialect: Dialect) -> Self {
-        let mut told = Self::default();
-        packet(input, dialect, &mut told);
-        told
+impl SampleTrace {
+    fn by(input: &[u8], dialect: StatsdDialect) -> Self {
+        let mut trace = Self::default();
+        packet(input, dialect, &mut trace);
+        trace
     }
 
     fn push(&mut self, bad: bool, text: String, shape: String) {
@@ -129,16 +132,16 @@ impl Told {
     }
 }
 
-impl Sink for Told {
+impl SampleSink for SampleTrace {
     fn line(&mut self) {
         self.lines += 1;
     }
 
-    fn sample(&mut self, sample: &Sample<'_>) {
+    fn sample(&mut self, sample: &StatsdSample<'_>) {
         let number = match sample.value {
-            Value::Count(value) | Value::Timing(value, _) => value,
-            Value::Set(value) | Value::Change(value) => value,
-            Value::Member(_) => 0.0,
+            SampleValue::Count(value) | SampleValue::Timing(value, _) => value,
+            SampleValue::Set(value) | SampleValue::Change(value) => value,
+            SampleValue::Member(_) => 0.0,
         };
         assert!(number.is_finite() && sample.rate > 0.0 && 1.0 / sample.rate <= WEIGHT_MAX);
         let plain = sample.tags.is_empty() && sample.rate == 1.0;

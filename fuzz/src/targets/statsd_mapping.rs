@@ -1,6 +1,6 @@
 //! Mapping files for Prometheus, whatever their bytes.
 
-use howdah_statsd::{backends::mapped, settings::Prometheus};
+use howdah_statsd::{backends::map_counter_name, settings::PrometheusSettings};
 
 use super::Shape;
 
@@ -33,17 +33,17 @@ pub const WORDS: &[&[u8]] = &[
     b"---\n",
 ];
 
-/// A file is refused with a line that it has, or gives each name something to be called; what it makes
-/// of a name does not depend on when it is asked.
+/// A file is refused with a line that it has, or gives each name something to be called; what it
+/// makes of a name does not depend on when it is asked.
 pub fn run(input: &[u8]) -> Shape {
     let text = String::from_utf8_lossy(input);
-    // YAML breaks a line at a lone carriage return, too; what is missing at the end is missed on the
-    // line behind the last.
+    // YAML breaks a line at a lone carriage return, too; what is missing at the end is missed on
+    // the line behind the last.
     let lines = 2 + text.replace("\r\n", "\n").matches(['\n', '\r']).count();
-    let settings = Prometheus::default();
+    let settings = PrometheusSettings::default();
     Shape::each(["", "a.b", "a.x.b", "test.dispatcher.fast.ok"].map(|name| {
-        let first = mapped(&text, &settings, name).map_err(|(line, _)| line);
-        assert_eq!(first, mapped(&text, &settings, name).map_err(|(line, _)| line));
+        let first = map_counter_name(&text, &settings, name).map_err(|(line, _)| line);
+        assert_eq!(first, map_counter_name(&text, &settings, name).map_err(|(line, _)| line));
         match first {
             Ok(Some(mapped)) => (true, (mapped.len() + 1).ilog2(), usize::from(mapped == name)),
             Ok(None) => (true, 0, 2),

@@ -1,6 +1,6 @@
 //! Settings files of statsd servers, whatever their bytes.
 
-use howdah_statsd::settings::Settings;
+use howdah_statsd::settings::StatsdSettings;
 
 use super::Shape;
 
@@ -40,11 +40,14 @@ pub const WORDS: &[&[u8]] = &[
 pub fn run(input: &[u8]) -> Shape {
     let text = String::from_utf8_lossy(input);
     let lines = 1 + text.matches('\n').count();
-    match Settings::read(&text, "host.example.org") {
+    match StatsdSettings::read(&text, "host.example.org") {
         Ok(read) => {
             assert!(!read.settings.flush_interval.is_zero() && !read.settings.listen.is_empty());
             assert!(read.warnings.iter().all(|warning| warning.line <= lines));
-            Shape::of((read.form == howdah_statsd::settings::Form::Howdah, read.warnings.len()))
+            Shape::of((
+                read.format == howdah_statsd::settings::SettingsFormat::Howdah,
+                read.warnings.len(),
+            ))
         }
         Err(wrong) => {
             assert!(!wrong.0.is_empty());

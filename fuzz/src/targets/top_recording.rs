@@ -6,8 +6,8 @@ use std::{
 };
 
 use howdah_top::{
-    Standing,
-    history::{History, Limits, Recorder, Recording},
+    ServerHealth,
+    history::{HistoryLimits, HistoryRecorder, SnapshotHistory, TopRecording},
 };
 
 use super::Shape;
@@ -18,7 +18,8 @@ pub const WORDS: &[&[u8]] = &[HEAD, MARKER, b"\x28\xb5\x2f\xfd", b"\0", b"\x01",
 const HEAD: &[u8] = b"HOWDAHTR\x01\0\0\0\0\0\0\0";
 const MARKER: &[u8] = b"\xf7HT\xfe";
 
-/// What unpacking may hold: a frame, the texts of a segment, and rows that are larger than their bytes.
+/// What unpacking may hold: a frame, the texts of a segment, and rows that are larger than their
+/// bytes.
 pub const MEMORY: (usize, usize) = (512 << 20, 1 << 12);
 
 /// The bytes of a file.
@@ -26,7 +27,8 @@ pub fn file(input: &[u8]) -> Shape {
     read(input)
 }
 
-/// The bytes inside of frames whose checksums are right: the first byte says where the second begins.
+/// The bytes inside of frames whose checksums are right: the first byte says where the second
+/// begins.
 pub fn frames(input: &[u8]) -> Shape {
     let Some((cut, rest)) = input.split_first() else { return Shape::of("empty") };
     let (first, second) = rest.split_at(rest.len() * usize::from(*cut) / 256);
@@ -53,16 +55,16 @@ fn read(bytes: &[u8]) -> Shape {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     let path = folder.path().join("top.rec");
     fs::write(&path, bytes).expect("it can be written");
-    let recording = match Recording::open(&path) {
+    let recording = match TopRecording::open(&path) {
         Ok(recording) => recording,
         Err(error) => return Shape::of(std::mem::discriminant(&error)),
     };
     let (told, outcome) = told(&recording.history);
-    let again = History::new(recording.history.names().to_vec(), Limits::MEMORY)
+    let again = SnapshotHistory::new(recording.history.names().to_vec(), HistoryLimits::MEMORY)
         .expect("there is memory to pack in");
     for server in 0..recording.history.names().len() {
         let _ = recording.history.play(server, None, |_, standing| {
-            again.keep(server, &standing, None).expect("memory takes it");
+            again.push(server, &standing, None).expect("memory takes it");
             true
         });
     }
@@ -73,16 +75,16 @@ fn read(bytes: &[u8]) -> Shape {
         told.iter().filter(|one| one.starts_with("read")).cloned().collect::<Vec<_>>()
     };
     assert_eq!(reads(&again), reads(&told));
-    Shape::of((outcome, told.len().min(9), recording.gap.places.min(3)))
+    Shape::of((outcome, told.len().min(9), recording.gap.runs.min(3)))
 }
 
-fn told(history: &History) -> (Vec<String>, Option<String>) {
+fn told(history: &SnapshotHistory) -> (Vec<String>, Option<String>) {
     let mut told = Vec::new();
     let mut outcome = None;
     for server in 0..history.names().len() {
         let played = history.play(server, Some("databases"), |_, standing| {
             told.push(match &standing {
-                Standing::Read(snapshot) => {
+                ServerHealth::Read(snapshot) => {
                     for backend in &snapshot.activity.backends {
                         let texts = [&backend.database, &backend.user, &backend.application];
                         let is_safe = |text: &str| !text.contains(char::is_control);
@@ -90,7 +92,7 @@ fn told(history: &History) -> (Vec<String>, Option<String>) {
                         let query = backend.query.as_ref().map(howdah_collect::SqlText::one_line);
                         assert!(query.is_none_or(|query| is_safe(&query)));
                     }
-                    format!("read {:?} {:?}", snapshot.activity, snapshot.identity)
+                    format!("read {:?} {:?}", snapshot.activity, snapshot.server)
                 }
                 _ => "away".to_owned(),
             });
@@ -108,12 +110,14 @@ pub fn file_seeds() -> Vec<Vec<u8>> {
         .into_iter()
         .map(|readings| {
             let path = folder.path().join(format!("{readings}.rec"));
-            let recorder = Recorder::open(&path, Limits::FILE).expect("it can be written");
+            let recorder =
+                HistoryRecorder::open(&path, HistoryLimits::FILE).expect("it can be written");
             let recorder = Mutex::new(recorder);
-            let history = History::new(["db".to_owned()], Limits::MEMORY).expect("there is memory");
+            let history = SnapshotHistory::new(["db".to_owned()], HistoryLimits::MEMORY)
+                .expect("there is memory");
             for reading in 0..readings {
-                let standing = Standing::Read(Arc::new(snapshot(reading)));
-                history.keep(0, &standing, Some(&recorder)).expect("the disk takes it");
+                let standing = ServerHealth::Read(Arc::new(snapshot(reading)));
+                history.push(0, &standing, Some(&recorder)).expect("the disk takes it");
             }
             fs::read(path).expect("it was just written")
         })
@@ -145,21 +149,23 @@ fn first_block(packed: &[u8]) -> Option<Vec<u8>> {
     (!inside.is_empty()).then_some(inside)
 }
 
-fn snapshot(reading: i32) -> howdah_top::Snapshot {
-    use howdah_collect::{Activity, Backend, Identity, Overview, SqlText, State, Wait};
-    let backend = |pid: i32| Backend {
+fn snapshot(reading: i32) -> howdah_top::ServerSnapshot {
+    use howdah_collect::{
+        Activity, BackendActivity, BackendState, BackendWait, Overview, ServerInfo, SqlText,
+    };
+    let backend = |pid: i32| BackendActivity {
         pid,
         started_us: 7,
         database: Some("shop".into()),
         user: Some("app".into()),
-        state: Some(State::Active),
-        wait: Some(Wait { class: "Lock".into(), event: "tuple".into() }),
+        state: Some(BackendState::Active),
+        wait: Some(BackendWait { class: "Lock".into(), event: "tuple".into() }),
         query: Some(SqlText::new(format!("select {pid}, {reading}").as_bytes(), None, None)),
         query_started_us: Some(i64::from(reading) * 1000),
         is_readable: true,
-        ..Backend::default()
+        ..BackendActivity::default()
     };
     let taken_us = 1_700_000_000_000_000 + i64::from(reading) * 2_000_000;
     let activity = Activity { taken_us, backends: (1..4).map(backend).collect() };
-    howdah_top::Snapshot::of_activity(Identity::default(), Overview::default(), activity)
+    howdah_top::ServerSnapshot::from_activity(ServerInfo::default(), Overview::default(), activity)
 }

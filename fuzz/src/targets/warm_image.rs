@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use howdah_warm::{
     CacheImage, autoprewarm,
-    image::{CachedFork, Fork, Origin, Page, QualifiedName, Relation, RelationFile, RelationName},
+    image::{
+        CachedFork, CachedPage, Fork, ImageOrigin, QualifiedName, Relation, RelationFile,
+        RelationName,
+    },
 };
 
 use super::Shape;
@@ -29,7 +32,8 @@ pub fn file(input: &[u8]) -> Shape {
     read(CacheImage::parse(input))
 }
 
-/// The bytes inside of a file, whose checksum is right: what is read keeps the promises of an image.
+/// The bytes inside of a file, whose checksum is right: what is read keeps the promises of an
+/// image.
 pub fn body(input: &[u8]) -> Shape {
     let mut bytes = b"HOWDAHCI\x01\0\0\0".to_vec();
     bytes.extend((input.len() as u64).to_le_bytes());
@@ -82,7 +86,7 @@ pub fn file_seeds() -> Vec<Vec<u8>> {
 
 fn image(pages: u32) -> CacheImage {
     let name = |name: &str| QualifiedName { schema: "public".to_owned(), name: name.to_owned() };
-    let page = |at| Page { block: at * 3 / 2, usage: (at % 6) as u8, is_dirty: at % 5 == 0 };
+    let page = |at| CachedPage { block: at * 3 / 2, usage: (at % 6) as u8, is_dirty: at % 5 == 0 };
     let fork = |fork| CachedFork { fork, length: Some(100), pages: (0..pages).map(page).collect() };
     let relation = |filenode, name| Relation {
         file: RelationFile { database: 5, tablespace: 1663, filenode },
@@ -91,13 +95,13 @@ fn image(pages: u32) -> CacheImage {
         forks: vec![fork(Fork::Main), fork(Fork::VisibilityMap)],
     };
     CacheImage {
-        origin: Origin {
+        origin: ImageOrigin {
             server_version: 150_018,
             system_identifier: u64::MAX,
             page_bytes: 8192,
             buffers: 4096,
             taken_at_us: 1_795_000_000_000_000,
-            source: howdah_warm::image::Source::Memory,
+            source: howdah_warm::image::ImageSource::Memory,
         },
         databases: BTreeMap::from([(5, "shop".to_owned())]),
         relations: vec![

@@ -100,7 +100,7 @@ const BODY_BYTES_MAX: u32 = 1000;
 pub fn backend(bytes: &[u8]) -> Shape {
     let mut seen = Vec::new();
     each_frame(bytes, |frame| {
-        let message = match backend::Message::parse(frame) {
+        let message = match backend::BackendMessage::parse(frame) {
             Ok(message) => message,
             Err(error) => return seen.push((frame.tag.0, fault(&error))),
         };
@@ -118,7 +118,7 @@ pub fn backend(bytes: &[u8]) -> Shape {
 pub fn frontend(bytes: &[u8]) -> Shape {
     let mut seen = Vec::new();
     each_frame(bytes, |frame| {
-        let message = match frontend::Message::parse(frame) {
+        let message = match frontend::FrontendMessage::parse(frame) {
             Ok(message) => message,
             Err(error) => return seen.push((frame.tag.0, fault(&error))),
         };
@@ -127,10 +127,10 @@ pub fn frontend(bytes: &[u8]) -> Shape {
         let again = write::frontend(&message);
         match &message {
             // A negative limit is read as none.
-            frontend::Message::Execute { max_rows: 0, .. } => {
+            frontend::FrontendMessage::Execute { max_rows: 0, .. } => {
                 assert_eq!(again[..again.len() - 4], whole(frame)[..again.len() - 4]);
             }
-            frontend::Message::Authentication(body) => authentication(body, &again),
+            frontend::FrontendMessage::Authentication(body) => authentication(body, &again),
             _ => assert_eq!(again, whole(frame), "{message:?}"),
         }
         seen.push((frame.tag.0, None));
@@ -138,7 +138,8 @@ pub fn frontend(bytes: &[u8]) -> Shape {
     Shape::each(seen)
 }
 
-/// An answer to a request for authentication means what its request says: it is read all three ways.
+/// An answer to a request for authentication means what its request says: it is read all three
+/// ways.
 fn authentication(body: &[u8], raw: &[u8]) {
     assert_eq!(raw[Header::BYTES..], *body);
     let mut again = Vec::new();
@@ -156,8 +157,8 @@ fn authentication(body: &[u8], raw: &[u8]) {
     }
 }
 
-/// Cuts a stream into frames. A frame that is not all there is no frame; a length that no frame can have
-/// ends the stream. Then the whole input is taken as a tag and a body.
+/// Cuts a stream into frames. A frame that is not all there is no frame; a length that no frame can
+/// have ends the stream. Then the whole input is taken as a tag and a body.
 fn each_frame<'a>(bytes: &'a [u8], mut take: impl FnMut(Frame<'a>)) {
     let mut rest = bytes;
     while let Ok(Some((frame, after))) = Frame::split(rest, BODY_BYTES_MAX) {

@@ -46,9 +46,9 @@ pub fn run(input: &[u8]) -> Shape {
         assert_eq!(code.as_str().as_bytes(), input);
     }
     let Ok(text) = std::str::from_utf8(input) else { return Shape::of(code.is_some()) };
-    assert_eq!(Kind::from_word(text).is_some(), Kind::ALL.iter().any(|kind| kind.as_str() == text));
+    assert_eq!(Kind::parse(text).is_some(), Kind::ALL.iter().any(|kind| kind.as_str() == text));
     let is_source = Source::ALL.iter().any(|source| source.as_str() == text);
-    assert_eq!(Source::from_word(text).is_some(), is_source);
+    assert_eq!(Source::parse(text).is_some(), is_source);
     Shape::of((
         code.is_some(),
         round_trip::<FailOn>(text),

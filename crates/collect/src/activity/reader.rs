@@ -1,212 +1,221 @@
-//! Reads all sessions, and remembers what was told, so that it need not be told again.
+//! Reads all sessions, and keeps what was received so that it need not be sent again.
 //!
-//! Most sessions idle, and most of what is known of one never changes. So the server sends
+//! Most sessions idle, and most of their fields never change. Therefore the server sends
 //!
-//! - of a session that has idled since before the last reading: its process id;
-//! - its user, database, client and kind: in the first readings that have it;
-//! - of a statement: its beginning, enough for a line of a screen, when it is first seen; its whole text once,
-//!   when it has run for a second. What is shorter has gone before anybody asks.
+//! - for a session idle since before the last sample: its process id;
+//! - its user, database, client and type: only in the first samples that include it;
+//! - for a statement: its beginning, enough for one line of a screen, when it is first seen, and
+//!   its full text once it has run for a second. Shorter ones end before anyone asks for them.
 //!
-//! What the server is asked to compare with are its own words for its own clock. A reading that meets a session that
-//! it should know and does not, or a clock that was set back, is made again without all that.
+//! The server compares with its own timestamps in its own format. A sample that lacks its baseline
+//! for a session, or that follows a clock set back, is repeated in full.
 
 use std::{borrow::Cow, collections::HashMap, mem, sync::Arc, time::Duration, time::Instant};
 
 use howdah_connect::Client;
 
 use super::{
-    Activity, Backend, Kind, State, Wait, blockers,
-    statement::{self, BEGINNING_BYTES, CLOCK, CUT},
-    told::Told,
+    Activity, BackendActivity, BackendState, BackendType, BackendWait,
+    cursor::DeltaCursor,
+    parse_blockers,
+    statement::{self, CLOCK_PREFIX, PREFIX_BYTES, TRUNCATION_MARK},
 };
 use crate::{
-    CollectError, SqlText, Version,
-    prepared::Prepared,
-    record::{RecordFields, number},
-    text::{Lines, shown},
+    CollectError, ServerVersion, SqlText,
+    prepared_query::PreparedQuery,
+    record::{RecordFields, parse_integer},
+    text::{LineBreaks, sanitized},
 };
 
-/// How long a statement has to run for its whole text, if nobody says otherwise.
-const WHOLE_AFTER: Duration = Duration::from_secs(1);
+/// How long a statement must run before its full text is read, by default.
+const FULL_TEXT_AFTER: Duration = Duration::from_secs(1);
 
-/// Reads activity, and remembers what was told.
+/// Reads activity incrementally.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    statement: Prepared,
-    /// The most bytes of a text that the server keeps, if it says.
+pub(crate) struct ActivityReader {
+    statement: PreparedQuery,
+    /// The server's limit for statement texts, if it reports one.
     query_bytes_max: Option<usize>,
-    whole_after: Duration,
-    /// The sessions of the last reading by process id.
-    known: HashMap<i32, Known>,
-    told: Told,
-    /// Whether the last reading had the texts of idle sessions, too.
-    had_idle: bool,
-    /// What most sessions of the last reading call themselves. It need not be sent for each of them.
-    commonest: Option<Arc<str>>,
-    words: Words,
+    full_text_after: Duration,
+    /// Sessions of the last sample by process id.
+    previous: HashMap<i32, PreviousSession>,
+    cursor: DeltaCursor,
+    /// Whether the last sample included texts of idle sessions.
+    had_idle_texts: bool,
+    /// The most common `application_name` of the last sample. It need not be sent for each session.
+    common_application: Option<Arc<str>>,
+    strings: InternedStrings,
 }
 
-/// A session as the last reading had it.
+/// A session of the last sample.
 #[derive(Clone, Debug)]
-struct Known {
-    backend: Backend,
+struct PreviousSession {
+    backend: BackendActivity,
     encoding: Option<Arc<str>>,
 }
 
-/// The rows of a reading cannot be understood, since what they stand on is not known.
+/// A row refers to previous data that is not known.
 #[derive(Debug)]
 struct StaleBaseline;
 
-impl Reader {
-    pub(crate) fn new(version: Version, query_bytes_max: Option<usize>) -> Self {
+impl ActivityReader {
+    pub(crate) fn new(version: ServerVersion, query_bytes_max: Option<usize>) -> Self {
         Self {
-            statement: Prepared::new("activity", statement::sql(version)).in_binary(),
+            statement: PreparedQuery::new("activity", statement::sql(version))
+                .with_binary_results(),
             query_bytes_max,
-            whole_after: WHOLE_AFTER,
-            known: HashMap::new(),
-            told: Told::nothing(0),
-            had_idle: false,
-            commonest: None,
-            words: Words::default(),
+            full_text_after: FULL_TEXT_AFTER,
+            previous: HashMap::new(),
+            cursor: DeltaCursor::full_read(0),
+            had_idle_texts: false,
+            common_application: None,
+            strings: InternedStrings::default(),
         }
     }
 
-    /// Wants the whole texts of all statements from now on, however short they run.
-    pub(crate) fn want_whole_texts(&mut self) {
-        self.whole_after = Duration::ZERO;
+    /// Reads complete texts of all statements from now on, however short they run.
+    pub(crate) fn request_full_texts(&mut self) {
+        self.full_text_after = Duration::ZERO;
     }
 
-    /// Reads all sessions. `idle_texts`: also what idle ones ran last.
+    /// Reads all sessions. With `idle_texts` idle ones include their last statement.
     pub(crate) fn read(
         &mut self,
         client: &mut Client,
         idle_texts: bool,
     ) -> Result<Activity, CollectError> {
-        if idle_texts && !self.had_idle {
-            self.told = Told::nothing(self.told.taken_us);
+        if idle_texts && !self.had_idle_texts {
+            self.cursor = DeltaCursor::full_read(self.cursor.taken_us);
         }
-        self.had_idle = idle_texts;
+        self.had_idle_texts = idle_texts;
         let backends = match self.try_read(client, idle_texts)? {
             Ok(backends) => backends,
             Err(StaleBaseline) => {
-                self.told = Told::nothing(self.told.taken_us);
+                self.cursor = DeltaCursor::full_read(self.cursor.taken_us);
                 self.try_read(client, idle_texts)?.unwrap_or_default()
             }
         };
-        Ok(Activity { taken_us: self.told.taken_us, backends })
+        Ok(Activity { taken_us: self.cursor.taken_us, backends })
     }
 
     fn try_read(
         &mut self,
         client: &mut Client,
         idle_texts: bool,
-    ) -> Result<Result<Vec<Backend>, StaleBaseline>, CollectError> {
-        let nothing = Told::nothing(self.told.taken_us);
-        // If the statement fails, what it would have told is told by the next.
-        let told = mem::replace(&mut self.told, nothing);
-        let whole_after = format!("{} us", self.whole_after.as_micros());
-        let since_us = told.taken_us.to_string();
+    ) -> Result<Result<Vec<BackendActivity>, StaleBaseline>, CollectError> {
+        let full_read = DeltaCursor::full_read(self.cursor.taken_us);
+        // If the statement fails, the next one must request everything.
+        let cursor = mem::replace(&mut self.cursor, full_read);
+        let full_text_after = format!("{} us", self.full_text_after.as_micros());
+        let since_us = cursor.taken_us.to_string();
         let values = [
-            Some(told.idle.as_str()),
+            Some(cursor.idle.as_str()),
             Some(if idle_texts { "t" } else { "f" }),
-            Some(told.sessions.as_str()),
-            Some(told.texts.as_str()),
-            Some(whole_after.as_str()),
+            Some(cursor.sessions.as_str()),
+            Some(cursor.texts.as_str()),
+            Some(full_text_after.as_str()),
             Some(since_us.as_str()),
-            self.commonest.as_deref(),
+            self.common_application.as_deref(),
         ];
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let result = self.statement.run(client, &values)?;
-        let clock = result.rows.iter().find_map(|row| row.bytes(0)?.strip_prefix(CLOCK));
-        if let Some(now) = clock.and_then(|clock| Told::parse(clock, asked)) {
-            self.told = now;
+        let clock = result.rows.iter().find_map(|row| row.bytes(0)?.strip_prefix(CLOCK_PREFIX));
+        if let Some(now) = clock.and_then(|clock| DeltaCursor::parse(clock, requested_at)) {
+            self.cursor = now;
         }
-        if self.told.is_set_back(&told) {
+        if self.cursor.clock_regressed_since(&cursor) {
             return Ok(Err(StaleBaseline));
         }
-        let lines = result.rows.iter().map(|row| (row.bytes(0).unwrap_or_default(), row.bytes(1)));
-        Ok(self.backends(lines, &told))
+        let rows = result.rows.iter().map(|row| (row.bytes(0).unwrap_or_default(), row.bytes(1)));
+        Ok(self.decode_rows(rows, &cursor))
     }
 
-    /// The sessions of a result, by process id. `lines`: its two columns; `told`: what had been told before it.
-    fn backends<'a>(
+    /// Decodes the sessions of a result, by process id. `rows` has its two columns; `cursor` is
+    /// the one that the statement used.
+    fn decode_rows<'a>(
         &mut self,
-        lines: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
-        told: &Told,
-    ) -> Result<Vec<Backend>, StaleBaseline> {
-        let before = mem::take(&mut self.known);
+        rows: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+        cursor: &DeltaCursor,
+    ) -> Result<Vec<BackendActivity>, StaleBaseline> {
+        let before = mem::take(&mut self.previous);
         let mut backends = Vec::with_capacity(before.len());
-        for (now, text) in lines {
-            if now.starts_with(CLOCK) {
+        for (now, text) in rows {
+            if now.starts_with(CLOCK_PREFIX) {
                 continue;
             }
             let is_quiet = !now.starts_with(b"(");
-            let pid = if is_quiet { number(now) } else { RecordFields::of(now).integer() };
+            let pid = if is_quiet { parse_integer(now) } else { RecordFields::new(now).integer() };
             let pid = pid.and_then(|pid| pid.try_into().ok()).unwrap_or(0);
-            let known = before.get(&pid).filter(|_| !told.is_nothing());
-            let known = match known {
-                // One that was not idle has become it since, whatever the moment it gives for that.
+            let previous = before.get(&pid).filter(|_| !cursor.is_full_read());
+            let previous = match previous {
+                // A session that was not idle before became idle since, whatever timestamp it
+                // gives.
                 _ if is_quiet => {
-                    let is_idle = |known: &&Known| known.backend.state == Some(State::Idle);
-                    known.filter(is_idle).ok_or(StaleBaseline)?.clone()
+                    let is_idle = |previous: &&PreviousSession| {
+                        previous.backend.state == Some(BackendState::Idle)
+                    };
+                    previous.filter(is_idle).ok_or(StaleBaseline)?.clone()
                 }
-                known => self.session(now, text, known, told.taken_us)?,
+                previous => self.decode_session(now, text, previous, cursor.taken_us)?,
             };
-            backends.push(known.backend.clone());
-            self.known.insert(pid, known);
+            backends.push(previous.backend.clone());
+            self.previous.insert(pid, previous);
         }
         backends.sort_unstable_by_key(|backend| backend.pid);
-        self.commonest = commonest(&backends);
+        self.common_application = most_common_application(&backends);
         Ok(backends)
     }
 
-    /// A session that does something, or whose idling is news. `now` and `text`: its columns; `known`: the same process
-    /// in the last reading; `since_us`: the moment that times are told from.
-    fn session(
+    /// Decodes a session that is active or newly idle. `now` and `text` are its columns, `previous`
+    /// is the same process in the last sample, and times are relative to `since_us`.
+    fn decode_session(
         &mut self,
         now: &[u8],
         text: Option<&[u8]>,
-        known: Option<&Known>,
+        previous: Option<&PreviousSession>,
         since_us: i64,
-    ) -> Result<Known, StaleBaseline> {
-        let mut now = RecordFields::of(now);
+    ) -> Result<PreviousSession, StaleBaseline> {
+        let mut now = RecordFields::new(now);
         let pid = now.integer().and_then(|pid| pid.try_into().ok()).unwrap_or(0);
-        let application = match now.word() {
-            Some(name) => Some(self.words.get(&name)),
-            None => self.commonest.clone(),
+        let application = match now.value() {
+            Some(name) => Some(self.strings.get(&name)),
+            None => self.common_application.clone(),
         };
         let leader = now.integer().and_then(|pid| pid.try_into().ok());
-        let state = now.word().and_then(|word| state(&word));
-        let wait = self.wait(&mut now);
+        let state = now.value().and_then(|word| state(&word));
+        let wait = self.decode_wait(&mut now);
         let (xid_age, xmin_age) = (now.integer(), now.integer());
         let since = |us: i64| us.saturating_add(since_us);
         let query_started_us = now.integer().map(since);
-        let transaction_started_us = match now.word().as_deref() {
+        let transaction_started_us = match now.value().as_deref() {
             Some(b"=") => query_started_us,
-            other => other.and_then(number).map(since),
+            other => other.and_then(parse_integer).map(since),
         };
         let state_changed_us = match (state, query_started_us, now.integer()) {
-            (Some(State::Active), Some(begun_us), Some(us)) => Some(begun_us.saturating_add(us)),
+            (Some(BackendState::Active), Some(query_us), Some(us)) => {
+                Some(query_us.saturating_add(us))
+            }
             (_, _, us) => us.map(since),
         };
         let query_id = now.integer();
-        let blockers =
-            now.word().map_or_else(Vec::new, |pids| blockers(&String::from_utf8_lossy(&pids)));
+        let blockers = now
+            .value()
+            .map_or_else(Vec::new, |pids| parse_blockers(&String::from_utf8_lossy(&pids)));
         let blocked_since_us = now.integer();
-        let (fixed, encoding) = match (now.word(), known) {
-            (Some(fixed), _) => self.fixed(pid, &fixed),
-            (None, Some(known)) => (known.backend.clone(), known.encoding.clone()),
+        let (fixed, encoding) = match (now.value(), previous) {
+            (Some(fixed), _) => self.decode_fixed_fields(pid, &fixed),
+            (None, Some(previous)) => (previous.backend.clone(), previous.encoding.clone()),
             (None, None) => return Err(StaleBaseline),
         };
-        let is_same = |known: &&Known| {
-            known.backend.started_us == fixed.started_us
-                && known.backend.query_started_us == query_started_us
+        let is_same = |previous: &&PreviousSession| {
+            previous.backend.started_us == fixed.started_us
+                && previous.backend.query_started_us == query_started_us
         };
         let query = match text {
-            Some(bytes) => Some(self.text(bytes, encoding.as_deref())),
-            None => known.filter(is_same).and_then(|known| known.backend.query.clone()),
+            Some(bytes) => Some(self.decode_text(bytes, encoding.as_deref())),
+            None => previous.filter(is_same).and_then(|previous| previous.backend.query.clone()),
         };
-        let backend = Backend {
+        let backend = BackendActivity {
             application: application.filter(|name| !name.is_empty()),
             leader,
             state,
@@ -222,36 +231,40 @@ impl Reader {
             blocked_since_us,
             ..fixed
         };
-        Ok(Known { backend, encoding })
+        Ok(PreviousSession { backend, encoding })
     }
 
-    fn wait(&mut self, now: &mut RecordFields<'_>) -> Option<Wait> {
-        let mut word = |word: Cow<'_, [u8]>| self.words.get(&word);
-        match (now.word(), now.word()) {
-            (Some(class), None) if *class == *b"r" => Some(Wait {
+    fn decode_wait(&mut self, now: &mut RecordFields<'_>) -> Option<BackendWait> {
+        let mut word = |word: Cow<'_, [u8]>| self.strings.get(&word);
+        match (now.value(), now.value()) {
+            (Some(class), None) if *class == *b"r" => Some(BackendWait {
                 class: word(b"Client"[..].into()),
                 event: word(b"ClientRead"[..].into()),
             }),
             (class, event) => class
                 .zip(event)
-                .map(|(class, event)| Wait { class: word(class), event: word(event) }),
+                .map(|(class, event)| BackendWait { class: word(class), event: word(event) }),
         }
     }
 
-    /// What never changes of a session, and its encoding.
-    fn fixed(&mut self, pid: i32, record: &[u8]) -> (Backend, Option<Arc<str>>) {
-        let mut fields = RecordFields::of(record);
+    /// Decodes the fields that never change, and the encoding of the session's database.
+    fn decode_fixed_fields(
+        &mut self,
+        pid: i32,
+        record: &[u8],
+    ) -> (BackendActivity, Option<Arc<str>>) {
+        let mut fields = RecordFields::new(record);
         let started_us = fields.integer();
         let mut word =
-            |fields: &mut RecordFields<'_>| fields.word().map(|word| self.words.get(&word));
+            |fields: &mut RecordFields<'_>| fields.value().map(|word| self.strings.get(&word));
         let database = word(&mut fields);
         let user = word(&mut fields);
         let client = word(&mut fields);
         let client_port = fields.integer().and_then(|port| port.try_into().ok());
-        let kind = word(&mut fields).map(|kind| Kind::parse(&kind));
+        let kind = word(&mut fields).map(|kind| BackendType::parse(&kind));
         let is_superuser = word(&mut fields).is_some_and(|truth| &*truth == "t");
         let encoding = word(&mut fields);
-        let backend = Backend {
+        let backend = BackendActivity {
             pid,
             started_us: started_us.unwrap_or(0),
             database,
@@ -260,71 +273,72 @@ impl Reader {
             client_port,
             kind,
             is_superuser,
-            // Where the role may not look, the start is hidden with all else.
+            // If the role may not see the session, its start time is hidden with everything else.
             is_readable: started_us.is_some(),
-            ..Backend::default()
+            ..BackendActivity::default()
         };
         (backend, encoding)
     }
 
-    fn text(&self, bytes: &[u8], encoding: Option<&str>) -> SqlText {
+    fn decode_text(&self, bytes: &[u8], encoding: Option<&str>) -> SqlText {
         match bytes.split_last() {
-            // Whatever it is, more than that may have been there.
-            Some((&CUT, beginning)) if beginning.len() >= BEGINNING_BYTES => {
-                SqlText::new(without_torn_end(beginning), encoding, Some(0))
+            // A prefix of full length: the text may have continued.
+            Some((&TRUNCATION_MARK, beginning)) if beginning.len() >= PREFIX_BYTES => {
+                SqlText::new(without_partial_char(beginning), encoding, Some(0))
             }
-            Some((&CUT, whole)) => SqlText::new(whole, encoding, self.query_bytes_max),
+            Some((&TRUNCATION_MARK, whole)) => SqlText::new(whole, encoding, self.query_bytes_max),
             _ => SqlText::new(bytes, encoding, self.query_bytes_max),
         }
     }
 }
 
-/// The state that the server was asked to have this word for.
-fn state(word: &[u8]) -> Option<State> {
+/// Decodes a state, including the abbreviations used by our statement.
+fn state(word: &[u8]) -> Option<BackendState> {
     match word {
-        b"a" => Some(State::Active),
-        b"i" => Some(State::Idle),
-        word => State::parse(&String::from_utf8_lossy(word)),
+        b"a" => Some(BackendState::Active),
+        b"i" => Some(BackendState::Idle),
+        word => BackendState::parse(&String::from_utf8_lossy(word)),
     }
 }
 
-/// What more than half of the sessions call themselves, or some of them if there is no such name.
-fn commonest(backends: &[Backend]) -> Option<Arc<str>> {
-    // The majority vote of Boyer and Moore.
+/// The `application_name` of more than half of the sessions; an arbitrary one if there is no
+/// majority.
+fn most_common_application(backends: &[BackendActivity]) -> Option<Arc<str>> {
+    // Boyer-Moore majority vote.
     let (mut name, mut votes) = (None, 0_usize);
-    for own in backends.iter().filter_map(|backend| backend.application.as_ref()) {
+    for application in backends.iter().filter_map(|backend| backend.application.as_ref()) {
         match votes.checked_sub(1) {
-            None => (name, votes) = (Some(own), 1),
-            Some(fewer) => votes = if Some(own) == name { votes + 1 } else { fewer },
+            None => (name, votes) = (Some(application), 1),
+            Some(fewer) => votes = if Some(application) == name { votes + 1 } else { fewer },
         }
     }
     name.cloned()
 }
 
-/// A text of UTF-8 without the first bytes of a character whose others were cut off.
-fn without_torn_end(bytes: &[u8]) -> &[u8] {
+/// Removes an incomplete UTF-8 character at the end.
+fn without_partial_char(bytes: &[u8]) -> &[u8] {
     match str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
         _ => bytes,
     }
 }
 
-/// Most different words that are kept. Names of applications can be as many as somebody likes.
-const WORDS_MAX: usize = 10_000;
+/// Maximum number of interned strings. Clients can invent any number of application names.
+const INTERNED_STRINGS_MAX: usize = 10_000;
 
-/// Words that come again in every reading, each held once.
+/// Strings that recur in every sample, each stored once.
 #[derive(Debug, Default)]
-struct Words(HashMap<Box<[u8]>, Arc<str>>);
+struct InternedStrings(HashMap<Box<[u8]>, Arc<str>>);
 
-impl Words {
+impl InternedStrings {
     fn get(&mut self, bytes: &[u8]) -> Arc<str> {
         if let Some(word) = self.0.get(bytes) {
             return Arc::clone(word);
         }
-        if self.0.len() >= WORDS_MAX {
+        if self.0.len() >= INTERNED_STRINGS_MAX {
             self.0.clear();
         }
-        let word: Arc<str> = shown(&String::from_utf8_lossy(bytes), Lines::Join).into();
+        let word: Arc<str> = sanitized(&String::from_utf8_lossy(bytes), LineBreaks::Join).into();
         self.0.insert(bytes.into(), Arc::clone(&word));
         word
     }
@@ -335,37 +349,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beginning_is_cut_only_if_there_was_more() {
-        let reader = Reader::new(Version::of_major(15), Some(1024));
-        let text = |bytes: &[u8]| reader.text(&[bytes, &[CUT]].concat(), None);
-        assert!(text(&[b'x'; BEGINNING_BYTES]).is_truncated);
+    fn text_prefix_is_truncated_only_at_full_length() {
+        let reader = ActivityReader::new(ServerVersion::from_major(15), Some(1024));
+        let text = |bytes: &[u8]| reader.decode_text(&[bytes, &[TRUNCATION_MARK]].concat(), None);
+        assert!(text(&[b'x'; PREFIX_BYTES]).is_truncated);
         let short = text(b"select '\\', '\xc3\xa4'");
-        let told = (short.as_str(), short.is_truncated, short.is_exact);
-        assert_eq!(told, ("select '\\', 'ä'", false, true));
-        let torn = [&[b'x'; BEGINNING_BYTES - 1][..], b"\xc3"].concat();
-        assert_eq!(text(&torn).as_str(), "x".repeat(BEGINNING_BYTES - 1));
-        assert!(!reader.text(&[b'x'; BEGINNING_BYTES], None).is_truncated);
+        let decoded = (short.as_str(), short.is_truncated, short.is_exact);
+        assert_eq!(decoded, ("select '\\', 'ä'", false, true));
+        let torn = [&[b'x'; PREFIX_BYTES - 1][..], b"\xc3"].concat();
+        assert_eq!(text(&torn).as_str(), "x".repeat(PREFIX_BYTES - 1));
+        assert!(!reader.decode_text(&[b'x'; PREFIX_BYTES], None).is_truncated);
     }
 
     const ANNA: &[u8] =
         br#"(7,shop,,a,,,,1,5,=,2,,,,"(100,sales,anna,10.0.0.7,5000,""client backend"",f,UTF8)")"#;
 
-    fn reader() -> Reader {
-        Reader::new(Version::of_major(15), Some(1024))
+    fn reader() -> ActivityReader {
+        ActivityReader::new(ServerVersion::from_major(15), Some(1024))
     }
 
-    /// A reading behind which all is told up to `taken_us`.
+    /// Reads rows with a cursor that has sent everything up to `taken_us`.
     fn read(
-        reader: &mut Reader,
+        reader: &mut ActivityReader,
         lines: &[(&[u8], Option<&[u8]>)],
-    ) -> Result<Vec<Backend>, StaleBaseline> {
-        let mut told = Told::nothing(1000);
-        told.sessions = "now".to_owned();
-        reader.backends(lines.iter().copied(), &told)
+    ) -> Result<Vec<BackendActivity>, StaleBaseline> {
+        let mut cursor = DeltaCursor::full_read(1000);
+        cursor.sessions = "now".to_owned();
+        reader.decode_rows(lines.iter().copied(), &cursor)
     }
 
     #[test]
-    fn times_are_told_from_the_last_reading_and_from_the_statement() {
+    fn times_are_relative_to_previous_sample_and_statement() {
         let backend = read(&mut reader(), &[(ANNA, Some(b"select 1"))]).unwrap().remove(0);
         assert_eq!((backend.pid, backend.started_us, backend.xmin_age), (7, 100, Some(1)));
         assert_eq!(backend.query_started_us, Some(1005));
@@ -382,10 +396,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_id_that_another_session_got_has_nothing_of_the_one_before() {
+    fn reused_process_id_inherits_nothing() {
         let mut reader = reader();
         read(&mut reader, &[(ANNA, Some(b"select 'of anna'"))]).unwrap();
-        // It even runs a statement that began at the same moment, and does not say what.
+        // It even runs a statement started at the same moment, whose text is not sent.
         let bert = br#"(7,cart,,a,,,,,5,=,2,,,,"(900,stock,bert,,,""client backend"",t,LATIN1)")"#;
         let backend = read(&mut reader, &[(bert, None)]).unwrap().remove(0);
         assert_eq!((backend.pid, backend.started_us), (7, 900));
@@ -393,29 +407,30 @@ mod tests {
         assert_eq!((backend.client, backend.query), (None, None));
         assert_eq!(backend.application.as_deref(), Some("cart"));
         assert!(backend.is_superuser);
-        assert_eq!(reader.known[&7].encoding.as_deref(), Some("LATIN1"));
+        assert_eq!(reader.previous[&7].encoding.as_deref(), Some("LATIN1"));
     }
 
     #[test]
-    fn what_stands_on_something_forgotten_is_asked_again() {
+    fn row_without_baseline_is_stale() {
         let mut reader = reader();
         assert!(read(&mut reader, &[(b"7", None)]).is_err());
         assert!(read(&mut reader, &[(br"(7,shop,,a,,,,1,5,=,2,,,,)", None)]).is_err());
         read(&mut reader, &[(ANNA, None)]).unwrap();
-        // It was at work, so that it idles is news.
+        // It was active before, so its being idle is news.
         assert!(read(&mut reader, &[(b"7", None)]).is_err());
     }
 
     #[test]
-    fn the_commonest_name_is_that_of_most() {
-        let backends = |names: &[&str]| -> Vec<Backend> {
+    fn most_common_application_has_the_majority() {
+        let backends = |names: &[&str]| -> Vec<BackendActivity> {
             let backend = |name: &&str| {
                 let application = (!name.is_empty()).then(|| (*name).into());
-                Backend { application, ..Backend::default() }
+                BackendActivity { application, ..BackendActivity::default() }
             };
             names.iter().map(backend).collect()
         };
-        let name = |names: &[&str]| commonest(&backends(names)).map(|name| name.to_string());
+        let name =
+            |names: &[&str]| most_common_application(&backends(names)).map(|name| name.to_string());
         assert_eq!(name(&["a", "b", "b", "", "c", "b", "b"]).as_deref(), Some("b"));
         assert_eq!(name(&["", ""]), None);
         assert_eq!(name(&[]), None);

@@ -2,34 +2,37 @@
 //!
 //! Its rows have two columns. The first is
 //!
-//! - of our own session, the clock and moments before it: `clock|µs|idle|sessions|texts`, see [`super::told`];
-//! - of a session that has idled since before `$1`, its process id;
-//! - of any other, a record of [`FIELDS`], of which the last is a record of [`FIXED`] that is there in the first
-//!   readings that have the session.
+//! - for our own session, the clock and earlier timestamps: `clock|µs|idle|sessions|texts`, see
+//!   [`super::cursor`];
+//! - for a session that has idled since before `$1`, its process id;
+//! - for any other, a record of [`FIELDS`], whose last value is a record of [`FIXED_FIELDS`] in the
+//!   first samples that include the session.
 //!
-//! The second is its statement's text, if that was not told before `$4`: the beginning, with a zero byte behind it,
-//! of one that has not run for `$5` yet, else the whole. Both are bytes as the session sent them. To cut characters
-//! the server would have to know them, and a text of a database with another encoding would fail the statement.
+//! The second is its statement's text, unless it was sent before `$4`: the beginning, followed by a
+//! zero byte, of one that has run for less than `$5`, else the full text. Both are bytes as sent by
+//! the session. Truncating by characters would require a valid encoding, and a text from a database
+//! with another encoding would fail the statement.
 //!
-//! `$2`: whether what idle sessions ran last is wanted; `$3`: sessions from before that are known; `$6`: the moment
-//! that times are told as microseconds after; `$7`: the name of an application that is told as NULL.
+//! `$2`: include the last statements of idle sessions; `$3`: sessions started before are known;
+//! `$6`: the time that timestamps are relative to, in microseconds; `$7`: the application name that
+//! is sent as NULL.
 //!
-//! What a session's role, database and encoding are called is looked up only where it is told, so that most rows
+//! Names of role, database and encoding are looked up only when they are sent, so that most rows
 //! need nothing but the server's list of sessions.
 
 use crate::{
-    Version,
-    view::{Since, chosen},
+    ServerVersion,
+    view::{VersionedSql, sql_for_version},
 };
 
-/// SQL for a moment in microseconds since 1970.
+/// SQL for a timestamp in microseconds since 1970.
 macro_rules! micros {
     ($sql:literal) => {
         concat!("(date_part('epoch', ", $sql, ") * 1e6)::int8")
     };
 }
 
-/// SQL for what of idle sessions is told only to who asks what they ran.
+/// SQL for a field that idle sessions send only if their last statements are requested.
 macro_rules! ran {
     ($($sql:expr),*) => {
         concat!("CASE WHEN a.state = 'idle' AND NOT $2::bool THEN NULL ELSE ", $($sql),*, " END")
@@ -38,9 +41,9 @@ macro_rules! ran {
 
 /// SQL for "this session waits for a heavyweight lock".
 ///
-/// A role without `pg_read_all_stats` gets NULL for the wait event and for the start of other roles' sessions, but
-/// may read all of `pg_locks`. The subquery depends on no session, so it is executed once in a reading, and never
-/// where each start is visible.
+/// A role without `pg_read_all_stats` gets NULL for the wait event and the start time of other
+/// roles' sessions, but may read all of `pg_locks`. The subquery does not depend on the session, so
+/// it runs once per sample, and not at all if each start time is visible.
 macro_rules! waits_for_lock {
     () => {
         "a.wait_event_type = 'Lock' OR a.backend_start IS NULL \
@@ -48,19 +51,19 @@ macro_rules! waits_for_lock {
     };
 }
 
-/// What is told of a session that does something, or whose idling is news.
-const FIELDS: &[&[Since]] = &[
+/// Fields of a session that is active or newly idle.
+const FIELDS: &[&[VersionedSql]] = &[
     &[(9, "a.pid")],
     &[(9, "NULLIF(coalesce(a.application_name, ''), $7::text)")],
     &[(9, "NULL::int4"), (13, "a.leader_pid")],
-    // The words that most have are short.
+    // The most frequent values are abbreviated.
     &[(9, "CASE a.state WHEN 'active' THEN 'a' WHEN 'idle' THEN 'i' ELSE a.state END")],
     &[(9, "CASE a.wait_event WHEN 'ClientRead' THEN 'r' ELSE a.wait_event_type END")],
     &[(9, "NULLIF(a.wait_event, 'ClientRead')")],
     &[(9, "age(a.backend_xid)")],
     &[(9, "age(a.backend_xmin)")],
     &[(9, ran!(micros!("a.query_start"), " - $6::int8"))],
-    // A transaction of one statement begins with it.
+    // A single-statement transaction starts with its statement.
     &[(
         9,
         concat!(
@@ -69,7 +72,7 @@ const FIELDS: &[&[Since]] = &[
             " - $6::int8)::text END"
         ),
     )],
-    // Where it runs, since its statement began: that is soon.
+    // For an active session, relative to the start of its statement: the difference is small.
     &[(
         9,
         concat!(
@@ -97,8 +100,9 @@ const FIELDS: &[&[Since]] = &[
     ],
 ];
 
-/// What never changes of a session. A role that may not look gets NULL for its start, and all else in each reading.
-const FIXED: &[&[Since]] = &[
+/// Fields that never change. A role that may not see a session gets NULL for its start time, and
+/// the other fields in each sample.
+const FIXED_FIELDS: &[&[VersionedSql]] = &[
     &[(9, micros!("a.backend_start"))],
     &[(9, "d.datname")],
     &[(9, "r.rolname")],
@@ -109,21 +113,22 @@ const FIXED: &[&[Since]] = &[
     &[(9, "pg_encoding_to_char(d.encoding)")],
 ];
 
-/// The bytes of a beginning, if it is not all of a text.
-pub(super) const BEGINNING_BYTES: usize = 200;
+/// Bytes sent of a text that is not sent in full.
+pub(super) const PREFIX_BYTES: usize = 200;
 
-/// What stands behind a beginning. No text has it.
-pub(super) const CUT: u8 = 0;
+/// Follows the beginning of a text. No text contains it.
+pub(super) const TRUNCATION_MARK: u8 = 0;
 
-/// What our own session's row begins with.
-pub(super) const CLOCK: &[u8] = b"clock|";
+/// Prefix of our own session's row.
+pub(super) const CLOCK_PREFIX: &[u8] = b"clock|";
 
-pub(super) fn sql(version: Version) -> String {
-    let list = |columns: &[&'static [Since]]| {
-        let columns = columns.iter().map(|column| chosen(column, version).unwrap_or("NULL::text"));
+pub(super) fn sql(version: ServerVersion) -> String {
+    let list = |columns: &[&'static [VersionedSql]]| {
+        let columns =
+            columns.iter().map(|column| sql_for_version(column, version).unwrap_or("NULL::text"));
         columns.collect::<Vec<_>>().join(", ")
     };
-    let (fields, fixed) = (list(FIELDS), list(FIXED));
+    let (fields, fixed) = (list(FIELDS), list(FIXED_FIELDS));
     let clock = micros!("statement_timestamp()");
     format!(
         "SELECT CASE WHEN a.pid = pg_backend_pid() THEN \
@@ -137,16 +142,16 @@ pub(super) fn sql(version: Version) -> String {
             LEFT JOIN pg_roles r ON r.oid = a.usesysid) END)::text END, \
          CASE WHEN a.query_start >= $4::timestamptz AND (a.state <> 'idle' OR $2::bool) THEN \
            CASE WHEN a.query_start > statement_timestamp() - $5::interval \
-             THEN substring(textsend(a.query) from 1 for {BEGINNING_BYTES}) || '\\x00'::bytea \
+             THEN substring(textsend(a.query) from 1 for {PREFIX_BYTES}) || '\\x00'::bytea \
              ELSE textsend(a.query) END END \
          FROM pg_stat_activity a"
     )
 }
 
 #[test]
-fn every_version_has_a_statement_with_what_it_knows() {
+fn activity_statement_matches_server_version() {
     for major in [9, 10, 13, 14, 18] {
-        let sql = sql(Version::of_major(major));
+        let sql = sql(ServerVersion::from_major(major));
         assert!(sql.contains("pg_stat_activity"), "{major}");
         assert_eq!(sql.contains("waitstart"), major >= 14, "{major}");
         assert_eq!(sql.contains("leader_pid"), major >= 13, "{major}");

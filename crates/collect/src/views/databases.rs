@@ -1,143 +1,147 @@
 //! Databases: `pg_stat_database`.
 
 use crate::{
-    Column,
-    Unit::{Bytes, Count, Milliseconds},
-    View,
+    ColumnUnit::{Bytes, Count, Milliseconds},
+    StatsView, ViewColumn,
 };
 
-pub(super) const DATABASES: View = View {
+pub(super) const DATABASES: StatsView = StatsView {
     name: "databases",
-    help: "What each database does per second.",
+    help: "Activity of each database per second.",
     columns: &[
-        Column::key("database", "Database", &[(9, "coalesce(s.datname, '(shared)')")], "its name"),
-        Column::gauge(
+        ViewColumn::key(
+            "database",
+            "Database",
+            &[(9, "coalesce(s.datname, '(shared)')")],
+            "its name",
+        ),
+        ViewColumn::gauge(
             "backends",
             "Backends",
             Count,
             &[(9, "s.numbackends")],
-            "processes that are connected to it",
+            "backends connected to it",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "commits",
             "Commit/s",
             Count,
             &[(9, "s.xact_commit")],
             "transactions committed",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "rollbacks",
             "Rollb/s",
             Count,
             &[(9, "s.xact_rollback")],
             "transactions rolled back",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "blocks_hit",
             "Hit/s",
             Count,
             &[(9, "s.blks_hit")],
             "pages found in the buffer cache",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "blocks_read",
             "Read/s",
             Count,
             &[(9, "s.blks_read")],
-            "pages asked of the operating system",
+            "pages requested from the operating system",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "read_ms",
             "Read ms/s",
             Milliseconds,
             &[(9, "s.blk_read_time")],
             "time of these reads; needs track_io_timing",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "write_ms",
             "Write ms/s",
             Milliseconds,
             &[(9, "s.blk_write_time")],
             "time of writes by backends; needs track_io_timing",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "returned",
             "Returned/s",
             Count,
             &[(9, "s.tup_returned")],
             "rows read by scans",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "fetched",
             "Fetched/s",
             Count,
             &[(9, "s.tup_fetched")],
             "rows fetched by index scans",
         ),
-        Column::counter("inserted", "Ins/s", Count, &[(9, "s.tup_inserted")], "rows inserted"),
-        Column::counter("updated", "Upd/s", Count, &[(9, "s.tup_updated")], "rows updated"),
-        Column::counter("deleted", "Del/s", Count, &[(9, "s.tup_deleted")], "rows deleted"),
-        Column::counter(
+        ViewColumn::counter("inserted", "Ins/s", Count, &[(9, "s.tup_inserted")], "rows inserted"),
+        ViewColumn::counter("updated", "Upd/s", Count, &[(9, "s.tup_updated")], "rows updated"),
+        ViewColumn::counter("deleted", "Del/s", Count, &[(9, "s.tup_deleted")], "rows deleted"),
+        ViewColumn::counter(
             "temp_files",
             "Temp/s",
             Count,
             &[(9, "s.temp_files")],
-            "temporary files made",
+            "temporary files created",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "temp_bytes",
             "Temp B/s",
             Bytes,
             &[(9, "s.temp_bytes")],
             "bytes written to temporary files",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "conflicts",
             "Confl/s",
             Count,
             &[(9, "s.conflicts")],
-            "statements of a standby cancelled for its primary",
+            "statements cancelled on a standby by recovery conflicts",
         ),
-        Column::counter("deadlocks", "Deadl/s", Count, &[(9, "s.deadlocks")], "deadlocks"),
-        Column::gauge(
+        ViewColumn::counter("deadlocks", "Deadl/s", Count, &[(9, "s.deadlocks")], "deadlocks"),
+        ViewColumn::gauge(
             "checksum_failures",
             "Cksum",
             Count,
             &[(9, ""), (12, "s.checksum_failures")],
-            "pages whose checksum did not fit",
+            "pages with an invalid checksum",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "sessions",
             "Sess/s",
             Count,
             &[(9, ""), (14, "s.sessions")],
-            "sessions begun",
+            "sessions started",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "active_ms",
             "Active ms/s",
             Milliseconds,
             &[(9, ""), (14, "s.active_time")],
             "time that sessions ran statements",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "idle_in_transaction_ms",
             "IdleTx ms/s",
             Milliseconds,
             &[(9, ""), (14, "s.idle_in_transaction_time")],
             "time that sessions idled in transactions",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "frozen_age",
             "Frozen age",
             Count,
             &[(9, "age(d.datfrozenxid)")],
-            "transactions since the oldest that is not frozen",
+            "age of the oldest unfrozen transaction id",
         ),
     ],
     from: &[(9, "pg_stat_database s LEFT JOIN pg_database d ON d.oid = s.datid")],
     order: "commits",
-    essentials: &[],
-    is_of_database: false,
+    essential_columns: &[],
+    is_per_database: false,
     extension: None,
 };

@@ -1,95 +1,94 @@
-//! Reads and writes by who did them: `pg_stat_io`, since PostgreSQL 16.
+//! I/O by backend type: `pg_stat_io`, since PostgreSQL 16.
 
 use crate::{
-    Column,
-    Unit::{Bytes, Count, Milliseconds},
-    View,
+    ColumnUnit::{Bytes, Count, Milliseconds},
+    StatsView, ViewColumn,
 };
 
-pub(super) const IO: View = View {
+pub(super) const IO: StatsView = StatsView {
     name: "io",
-    help: "Reads and writes per second by kind of process; since PostgreSQL 16.",
+    help: "Reads and writes per second by backend type; since PostgreSQL 16.",
     columns: &[
-        Column::key("backend_type", "Process", &[(16, "s.backend_type")], "the kind of process"),
-        Column::key("object", "Object", &[(16, "s.object")], "relation, temp relation, wal"),
-        Column::key(
+        ViewColumn::key("backend_type", "Process", &[(16, "s.backend_type")], "the backend type"),
+        ViewColumn::key("object", "Object", &[(16, "s.object")], "relation, temp relation, wal"),
+        ViewColumn::key(
             "context",
             "Context",
             &[(16, "s.context")],
             "normal, vacuum, bulkread, bulkwrite, init",
         ),
-        Column::counter("reads", "Read/s", Count, &[(16, "s.reads")], "reads"),
-        Column::counter(
+        ViewColumn::counter("reads", "Read/s", Count, &[(16, "s.reads")], "reads"),
+        ViewColumn::counter(
             "read_bytes",
             "Read B/s",
             Bytes,
             &[(16, "s.reads * s.op_bytes"), (18, "s.read_bytes")],
             "bytes read",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "read_ms",
             "Read ms/s",
             Milliseconds,
             &[(16, "s.read_time")],
             "time of reads; needs track_io_timing",
         ),
-        Column::counter("writes", "Write/s", Count, &[(16, "s.writes")], "writes"),
-        Column::counter(
+        ViewColumn::counter("writes", "Write/s", Count, &[(16, "s.writes")], "writes"),
+        ViewColumn::counter(
             "write_bytes",
             "Write B/s",
             Bytes,
             &[(16, "s.writes * s.op_bytes"), (18, "s.write_bytes")],
             "bytes written",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "write_ms",
             "Write ms/s",
             Milliseconds,
             &[(16, "s.write_time")],
             "time of writes; needs track_io_timing",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "extends",
             "Extend/s",
             Count,
             &[(16, "s.extends")],
-            "times a relation was made longer",
+            "relation extensions",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "extend_ms",
             "Extend ms/s",
             Milliseconds,
             &[(16, "s.extend_time")],
-            "time of that",
+            "time of extensions",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "hits",
             "Hit/s",
             Count,
             &[(16, "s.hits")],
             "pages found in the buffer cache",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "evictions",
             "Evict/s",
             Count,
             &[(16, "s.evictions")],
-            "pages thrown out to make room",
+            "pages evicted to make room",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "reuses",
             "Reuse/s",
             Count,
             &[(16, "s.reuses")],
-            "buffers of a ring used again",
+            "buffers reused within a ring",
         ),
-        Column::counter("fsyncs", "Fsync/s", Count, &[(16, "s.fsyncs")], "fsync calls"),
-        Column::counter(
+        ViewColumn::counter("fsyncs", "Fsync/s", Count, &[(16, "s.fsyncs")], "fsync calls"),
+        ViewColumn::counter(
             "fsync_ms",
             "Fsync ms/s",
             Milliseconds,
             &[(16, "s.fsync_time")],
-            "time of these",
+            "time of fsync calls",
         ),
     ],
     from: &[(
@@ -98,7 +97,7 @@ pub(super) const IO: View = View {
          + coalesce(s.hits, 0) + coalesce(s.fsyncs, 0) > 0",
     )],
     order: "reads",
-    essentials: &[],
-    is_of_database: false,
+    essential_columns: &[],
+    is_per_database: false,
     extension: None,
 };

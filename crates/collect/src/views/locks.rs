@@ -1,12 +1,11 @@
 //! Sessions that wait for locks: `pg_locks`.
 
 use crate::{
-    Column,
-    Unit::{Seconds, Text},
-    View,
+    ColumnUnit::{Seconds, Text},
+    StatsView, ViewColumn,
 };
 
-/// What a lock is on, in words. Names of relations are known only in the connection's own database.
+/// Describes the locked object. Relation names are known only in the connected database.
 const OBJECT: &str = "CASE l.locktype \
     WHEN 'relation' THEN CASE WHEN l.database = m.oid OR l.database = 0 THEN l.relation::regclass::text \
         ELSE concat(d.datname, ':', l.relation) END \
@@ -18,17 +17,17 @@ const OBJECT: &str = "CASE l.locktype \
     WHEN 'advisory' THEN concat('advisory ', l.classid, ',', l.objid) \
     ELSE concat(l.locktype, ' ', l.classid, ',', l.objid) END";
 
-pub(super) const WAITING: View = View {
+pub(super) const WAITING: StatsView = StatsView {
     name: "waiting",
-    help: "Sessions that wait for a lock, and for which.",
+    help: "Sessions that wait for a lock, and the lock.",
     columns: &[
-        Column::key("pid", "Pid", &[(9, "l.pid::text")], "who waits"),
-        Column::gauge("database", "Database", Text, &[(9, "a.datname")], "where"),
-        Column::gauge("user", "User", Text, &[(9, "a.usename")], "its role"),
-        Column::key("type", "Type", &[(9, "l.locktype")], "the kind of lock"),
-        Column::key("mode", "Mode", &[(9, "l.mode")], "how strong a lock"),
-        Column::key("object", "On", &[(9, OBJECT)], "what is locked"),
-        Column::gauge(
+        ViewColumn::key("pid", "Pid", &[(9, "l.pid::text")], "the waiting process"),
+        ViewColumn::gauge("database", "Database", Text, &[(9, "a.datname")], "its database"),
+        ViewColumn::gauge("user", "User", Text, &[(9, "a.usename")], "its role"),
+        ViewColumn::key("type", "Type", &[(9, "l.locktype")], "the lock type"),
+        ViewColumn::key("mode", "Mode", &[(9, "l.mode")], "the requested lock mode"),
+        ViewColumn::key("object", "On", &[(9, OBJECT)], "the locked object"),
+        ViewColumn::gauge(
             "waited",
             "Waited",
             Seconds,
@@ -39,16 +38,16 @@ pub(super) const WAITING: View = View {
                     "date_part('epoch', clock_timestamp() - coalesce(l.waitstart, a.state_change))",
                 ),
             ],
-            "for how long",
+            "how long it has waited",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "blocked_by",
             "Blocked by",
             Text,
             &[(9, "array_to_string(pg_blocking_pids(l.pid), ' ')")],
-            "processes that hold it, or wait before it",
+            "processes that hold the lock or wait ahead",
         ),
-        Column::gauge("query", "Query", Text, &[(9, "a.query")], "what it runs"),
+        ViewColumn::gauge("query", "Query", Text, &[(9, "a.query")], "its statement"),
     ],
     from: &[(
         9,
@@ -56,7 +55,7 @@ pub(super) const WAITING: View = View {
          (SELECT oid FROM pg_database WHERE datname = current_database()) m WHERE NOT l.granted",
     )],
     order: "waited",
-    essentials: &["pid", "waited", "blocked_by", "object", "mode", "user", "database"],
-    is_of_database: false,
+    essential_columns: &["pid", "waited", "blocked_by", "object", "mode", "user", "database"],
+    is_per_database: false,
     extension: None,
 };

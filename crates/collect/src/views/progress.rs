@@ -1,12 +1,11 @@
-//! Long maintenance commands and how far they are: the `pg_stat_progress` views.
+//! Progress of long maintenance commands: the `pg_stat_progress` views.
 
 use crate::{
-    Column,
-    Unit::{Count, Percent, Seconds, Text},
-    View,
+    ColumnUnit::{Count, Percent, Seconds, Text},
+    StatsView, ViewColumn,
 };
 
-/// One command's part of the union.
+/// One command's branch of the union.
 macro_rules! part {
     ($view:literal, $command:literal, $relation:literal, $phase:literal, $done:literal, $total:literal) => {
         concat!(
@@ -90,14 +89,14 @@ macro_rules! since_14 {
     };
 }
 
-pub(super) const PROGRESS: View = View {
+pub(super) const PROGRESS: StatsView = StatsView {
     name: "progress",
-    help: "Vacuum, analyze, index builds, rewrites, copies and base backups, and how far they are.",
+    help: "Progress of VACUUM, ANALYZE, index builds, table rewrites, COPY and base backups.",
     columns: &[
-        Column::key("pid", "Pid", &[(9, "p.pid::text")], "who"),
-        Column::key("command", "Command", &[(9, "p.command")], "what"),
-        Column::gauge("database", "Database", Text, &[(9, "d.datname")], "where"),
-        Column::gauge(
+        ViewColumn::key("pid", "Pid", &[(9, "p.pid::text")], "the process"),
+        ViewColumn::key("command", "Command", &[(9, "p.command")], "the command"),
+        ViewColumn::gauge("database", "Database", Text, &[(9, "d.datname")], "its database"),
+        ViewColumn::gauge(
             "relation",
             "Relation",
             Text,
@@ -105,27 +104,33 @@ pub(super) const PROGRESS: View = View {
                 9,
                 "CASE WHEN d.datname = current_database() THEN p.relid::regclass::text ELSE p.relid::text END",
             )],
-            "on which relation; a number if it is of another database",
+            "the relation; an oid if it is in another database",
         ),
-        Column::gauge("phase", "Phase", Text, &[(9, "p.phase")], "what it does now"),
-        Column::gauge(
+        ViewColumn::gauge("phase", "Phase", Text, &[(9, "p.phase")], "the current phase"),
+        ViewColumn::gauge(
             "percent",
             "Done",
             Percent,
             &[(9, "CASE WHEN p.total > 0 THEN least(100, 100.0 * p.done / p.total) END")],
-            "how much of this phase",
+            "completed share of the phase",
         ),
-        Column::gauge("done", "Of", Count, &[(9, "p.done")], "blocks, rows or bytes done"),
-        Column::gauge("total", "Total", Count, &[(9, "p.total")], "blocks, rows or bytes in all"),
-        Column::gauge(
+        ViewColumn::gauge("done", "Of", Count, &[(9, "p.done")], "blocks, rows or bytes done"),
+        ViewColumn::gauge(
+            "total",
+            "Total",
+            Count,
+            &[(9, "p.total")],
+            "blocks, rows or bytes in total",
+        ),
+        ViewColumn::gauge(
             "lasted",
             "Lasted",
             Seconds,
             &[(9, "date_part('epoch', clock_timestamp() - a.query_start)")],
-            "for how long",
+            "how long it has run",
         ),
-        Column::gauge("user", "User", Text, &[(9, "a.usename")], "its role"),
-        Column::gauge(
+        ViewColumn::gauge("user", "User", Text, &[(9, "a.usename")], "its role"),
+        ViewColumn::gauge(
             "wait",
             "Waits for",
             Text,
@@ -140,7 +145,7 @@ pub(super) const PROGRESS: View = View {
         (14, union!(vacuum!(), since_12!(), since_13!(), since_14!())),
     ],
     order: "lasted",
-    essentials: &["pid", "command", "percent", "lasted", "relation", "phase"],
-    is_of_database: false,
+    essential_columns: &["pid", "command", "percent", "lasted", "relation", "phase"],
+    is_per_database: false,
     extension: None,
 };

@@ -1,70 +1,75 @@
-//! Tables and indexes of the connection's database: `pg_stat_user_tables`, `pg_stat_user_indexes` and their
-//! `pg_statio` twins.
+//! Tables and indexes of the connected database: `pg_stat_user_tables`, `pg_stat_user_indexes` and
+//! the `pg_statio` views.
 //!
-//! Sizes are `relpages`, as the last VACUUM or ANALYZE left them: to ask for the true size takes a lock on
-//! each relation, and would wait behind those who hold it.
+//! Sizes are `relpages` as of the last VACUUM or ANALYZE: reading the actual size would lock each
+//! relation and wait for conflicting locks.
 
 use crate::{
-    Column,
-    Unit::{Bytes, Count, Seconds, Text},
-    View,
+    ColumnUnit::{Bytes, Count, Seconds, Text},
+    StatsView, ViewColumn,
 };
 
 const PAGES: &str = "c.relpages::int8 * current_setting('block_size')::int8";
 
-pub(super) const TABLES: View = View {
+pub(super) const TABLES: StatsView = StatsView {
     name: "tables",
-    help: "What happens to each table of the connected database per second.",
+    help: "Activity of each table in the connected database per second.",
     columns: &[
-        Column::key("schema", "Schema", &[(9, "s.schemaname")], "its schema"),
-        Column::key("table", "Table", &[(9, "s.relname")], "its name"),
-        Column::gauge(
+        ViewColumn::key("schema", "Schema", &[(9, "s.schemaname")], "its schema"),
+        ViewColumn::key("table", "Table", &[(9, "s.relname")], "its name"),
+        ViewColumn::gauge(
             "size",
             "Size",
             Bytes,
             &[(9, PAGES)],
-            "its main fork when last vacuumed or analyzed",
+            "size of its main fork when last vacuumed or analyzed",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "seq_scans",
             "Seq/s",
             Count,
             &[(9, "s.seq_scan")],
-            "sequential scans begun",
+            "sequential scans started",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "seq_rows",
             "SeqRows/s",
             Count,
             &[(9, "s.seq_tup_read")],
             "rows read by them",
         ),
-        Column::counter("index_scans", "Idx/s", Count, &[(9, "s.idx_scan")], "index scans begun"),
-        Column::counter(
+        ViewColumn::counter(
+            "index_scans",
+            "Idx/s",
+            Count,
+            &[(9, "s.idx_scan")],
+            "index scans started",
+        ),
+        ViewColumn::counter(
             "index_rows",
             "IdxRows/s",
             Count,
             &[(9, "s.idx_tup_fetch")],
             "rows fetched by them",
         ),
-        Column::counter("inserted", "Ins/s", Count, &[(9, "s.n_tup_ins")], "rows inserted"),
-        Column::counter("updated", "Upd/s", Count, &[(9, "s.n_tup_upd")], "rows updated"),
-        Column::counter(
+        ViewColumn::counter("inserted", "Ins/s", Count, &[(9, "s.n_tup_ins")], "rows inserted"),
+        ViewColumn::counter("updated", "Upd/s", Count, &[(9, "s.n_tup_upd")], "rows updated"),
+        ViewColumn::counter(
             "hot_updated",
             "Hot/s",
             Count,
             &[(9, "s.n_tup_hot_upd")],
-            "of these, without work for indexes",
+            "HOT updates, which add no index entries",
         ),
-        Column::counter("deleted", "Del/s", Count, &[(9, "s.n_tup_del")], "rows deleted"),
-        Column::counter(
+        ViewColumn::counter("deleted", "Del/s", Count, &[(9, "s.n_tup_del")], "rows deleted"),
+        ViewColumn::counter(
             "blocks_hit",
             "Hit/s",
             Count,
             &[(9, "i.heap_blks_hit + coalesce(i.idx_blks_hit, 0) + coalesce(i.toast_blks_hit, 0)")],
             "pages found in the buffer cache, indexes and TOAST too",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "blocks_read",
             "Read/s",
             Count,
@@ -72,11 +77,11 @@ pub(super) const TABLES: View = View {
                 9,
                 "i.heap_blks_read + coalesce(i.idx_blks_read, 0) + coalesce(i.toast_blks_read, 0)",
             )],
-            "pages asked of the operating system",
+            "pages requested from the operating system",
         ),
-        Column::gauge("live", "Live", Count, &[(9, "s.n_live_tup")], "rows, estimated"),
-        Column::gauge("dead", "Dead", Count, &[(9, "s.n_dead_tup")], "dead rows, estimated"),
-        Column::gauge(
+        ViewColumn::gauge("live", "Live", Count, &[(9, "s.n_live_tup")], "rows, estimated"),
+        ViewColumn::gauge("dead", "Dead", Count, &[(9, "s.n_dead_tup")], "dead rows, estimated"),
+        ViewColumn::gauge(
             "vacuum_age",
             "Vacuum",
             Seconds,
@@ -84,9 +89,9 @@ pub(super) const TABLES: View = View {
                 9,
                 "date_part('epoch', clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))",
             )],
-            "since the last vacuum",
+            "time since the last vacuum",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "analyze_age",
             "Analyze",
             Seconds,
@@ -94,7 +99,7 @@ pub(super) const TABLES: View = View {
                 9,
                 "date_part('epoch', clock_timestamp() - greatest(s.last_analyze, s.last_autoanalyze))",
             )],
-            "since the last analyze",
+            "time since the last analyze",
         ),
     ],
     from: &[(
@@ -102,56 +107,62 @@ pub(super) const TABLES: View = View {
         "pg_stat_user_tables s JOIN pg_statio_user_tables i USING (relid) JOIN pg_class c ON c.oid = s.relid",
     )],
     order: "seq_rows",
-    essentials: &[],
-    is_of_database: true,
+    essential_columns: &[],
+    is_per_database: true,
     extension: None,
 };
 
-pub(super) const INDEXES: View = View {
+pub(super) const INDEXES: StatsView = StatsView {
     name: "indexes",
-    help: "What happens to each index of the connected database per second.",
+    help: "Activity of each index in the connected database per second.",
     columns: &[
-        Column::key("schema", "Schema", &[(9, "s.schemaname")], "its schema"),
-        Column::key("table", "Table", &[(9, "s.relname")], "its table"),
-        Column::key("index", "Index", &[(9, "s.indexrelname")], "its name"),
-        Column::gauge("size", "Size", Bytes, &[(9, PAGES)], "when last vacuumed or analyzed"),
-        Column::counter("scans", "Scan/s", Count, &[(9, "s.idx_scan")], "scans begun"),
-        Column::counter(
+        ViewColumn::key("schema", "Schema", &[(9, "s.schemaname")], "its schema"),
+        ViewColumn::key("table", "Table", &[(9, "s.relname")], "its table"),
+        ViewColumn::key("index", "Index", &[(9, "s.indexrelname")], "its name"),
+        ViewColumn::gauge(
+            "size",
+            "Size",
+            Bytes,
+            &[(9, PAGES)],
+            "size when last vacuumed or analyzed",
+        ),
+        ViewColumn::counter("scans", "Scan/s", Count, &[(9, "s.idx_scan")], "scans started"),
+        ViewColumn::counter(
             "entries",
             "Entries/s",
             Count,
             &[(9, "s.idx_tup_read")],
-            "entries given by scans",
+            "index entries returned by scans",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "rows",
             "Rows/s",
             Count,
             &[(9, "s.idx_tup_fetch")],
             "live rows fetched by plain index scans",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "blocks_hit",
             "Hit/s",
             Count,
             &[(9, "i.idx_blks_hit")],
             "pages found in the buffer cache",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "blocks_read",
             "Read/s",
             Count,
             &[(9, "i.idx_blks_read")],
-            "pages asked of the operating system",
+            "pages requested from the operating system",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "scans_total",
             "Scans",
             Count,
             &[(9, "s.idx_scan")],
             "scans since the statistics were reset",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "is",
             "Is",
             Text,
@@ -168,7 +179,7 @@ pub(super) const INDEXES: View = View {
          JOIN pg_class c ON c.oid = s.indexrelid JOIN pg_index x ON x.indexrelid = s.indexrelid",
     )],
     order: "scans",
-    essentials: &[],
-    is_of_database: true,
+    essential_columns: &[],
+    is_per_database: true,
     extension: None,
 };

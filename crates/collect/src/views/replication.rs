@@ -1,12 +1,11 @@
-//! Standbys and slots: `pg_stat_replication`, `pg_replication_slots`.
+//! Standbys and replication slots: `pg_stat_replication`, `pg_replication_slots`.
 
 use crate::{
-    Column,
-    Unit::{Bytes, Count, Milliseconds, Seconds, Text},
-    View,
+    ColumnUnit::{Bytes, Count, Milliseconds, Seconds, Text},
+    StatsView, ViewColumn,
 };
 
-/// The end of the log: written here, or received by a standby that has standbys of its own.
+/// Joins the end of WAL: written here, or received by a standby with standbys of its own.
 macro_rules! beside_end_of_log {
     ($view:literal) => {
         &[
@@ -30,7 +29,7 @@ macro_rules! beside_end_of_log {
     };
 }
 
-/// How many bytes a place in the log is behind its end.
+/// Bytes between an LSN and the end of WAL.
 macro_rules! behind {
     ($nine:literal, $ten:literal) => {
         &[
@@ -40,167 +39,185 @@ macro_rules! behind {
     };
 }
 
-pub(super) const REPLICATION: View = View {
+pub(super) const REPLICATION: StatsView = StatsView {
     name: "replication",
-    help: "Standbys and subscribers that are connected, and how far behind they are.",
+    help: "Connected standbys and subscribers, and their lag.",
     columns: &[
-        Column::key("pid", "Pid", &[(9, "s.pid::text")], "the walsender"),
-        Column::gauge(
+        ViewColumn::key("pid", "Pid", &[(9, "s.pid::text")], "the walsender"),
+        ViewColumn::gauge(
             "application",
             "Application",
             Text,
             &[(9, "s.application_name")],
-            "what it calls itself",
+            "its application_name",
         ),
-        Column::gauge("user", "User", Text, &[(9, "s.usename")], "its role"),
-        Column::gauge("client", "Client", Text, &[(9, "host(s.client_addr)")], "where it is"),
-        Column::gauge("state", "State", Text, &[(9, "s.state")], "startup, catchup, streaming, …"),
-        Column::gauge(
+        ViewColumn::gauge("user", "User", Text, &[(9, "s.usename")], "its role"),
+        ViewColumn::gauge("client", "Client", Text, &[(9, "host(s.client_addr)")], "its address"),
+        ViewColumn::gauge(
+            "state",
+            "State",
+            Text,
+            &[(9, "s.state")],
+            "startup, catchup, streaming, …",
+        ),
+        ViewColumn::gauge(
             "sync",
             "Sync",
             Text,
             &[(9, "s.sync_state")],
             "async, sync, quorum, potential",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "send_lag",
             "To send",
             Bytes,
             behind!("sent_location", "sent_lsn"),
-            "log not yet sent",
+            "WAL not yet sent",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "write_lag",
             "To write",
             Bytes,
             behind!("write_location", "write_lsn"),
-            "log not yet written there",
+            "WAL not yet written there",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "flush_lag",
             "To flush",
             Bytes,
             behind!("flush_location", "flush_lsn"),
-            "log not yet on disk there",
+            "WAL not yet flushed there",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "replay_lag",
             "To replay",
             Bytes,
             behind!("replay_location", "replay_lsn"),
-            "log not yet replayed there",
+            "WAL not yet replayed there",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "write_ms",
             "Write ms",
             Milliseconds,
             &[(9, ""), (10, "date_part('epoch', s.write_lag) * 1000")],
             "from a flush here to its write there",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "flush_ms",
             "Flush ms",
             Milliseconds,
             &[(9, ""), (10, "date_part('epoch', s.flush_lag) * 1000")],
             "from a flush here to its flush there",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "replay_ms",
             "Replay ms",
             Milliseconds,
             &[(9, ""), (10, "date_part('epoch', s.replay_lag) * 1000")],
             "from a flush here to its replay there",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "xmin_age",
             "Xmin age",
             Count,
             &[(9, "age(s.backend_xmin)")],
-            "transactions that its feedback keeps from being cleaned up",
+            "transactions whose dead rows its feedback holds",
         ),
     ],
     from: beside_end_of_log!("pg_stat_replication"),
     order: "replay_lag",
-    essentials: &["application", "state", "replay_lag", "replay_ms", "client"],
-    is_of_database: false,
+    essential_columns: &["application", "state", "replay_lag", "replay_ms", "client"],
+    is_per_database: false,
     extension: None,
 };
 
-pub(super) const SLOTS: View = View {
+pub(super) const SLOTS: StatsView = StatsView {
     name: "slots",
-    help: "Replication slots, and what they keep.",
+    help: "Replication slots, and the WAL they retain.",
     columns: &[
-        Column::key("slot", "Slot", &[(9, "s.slot_name")], "its name"),
-        Column::gauge("type", "Type", Text, &[(9, "s.slot_type")], "physical or logical"),
-        Column::gauge("plugin", "Plugin", Text, &[(9, "s.plugin")], "of a logical slot"),
-        Column::gauge("database", "Database", Text, &[(9, "s.database")], "of a logical slot"),
-        Column::gauge(
+        ViewColumn::key("slot", "Slot", &[(9, "s.slot_name")], "its name"),
+        ViewColumn::gauge("type", "Type", Text, &[(9, "s.slot_type")], "physical or logical"),
+        ViewColumn::gauge(
+            "plugin",
+            "Plugin",
+            Text,
+            &[(9, "s.plugin")],
+            "output plugin of a logical slot",
+        ),
+        ViewColumn::gauge(
+            "database",
+            "Database",
+            Text,
+            &[(9, "s.database")],
+            "database of a logical slot",
+        ),
+        ViewColumn::gauge(
             "active_pid",
             "Active",
             Count,
             &[(9, "s.active_pid")],
             "the process that uses it",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "retained",
             "Retained",
             Bytes,
             behind!("restart_lsn", "restart_lsn"),
-            "log kept for it",
+            "WAL retained for it",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "unconfirmed",
             "Unconfirmed",
             Bytes,
             behind!("confirmed_flush_lsn", "confirmed_flush_lsn"),
-            "log that its subscriber has not confirmed",
+            "WAL that its subscriber has not confirmed",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "wal_status",
             "Log",
             Text,
             &[(9, ""), (13, "s.wal_status")],
             "reserved, extended, unreserved, lost",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "safe_wal_size",
             "Safe",
             Bytes,
             &[(9, ""), (13, "s.safe_wal_size")],
-            "log that can be written before it may be lost",
+            "WAL that can be written before the slot may be lost",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "xmin_age",
             "Xmin age",
             Count,
             &[(9, "age(s.xmin)")],
-            "transactions it keeps from being cleaned up",
+            "transactions whose dead rows it holds",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "catalog_xmin_age",
             "Catalog age",
             Count,
             &[(9, "age(s.catalog_xmin)")],
             "the same, for system catalogs",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "inactive",
             "Inactive",
             Seconds,
             &[(9, ""), (17, "date_part('epoch', clock_timestamp() - s.inactive_since)")],
-            "since it was last used",
+            "time since it was last used",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "invalid",
             "Invalid",
             Text,
             &[(9, ""), (17, "s.invalidation_reason")],
-            "why it cannot be used any more",
+            "why it is invalid",
         ),
     ],
     from: beside_end_of_log!("pg_replication_slots"),
     order: "retained",
-    essentials: &["slot", "retained", "active_pid", "wal_status", "type"],
-    is_of_database: false,
+    essential_columns: &["slot", "retained", "active_pid", "wal_status", "type"],
+    is_per_database: false,
     extension: None,
 };

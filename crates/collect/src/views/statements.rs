@@ -1,45 +1,44 @@
-//! Statements by shape: `pg_stat_statements`, where it is installed in the connection's database.
+//! Normalized statements: `pg_stat_statements`, where it is installed in the connected database.
 
 use crate::{
-    Column,
-    Unit::{Bytes, Count, Milliseconds, Text},
-    View,
+    ColumnUnit::{Bytes, Count, Milliseconds, Text},
+    StatsView, ViewColumn,
 };
 
-pub(super) const STATEMENTS: View = View {
+pub(super) const STATEMENTS: StatsView = StatsView {
     name: "statements",
-    help: "What each shape of statement costs per second; needs pg_stat_statements in the connected database.",
+    help: "Cost of each normalized statement per second; needs pg_stat_statements in the connected database.",
     columns: &[
-        Column::key(
+        ViewColumn::key(
             "query_id",
             "Query id",
             &[(9, "s.queryid::text")],
-            "the server's identifier of the shape",
+            "the server's query identifier",
         ),
-        Column::key("database", "Database", &[(9, "d.datname")], "where it ran"),
-        Column::key("user", "User", &[(9, "r.rolname")], "who ran it"),
-        Column::key(
+        ViewColumn::key("database", "Database", &[(9, "d.datname")], "database it ran in"),
+        ViewColumn::key("user", "User", &[(9, "r.rolname")], "role that ran it"),
+        ViewColumn::key(
             "level",
             "Level",
             &[(9, "'top'"), (14, "CASE WHEN s.toplevel THEN 'top' ELSE 'nested' END")],
             "top, or nested in a function",
         ),
-        Column::counter("calls", "Calls/s", Count, &[(9, "s.calls")], "times it ran"),
-        Column::counter(
+        ViewColumn::counter("calls", "Calls/s", Count, &[(9, "s.calls")], "executions"),
+        ViewColumn::counter(
             "total_ms",
             "Time ms/s",
             Milliseconds,
             &[(9, "s.total_time"), (13, "s.total_exec_time")],
-            "time it ran; 1000 is one process all the time",
+            "execution time; 1000 is one process all the time",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "plan_ms",
             "Plan ms/s",
             Milliseconds,
             &[(9, ""), (13, "s.total_plan_time")],
-            "time it was planned; needs track_planning",
+            "planning time; needs track_planning",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "mean_ms",
             "Mean ms",
             Milliseconds,
@@ -47,50 +46,50 @@ pub(super) const STATEMENTS: View = View {
                 (9, "CASE WHEN s.calls > 0 THEN s.total_time / s.calls END"),
                 (13, "CASE WHEN s.calls > 0 THEN s.total_exec_time / s.calls END"),
             ],
-            "mean time of a run since the reset",
+            "mean execution time since the reset",
         ),
-        Column::counter("rows", "Rows/s", Count, &[(9, "s.rows")], "rows returned or changed"),
-        Column::counter(
+        ViewColumn::counter("rows", "Rows/s", Count, &[(9, "s.rows")], "rows returned or changed"),
+        ViewColumn::counter(
             "blocks_hit",
             "Hit/s",
             Count,
             &[(9, "s.shared_blks_hit")],
             "pages found in the buffer cache",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "blocks_read",
             "Read/s",
             Count,
             &[(9, "s.shared_blks_read")],
-            "pages asked of the operating system",
+            "pages requested from the operating system",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "blocks_dirtied",
             "Dirty/s",
             Count,
             &[(9, "s.shared_blks_dirtied")],
-            "pages made dirty",
+            "pages dirtied",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "temp_blocks",
             "Temp/s",
             Count,
             &[(9, "s.temp_blks_read + s.temp_blks_written")],
             "pages of temporary files read and written",
         ),
-        Column::counter(
+        ViewColumn::counter(
             "wal_bytes",
             "WAL B/s",
             Bytes,
             &[(9, ""), (13, "s.wal_bytes")],
-            "bytes of log it made",
+            "bytes of WAL it generated",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "query",
             "Query",
             Text,
             &[(9, "left(s.query, 2000)")],
-            "the text of one run, with placeholders",
+            "the text, with placeholders for constants",
         ),
     ],
     from: &[(
@@ -98,7 +97,7 @@ pub(super) const STATEMENTS: View = View {
         "pg_stat_statements s LEFT JOIN pg_database d ON d.oid = s.dbid LEFT JOIN pg_roles r ON r.oid = s.userid",
     )],
     order: "total_ms",
-    essentials: &[
+    essential_columns: &[
         "total_ms",
         "calls",
         "mean_ms",
@@ -108,6 +107,6 @@ pub(super) const STATEMENTS: View = View {
         "database",
         "temp_blocks",
     ],
-    is_of_database: true,
+    is_per_database: true,
     extension: Some("pg_stat_statements"),
 };

@@ -1,39 +1,38 @@
-//! What needs vacuum, and what keeps vacuum from its work.
+//! Tables that need VACUUM, and what prevents VACUUM from removing dead rows.
 
 use crate::{
-    Column,
-    Unit::{Count, Percent, Seconds, Text},
-    View,
+    ColumnUnit::{Count, Percent, Seconds, Text},
+    StatsView, ViewColumn,
 };
 
-/// Dead rows as a share of those that start autovacuum, as the manual computes it ("The Autovacuum
-/// Daemon"), by the server's settings and not by those of the table.
+/// Dead rows as a percentage of the autovacuum threshold, computed as in the manual ("The
+/// Autovacuum Daemon") from the server's settings, not the table's.
 const DUE: &str = "100.0 * s.n_dead_tup / nullif(current_setting('autovacuum_vacuum_threshold')::float8 + \
     current_setting('autovacuum_vacuum_scale_factor')::float8 * greatest(c.reltuples, 0), 0)";
 
-pub(super) const VACUUM: View = View {
+pub(super) const VACUUM: StatsView = StatsView {
     name: "vacuum",
-    help: "Tables of the connected database by how much they need vacuum.",
+    help: "Tables in the connected database by how much they need VACUUM.",
     columns: &[
-        Column::key("schema", "Schema", &[(9, "s.schemaname")], "its schema"),
-        Column::key("table", "Table", &[(9, "s.relname")], "its name"),
-        Column::gauge("dead", "Dead", Count, &[(9, "s.n_dead_tup")], "dead rows, estimated"),
-        Column::gauge("live", "Live", Count, &[(9, "s.n_live_tup")], "rows, estimated"),
-        Column::gauge(
+        ViewColumn::key("schema", "Schema", &[(9, "s.schemaname")], "its schema"),
+        ViewColumn::key("table", "Table", &[(9, "s.relname")], "its name"),
+        ViewColumn::gauge("dead", "Dead", Count, &[(9, "s.n_dead_tup")], "dead rows, estimated"),
+        ViewColumn::gauge("live", "Live", Count, &[(9, "s.n_live_tup")], "rows, estimated"),
+        ViewColumn::gauge(
             "due",
             "Due",
             Percent,
             &[(9, DUE)],
-            "dead rows as a share of those that start autovacuum, by the server's settings",
+            "dead rows relative to the server's autovacuum threshold",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "xid_age",
             "Xid age",
             Count,
             &[(9, "age(c.relfrozenxid)")],
-            "transactions since its oldest that is not frozen",
+            "age of its oldest unfrozen transaction id",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "wraparound",
             "Wraparound",
             Percent,
@@ -41,9 +40,9 @@ pub(super) const VACUUM: View = View {
                 9,
                 "100.0 * age(c.relfrozenxid) / current_setting('autovacuum_freeze_max_age')::int8",
             )],
-            "that age as a share of the one that forces a vacuum",
+            "that age relative to autovacuum_freeze_max_age",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "vacuum_age",
             "Vacuum",
             Seconds,
@@ -51,59 +50,65 @@ pub(super) const VACUUM: View = View {
                 9,
                 "date_part('epoch', clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))",
             )],
-            "since the last vacuum",
+            "time since the last vacuum",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "vacuums",
             "Vacuums",
             Count,
             &[(9, "s.vacuum_count + s.autovacuum_count")],
             "vacuums since the statistics were reset",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "options",
             "Options",
             Text,
             &[(9, "array_to_string(c.reloptions, ' ')")],
-            "settings of its own",
+            "its storage parameters",
         ),
     ],
     from: &[(9, "pg_stat_user_tables s JOIN pg_class c ON c.oid = s.relid")],
     order: "due",
-    essentials: &["table", "due", "dead", "live", "schema"],
-    is_of_database: true,
+    essential_columns: &["table", "due", "dead", "live", "schema"],
+    is_per_database: true,
     extension: None,
 };
 
-pub(super) const HORIZON: View = View {
+pub(super) const HORIZON: StatsView = StatsView {
     name: "horizon",
-    help: "What keeps dead rows from being cleaned up, the oldest first.",
+    help: "What prevents VACUUM from removing dead rows, the oldest first.",
     columns: &[
-        Column::key(
+        ViewColumn::key(
             "holder",
             "Holder",
             &[(9, "h.holder")],
             "session, standby, slot, or prepared transaction",
         ),
-        Column::key("name", "Name", &[(9, "h.name")], "process id, or name"),
-        Column::gauge(
+        ViewColumn::key("name", "Name", &[(9, "h.name")], "process id, or name"),
+        ViewColumn::gauge(
             "age",
             "Age",
             Count,
             &[(9, "h.age")],
-            "transactions whose dead rows stay because of it",
+            "transactions whose dead rows it holds",
         ),
-        Column::gauge(
+        ViewColumn::gauge(
             "since",
             "Since",
             Seconds,
             &[(9, "date_part('epoch', clock_timestamp() - h.since)")],
-            "for how long, where that is known",
+            "for how long, if known",
         ),
-        Column::gauge("database", "Database", Text, &[(9, "h.database")], "where"),
-        Column::gauge("user", "User", Text, &[(9, "h.usename")], "whose"),
-        Column::gauge("state", "State", Text, &[(9, "h.state")], "what it does"),
-        Column::gauge("query", "Query", Text, &[(9, "h.query")], "what it runs, or ran last"),
+        ViewColumn::gauge("database", "Database", Text, &[(9, "h.database")], "its database"),
+        ViewColumn::gauge("user", "User", Text, &[(9, "h.usename")], "its role"),
+        ViewColumn::gauge("state", "State", Text, &[(9, "h.state")], "its state"),
+        ViewColumn::gauge(
+            "query",
+            "Query",
+            Text,
+            &[(9, "h.query")],
+            "its current or last statement",
+        ),
     ],
     from: &[(
         9,
@@ -122,7 +127,7 @@ pub(super) const HORIZON: View = View {
             FROM pg_prepared_xacts) h",
     )],
     order: "age",
-    essentials: &[],
-    is_of_database: false,
+    essential_columns: &[],
+    is_per_database: false,
     extension: None,
 };

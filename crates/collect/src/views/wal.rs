@@ -1,9 +1,9 @@
-//! The log, checkpoints and the background writer, a row for each figure.
+//! WAL, checkpoints and the background writer, one row per figure.
 //!
-//! Their columns moved between views in 17 and 18; as rows they keep their names. Figures are sums; those
-//! that end in `_ms` are milliseconds, those in `_bytes` bytes.
+//! The columns moved between views in 17 and 18; as rows they keep their names. Figures are
+//! counters; those ending in `_ms` are milliseconds, those in `_bytes` bytes.
 
-use crate::{Column, Unit::Count, View};
+use crate::{ColumnUnit::Count, StatsView, ViewColumn};
 
 macro_rules! figures {
     ($($group:literal: $view:literal [$($name:literal = $sql:literal),* $(,)?]),* $(,)?) => {
@@ -70,7 +70,7 @@ const SINCE_17: &str = figures! {
     "archiver": "pg_stat_archiver" [ "archived" = "archived_count", "failed" = "failed_count" ],
 };
 
-/// 18 moved the writes and syncs of the log to `pg_stat_io`.
+/// Version 18 moved the writes and syncs of WAL to `pg_stat_io`.
 const SINCE_18: &str = figures! {
     "wal": "pg_stat_wal" [
         "records" = "wal_records", "full_page_images" = "wal_fpi", "written_bytes" = "wal_bytes",
@@ -92,14 +92,20 @@ const SINCE_18: &str = figures! {
     "archiver": "pg_stat_archiver" [ "archived" = "archived_count", "failed" = "failed_count" ],
 };
 
-pub(super) const WAL: View = View {
+pub(super) const WAL: StatsView = StatsView {
     name: "wal",
-    help: "The log, checkpoints, the background writer and the archiver.",
+    help: "WAL, checkpoints, the background writer and the archiver.",
     columns: &[
-        Column::key("area", "Area", &[(9, "f.area")], "what it is about"),
-        Column::key("figure", "Figure", &[(9, "f.figure")], "which figure"),
-        Column::counter("per_second", "Per second", Count, &[(9, "f.value")], "how fast it grows"),
-        Column::gauge(
+        ViewColumn::key("area", "Area", &[(9, "f.area")], "the topic"),
+        ViewColumn::key("figure", "Figure", &[(9, "f.figure")], "the figure"),
+        ViewColumn::counter(
+            "per_second",
+            "Per second",
+            Count,
+            &[(9, "f.value")],
+            "growth per second",
+        ),
+        ViewColumn::gauge(
             "total",
             "Total",
             Count,
@@ -109,7 +115,7 @@ pub(super) const WAL: View = View {
     ],
     from: &[(9, SINCE_9), (14, SINCE_14), (17, SINCE_17), (18, SINCE_18)],
     order: "per_second",
-    essentials: &[],
-    is_of_database: false,
+    essential_columns: &[],
+    is_per_database: false,
     extension: None,
 };

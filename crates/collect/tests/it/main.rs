@@ -1,9 +1,9 @@
-//! What `collect` says of real servers.
+//! Tests against real servers.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
-mod acting;
 mod activity;
 mod plan;
+mod signals;
 mod support;
 mod views;

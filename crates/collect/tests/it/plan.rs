@@ -1,20 +1,20 @@
-//! A plan is shown, and nothing is ever run for it.
+//! Plans are returned and nothing is executed.
 
-use howdah_collect::{Backend, PlanError, SqlText, plan};
-use howdah_connect::{Client, Target};
+use howdah_collect::{BackendActivity, GenericPlanError, SqlText, explain_generic};
+use howdah_connect::{Client, ConnectTarget};
 use howdah_lab::Cluster;
 
 use crate::support::{session, start, target};
 
-fn runs(text: &str) -> Backend {
-    Backend {
+fn running(text: &str) -> BackendActivity {
+    BackendActivity {
         database: Some("shop".into()),
         query: Some(SqlText::new(text.as_bytes(), None, Some(1024))),
-        ..Backend::default()
+        ..BackendActivity::default()
     }
 }
 
-fn shop(cluster: &Cluster) -> (Target, Client) {
+fn shop(cluster: &Cluster) -> (ConnectTarget, Client) {
     let postgres = target(cluster, "postgres");
     session(&postgres).query("CREATE DATABASE shop").unwrap();
     let shop = postgres.with_database("shop");
@@ -25,24 +25,28 @@ fn shop(cluster: &Cluster) -> (Target, Client) {
 }
 
 #[test]
-fn a_plan_is_for_any_parameters_on_every_major() {
+fn generic_plan_covers_parameters_on_every_major() {
     for major in [14, 15, 16, 18] {
         let how = Cluster::builder().major(major);
-        let Some(cluster) = start("a_plan_is_for_any_parameters", how) else { continue };
+        let Some(cluster) = start("generic_plan_covers_parameters_on_every_major", how) else {
+            continue;
+        };
         let (target, mut client) = shop(&cluster);
         client
             .query("INSERT INTO item SELECT i, i FROM generate_series(1, 20000) i; ANALYZE")
             .unwrap();
-        let plain = plan(&target, &runs("-- mine\nSELECT * FROM item WHERE id = 7;")).unwrap();
+        let plain = explain_generic(&target, &running("-- mine\nSELECT * FROM item WHERE id = 7;"))
+            .unwrap();
         assert!(plain.lines[0].contains("Index Scan using item_pkey on item"), "{plain:?}");
         assert_eq!(plain.parameters, 0);
-        let any = plan(&target, &runs("UPDATE item SET name = $2 WHERE id = $1")).unwrap();
+        let any =
+            explain_generic(&target, &running("UPDATE item SET name = $2 WHERE id = $1")).unwrap();
         assert_eq!(any.parameters, 2);
         assert!(any.lines.iter().any(|line| line.contains("Index Cond: (id = $1)")), "{any:?}");
     }
 }
 
-/// What somebody may write to have it run by whoever asks for the plan.
+/// Texts that try to get executed by the role that asks for the plan.
 const HOSTILE: [&str; 16] = [
     "SELECT 1; INSERT INTO ran VALUES ('second')",
     "SELECT 1; COMMIT; INSERT INTO ran VALUES ('committed')",
@@ -63,16 +67,18 @@ const HOSTILE: [&str; 16] = [
 ];
 
 #[test]
-fn no_text_runs_anything() {
-    let Some(cluster) = start("no_text_runs_anything", Cluster::builder()) else { return };
+fn hostile_text_is_never_executed() {
+    let Some(cluster) = start("hostile_text_is_never_executed", Cluster::builder()) else { return };
     let (target, mut client) = shop(&cluster);
     for text in HOSTILE {
-        match plan(&target, &runs(text)) {
-            Err(PlanError::Refused { sqlstate, .. }) => assert_eq!(sqlstate, "42601", "{text}"),
+        match explain_generic(&target, &running(text)) {
+            Err(GenericPlanError::Refused { sqlstate, .. }) => {
+                assert_eq!(sqlstate, "42601", "{text}");
+            }
             other => panic!("{text}: {other:?}"),
         }
     }
-    // These have plans, and are not run either.
+    // These can be planned, and are not executed either.
     for text in [
         "INSERT INTO ran VALUES ('insert')",
         "WITH gone AS (INSERT INTO ran VALUES ('cte') RETURNING what) SELECT * FROM gone",
@@ -82,7 +88,7 @@ fn no_text_runs_anything() {
         "SELECT set_config('default_transaction_read_only', 'off', false)",
     ] {
         client.query("CREATE SEQUENCE IF NOT EXISTS counter").unwrap();
-        plan(&target, &runs(text)).unwrap_or_else(|error| panic!("{text}: {error}"));
+        explain_generic(&target, &running(text)).unwrap_or_else(|error| panic!("{text}: {error}"));
     }
     let ran = client.query("SELECT * FROM ran").unwrap();
     assert!(ran[0].rows.is_empty(), "{ran:?}");
@@ -91,8 +97,12 @@ fn no_text_runs_anything() {
 }
 
 #[test]
-fn a_function_that_lies_about_itself_is_not_run_by_a_role_that_can_do_harm() {
-    let Some(cluster) = start("a_function_that_lies", Cluster::builder()) else { return };
+fn mislabelled_function_is_not_run_by_powerful_role() {
+    let Some(cluster) =
+        start("mislabelled_function_is_not_run_by_powerful_role", Cluster::builder())
+    else {
+        return;
+    };
     let (target, mut client) = shop(&cluster);
     for sql in [
         "CREATE ROLE mallory LOGIN",
@@ -102,50 +112,50 @@ fn a_function_that_lies_about_itself_is_not_run_by_a_role_that_can_do_harm() {
         "GRANT ALL ON ran TO PUBLIC",
         "SET ROLE mallory",
         "CREATE FUNCTION tell() RETURNS void LANGUAGE sql AS 'INSERT INTO ran VALUES (current_user)'",
-        // The planner evaluates it, for it says that it depends on nothing.
+        // The planner evaluates it, because it is declared immutable.
         "CREATE FUNCTION evil(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \
          $$ BEGIN PERFORM tell(); RETURN 1; END $$",
         "RESET ROLE",
     ] {
         client.query(sql).unwrap();
     }
-    let text = runs("SELECT * FROM item WHERE id = evil(1)");
-    let error = plan(&target, &text).unwrap_err();
-    let PlanError::ForeignCode { function, owner, .. } = &error else { panic!("{error:?}") };
+    let text = running("SELECT * FROM item WHERE id = evil(1)");
+    let error = explain_generic(&target, &text).unwrap_err();
+    let GenericPlanError::ForeignCode { function, owner, .. } = &error else { panic!("{error:?}") };
     assert_eq!((function.as_str(), owner.as_str()), ("evil(integer)", "mallory"));
     assert!(error.to_string().contains("--plan-user"), "{error}");
-    // For a role that may only read the planner does call it, in a transaction that only reads.
-    let error = plan(&target.with_user("reader"), &text).unwrap_err();
-    let PlanError::Refused { sqlstate, .. } = &error else { panic!("{error:?}") };
+    // For a read-only role the planner does call it, in a read-only transaction.
+    let error = explain_generic(&target.with_user("reader"), &text).unwrap_err();
+    let GenericPlanError::Refused { sqlstate, .. } = &error else { panic!("{error:?}") };
     assert_eq!(sqlstate, "25006", "{error}");
     assert!(client.query("SELECT * FROM ran").unwrap()[0].rows.is_empty());
-    // Half a second, and not longer.
+    // Planning is limited to half a second.
     client
         .query(
             "CREATE FUNCTION slow() RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1 FROM pg_sleep(600)'; \
              ALTER FUNCTION evil(int) OWNER TO CURRENT_USER",
         )
         .unwrap();
-    let error = plan(&target, &runs("SELECT slow()")).unwrap_err();
-    let PlanError::Refused { sqlstate, .. } = &error else { panic!("{error:?}") };
+    let error = explain_generic(&target, &running("SELECT slow()")).unwrap_err();
+    let GenericPlanError::Refused { sqlstate, .. } = &error else { panic!("{error:?}") };
     assert_eq!(sqlstate, "57014", "{error}");
-    // A lock that somebody holds is not waited for either.
+    // Planning does not wait long for locks either.
     client.query("BEGIN; LOCK item").unwrap();
-    let error = plan(&target, &runs("SELECT * FROM item")).unwrap_err();
-    let PlanError::Refused { sqlstate, .. } = &error else { panic!("{error:?}") };
+    let error = explain_generic(&target, &running("SELECT * FROM item")).unwrap_err();
+    let GenericPlanError::Refused { sqlstate, .. } = &error else { panic!("{error:?}") };
     assert!(["55P03", "57014"].contains(&sqlstate.as_str()), "{error}");
 }
 
 #[test]
-fn a_text_that_is_not_all_there_is_not_sent() {
-    let Some(cluster) = start("a_text_that_is_not_all_there", Cluster::builder()) else { return };
+fn incomplete_text_is_not_sent() {
+    let Some(cluster) = start("incomplete_text_is_not_sent", Cluster::builder()) else { return };
     let target = target(&cluster, "postgres");
-    let cut = runs(&format!("SELECT 1 /* {} */", "x".repeat(1100)));
-    assert!(matches!(plan(&target, &cut), Err(PlanError::Truncated)));
-    let steers = runs("SELECT '\u{1b}[2J'");
-    assert!(matches!(plan(&target, &steers), Err(PlanError::NotExact)));
-    let none = Backend { query: None, ..runs("") };
-    assert!(matches!(plan(&target, &none), Err(PlanError::NoText)));
-    let nowhere = Backend { database: None, ..runs("SELECT 1") };
-    assert!(matches!(plan(&target, &nowhere), Err(PlanError::NoDatabase)));
+    let cut = running(&format!("SELECT 1 /* {} */", "x".repeat(1100)));
+    assert!(matches!(explain_generic(&target, &cut), Err(GenericPlanError::Truncated)));
+    let steers = running("SELECT '\u{1b}[2J'");
+    assert!(matches!(explain_generic(&target, &steers), Err(GenericPlanError::NotExact)));
+    let none = BackendActivity { query: None, ..running("") };
+    assert!(matches!(explain_generic(&target, &none), Err(GenericPlanError::NoText)));
+    let nowhere = BackendActivity { database: None, ..running("SELECT 1") };
+    assert!(matches!(explain_generic(&target, &nowhere), Err(GenericPlanError::NoDatabase)));
 }

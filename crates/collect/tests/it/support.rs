@@ -1,27 +1,28 @@
-//! Servers, and sessions on them.
+//! Test servers and sessions.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use howdah_collect::{Activity, Server};
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_lab::{Builder, Cluster, or_say_why_not};
+use howdah_collect::{Activity, MonitorConnection};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_lab::{Builder, Cluster, skip_without_postgres, wait_for};
 
 pub(crate) fn start(test: &str, how: Builder) -> Option<Cluster> {
-    or_say_why_not(test, how.start())
+    skip_without_postgres(test, how.start())
 }
 
-/// A superuser's connection words for a database.
-pub(crate) fn target(cluster: &Cluster, database: &str) -> Target {
-    Target::resolve(&Words::from_conninfo(cluster.uri(database)), &Environment::empty()).unwrap()
+/// A superuser's connection target for a database.
+pub(crate) fn target(cluster: &Cluster, database: &str) -> ConnectTarget {
+    ConnectTarget::resolve(&ConnParams::from_conninfo(cluster.uri(database)), &Environment::empty())
+        .unwrap()
 }
 
-pub(crate) fn session(target: &Target) -> Client {
+pub(crate) fn session(target: &ConnectTarget) -> Client {
     Client::connect(target).unwrap()
 }
 
-/// Runs a statement on its own session, from another thread, and gives what became of it.
-pub(crate) fn run_elsewhere(
-    target: &Target,
+/// Runs a statement in its own session on another thread, which returns the outcome.
+pub(crate) fn run_in_thread(
+    target: &ConnectTarget,
     sql: &str,
 ) -> (i32, std::thread::JoinHandle<Result<(), String>>) {
     let mut client = session(target);
@@ -31,15 +32,12 @@ pub(crate) fn run_elsewhere(
     (pid, std::thread::spawn(run))
 }
 
-/// Reads activity until it is as `wanted`; a state of the server has no bell to wait for.
-pub(crate) fn activity_when(server: &mut Server, wanted: impl Fn(&Activity) -> bool) -> Activity {
-    let end = Instant::now() + Duration::from_secs(30);
-    loop {
-        let activity = server.activity(false).unwrap();
-        if wanted(&activity) {
-            return activity;
-        }
-        assert!(Instant::now() < end, "never seen: {activity:#?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// Samples activity until it satisfies `wanted`.
+pub(crate) fn wait_for_activity(
+    server: &mut MonitorConnection,
+    wanted: impl Fn(&Activity) -> bool,
+) -> Activity {
+    wait_for("the awaited activity", Duration::from_secs(30), || {
+        Some(server.activity(false).unwrap()).filter(|activity| wanted(activity))
+    })
 }

@@ -1,23 +1,27 @@
-//! Every view of every major that is at hand.
+//! Reads every view on every installed major version.
 
-use howdah_collect::{Cell, CollectError, Meaning, Server, VIEWS, View, rates};
-use howdah_lab::{Cluster, MAJORS};
+use std::time::Duration;
+
+use howdah_collect::{
+    CollectError, ColumnKind, MonitorConnection, StatsView, VIEWS, ViewCell, rates,
+};
+use howdah_lab::{Cluster, MAJORS, wait_for};
 
 use crate::support::{session, start, target};
 
-fn view(name: &str) -> &'static View {
+fn view(name: &str) -> &'static StatsView {
     VIEWS.iter().find(|view| view.name == name).unwrap()
 }
 
 #[test]
-fn every_view_of_every_major_is_read() {
+fn every_view_is_read_on_every_major() {
     for major in MAJORS {
         let how = Cluster::builder()
             .major(major)
             .setting("shared_preload_libraries", "pg_stat_statements")
             .setting("wal_level", "logical")
             .setting("max_prepared_transactions", "5");
-        let Some(cluster) = start("every_view_of_every_major_is_read", how) else { continue };
+        let Some(cluster) = start("every_view_is_read_on_every_major", how) else { continue };
         let target = target(&cluster, "postgres");
         let mut client = session(&target);
         for sql in [
@@ -29,8 +33,8 @@ fn every_view_of_every_major_is_read() {
         ] {
             client.query(sql).unwrap();
         }
-        let mut server = Server::connect(&target).unwrap();
-        assert_eq!(server.identity().version.major(), major);
+        let mut server = MonitorConnection::connect(&target).unwrap();
+        assert_eq!(server.info().version.major(), major);
         for view in VIEWS {
             let reading =
                 server.read(view).unwrap_or_else(|error| panic!("{major} {}: {error}", view.name));
@@ -41,7 +45,8 @@ fn every_view_of_every_major_is_read() {
                 view.name
             );
         }
-        let rows = |server: &mut Server, name| server.read(view(name)).unwrap().unwrap().rows;
+        let rows =
+            |server: &mut MonitorConnection, name| server.read(view(name)).unwrap().unwrap().rows;
         assert!(rows(&mut server, "databases").iter().any(|row| row[0] == "postgres".into()));
         assert!(rows(&mut server, "tables").iter().any(|row| row[1] == "item".into()));
         assert!(rows(&mut server, "indexes").iter().any(|row| row[2] == "item_pkey".into()));
@@ -57,52 +62,55 @@ fn every_view_of_every_major_is_read() {
 }
 
 #[test]
-fn what_a_version_does_not_have_is_not_zero() {
+fn column_missing_in_version_is_unavailable() {
     let how = Cluster::builder().major(14);
-    let Some(cluster) = start("what_a_version_does_not_have_is_not_zero", how) else { return };
-    let mut server = Server::connect(&target(&cluster, "postgres")).unwrap();
+    let Some(cluster) = start("column_missing_in_version_is_unavailable", how) else { return };
+    let mut server = MonitorConnection::connect(&target(&cluster, "postgres")).unwrap();
     let slots = view("slots");
     session(&target(&cluster, "postgres"))
         .query("SELECT pg_create_physical_replication_slot('kept')")
         .unwrap();
     let reading = server.read(slots).unwrap().unwrap();
-    assert_eq!(reading.rows[0][slots.column("invalid").unwrap()], Cell::Unavailable);
-    assert_eq!(reading.rows[0][slots.column("plugin").unwrap()], Cell::Null);
+    assert_eq!(reading.rows[0][slots.column("invalid").unwrap()], ViewCell::Unavailable);
+    assert_eq!(reading.rows[0][slots.column("plugin").unwrap()], ViewCell::Null);
 }
 
 #[test]
-fn counters_of_a_table_are_its_work_between_two_readings() {
-    let Some(cluster) = start("counters_of_a_table", Cluster::builder()) else { return };
+fn table_counters_become_rates_between_samples() {
+    let Some(cluster) = start("table_counters_become_rates_between_samples", Cluster::builder())
+    else {
+        return;
+    };
     let target = target(&cluster, "postgres");
     let mut client = session(&target);
     client.query("CREATE TABLE item (id int PRIMARY KEY)").unwrap();
-    let mut server = Server::connect(&target).unwrap();
+    let mut server = MonitorConnection::connect(&target).unwrap();
     let before = server.read(view("tables")).unwrap().unwrap();
     client.query("INSERT INTO item SELECT generate_series(1, 5000)").unwrap();
-    // A session that ends has told all it did.
+    // A session flushes its statistics when it ends.
     drop(client);
     let inserted = view("tables").column("inserted").unwrap();
-    let total = loop {
+    let total = wait_for("inserted rows", Duration::from_secs(30), || {
         let now = server.read(view("tables")).unwrap().unwrap();
-        let rated = rates(Some(&before), &now);
-        if let Some(rate) = rated.rows[0][inserted].number().filter(|rate| *rate > 0.0) {
-            break rate * rated.seconds;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    };
+        let rate_view = rates(Some(&before), &now);
+        let rate = rate_view.rows[0][inserted].number().filter(|rate| *rate > 0.0)?;
+        Some(rate * rate_view.seconds)
+    });
     assert!((total - 5000.0).abs() < 1e-6, "{total}");
-    assert_eq!(view("tables").columns[inserted].meaning, Meaning::Counter);
+    assert_eq!(view("tables").columns[inserted].kind, ColumnKind::Counter);
 }
 
 #[test]
-fn a_role_without_grants_reads_every_view_or_is_told_why_not() {
+fn unprivileged_role_reads_views_or_gets_42501() {
     for major in [14, 18] {
         let how = Cluster::builder().major(major);
-        let Some(cluster) = start("a_role_without_grants", how) else { continue };
+        let Some(cluster) = start("unprivileged_role_reads_views_or_gets_42501", how) else {
+            continue;
+        };
         let admin = target(&cluster, "postgres");
         session(&admin).query("CREATE ROLE watcher LOGIN").unwrap();
-        let mut server = Server::connect(&admin.with_user("watcher")).unwrap();
-        assert_eq!(server.identity().data_directory, None, "it may not know");
+        let mut server = MonitorConnection::connect(&admin.with_user("watcher")).unwrap();
+        assert_eq!(server.info().data_directory, None, "it may not know");
         server.overview().unwrap();
         for view in VIEWS {
             match server.read(view) {

@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Settings, compare, testing::Maker};
+use crate::{CompareSettings, compare, testing::RunBuilder};
 
 #[test]
-fn every_form_of_condition_is_read_and_shown() {
+fn every_form_of_condition_round_trips() {
     for (text, shown) in [
         ("p95>1.5x", "p95>1.5x"),
         (" P99 >= 2X ", "p99>=2x"),
@@ -13,7 +13,7 @@ fn every_form_of_condition_is_read_and_shown() {
         ("p50 > 800us", "p50>800us"),
         ("p50>800µs", "p50>800us"),
         ("total>1.5min", "total>90s"),
-        // Not 66.00000000000001s, nor what reads back as another limit.
+        // Not 66.00000000000001s, nor a text that parses as another limit.
         ("total>1.1min", "total>66s"),
         ("p95>1000.0001ms", "p95>1000.0001ms"),
         ("errors>0", "errors>0"),
@@ -28,7 +28,7 @@ fn every_form_of_condition_is_read_and_shown() {
 }
 
 #[test]
-fn what_is_no_condition_is_refused_by_what_is_wrong() {
+fn invalid_conditions_are_rejected_with_reason() {
     use ParseFailOnError::{BadLimit, LimitDoesNotFit, NoComparator, UnknownMetric};
     let wrong = |text: &str| FailOn::parse(text).expect_err(text);
     assert!(matches!(wrong("p95"), NoComparator { .. }));
@@ -44,47 +44,55 @@ fn what_is_no_condition_is_refused_by_what_is_wrong() {
     assert!(matches!(wrong("errors>3ms"), LimitDoesNotFit { .. }));
 }
 
-fn crossed(condition: &str, base: &Maker, run: &Maker) -> Vec<u64> {
-    let comparison = compare(&base.samples, &run.samples, None, &Settings::default());
+fn violating_queries(condition: &str, base: &RunBuilder, run: &RunBuilder) -> Vec<u64> {
+    let comparison = compare(&base.samples, &run.samples, None, &CompareSettings::default());
     let condition = FailOn::parse(condition).expect("a condition");
-    let crossings = condition.crossings(&comparison, &base.samples, &run.samples);
+    let crossings = condition.violations(&comparison, &base.samples, &run.samples);
     crossings.into_iter().map(|crossing| crossing.fingerprint.0).collect()
 }
 
 #[test]
-fn ratios_need_executions_and_more_than_luck() {
-    let (mut base, mut run) = (Maker::new(1), Maker::new(2));
-    base.many(1, 100, 1_000.0, 0.2);
-    run.many(1, 100, 2_000.0, 0.2);
-    base.many(2, 100, 1_000.0, 0.2);
-    run.many(2, 100, 1_050.0, 0.2);
-    // Twice as slow, but too seldom.
-    base.many(3, 10, 1_000.0, 0.2);
-    run.many(3, 10, 2_000.0, 0.2);
-    // One stall of the machine lifts the 95th percentile and nothing else.
-    base.many(4, 100, 1_000.0, 0.2);
-    run.many(4, 50, 1_000.0, 0.2);
-    run.many(4, 8, 90_000.0, 0.2);
-    run.many(4, 42, 1_000.0, 0.2);
-    assert_eq!(crossed("p95>1.5x", &base, &run), [1]);
-    assert_eq!(crossed("p50>1.5x", &base, &run), [1]);
-    assert_eq!(crossed("total>1.9x", &base, &run), [1]);
-    assert!(crossed("p95>3x", &base, &run).is_empty());
-    assert_eq!(crossed("max>5x", &base, &run), [4]);
-    assert_eq!(crossed("p95>60ms", &base, &run), [4], "a level is a level");
-    assert_eq!(crossed("p50>0.9x", &base, &run).len(), 3, "a limit below 1 needs no growth");
+fn ratios_need_executions_and_significance() {
+    let (mut base, mut run) = (RunBuilder::new(1), RunBuilder::new(2));
+    base.record_many(1, 100, 1_000.0, 0.2);
+    run.record_many(1, 100, 2_000.0, 0.2);
+    base.record_many(2, 100, 1_000.0, 0.2);
+    run.record_many(2, 100, 1_050.0, 0.2);
+    // Twice as slow, but too few executions.
+    base.record_many(3, 10, 1_000.0, 0.2);
+    run.record_many(3, 10, 2_000.0, 0.2);
+    // A single stall of the machine raises the 95th percentile and nothing else.
+    base.record_many(4, 100, 1_000.0, 0.2);
+    run.record_many(4, 50, 1_000.0, 0.2);
+    run.record_many(4, 8, 90_000.0, 0.2);
+    run.record_many(4, 42, 1_000.0, 0.2);
+    assert_eq!(violating_queries("p95>1.5x", &base, &run), [1]);
+    assert_eq!(violating_queries("p50>1.5x", &base, &run), [1]);
+    assert_eq!(violating_queries("total>1.9x", &base, &run), [1]);
+    assert!(violating_queries("p95>3x", &base, &run).is_empty());
+    assert_eq!(violating_queries("max>5x", &base, &run), [4]);
+    assert_eq!(
+        violating_queries("p95>60ms", &base, &run),
+        [4],
+        "a fixed limit needs no significance"
+    );
+    assert_eq!(
+        violating_queries("p50>0.9x", &base, &run).len(),
+        3,
+        "a limit below 1 needs no growth"
+    );
 }
 
 #[test]
 fn errors_count_from_the_first() {
-    let (mut base, mut run) = (Maker::new(1), Maker::new(2));
-    base.failed(1, "23505");
-    run.failed(1, "23505");
-    base.many(2, 3, 100.0, 0.1);
-    run.failed(2, "42P01");
-    run.failed(3, "42P01");
+    let (mut base, mut run) = (RunBuilder::new(1), RunBuilder::new(2));
+    base.record_failed(1, "23505");
+    run.record_failed(1, "23505");
+    base.record_many(2, 3, 100.0, 0.1);
+    run.record_failed(2, "42P01");
+    run.record_failed(3, "42P01");
     let sorted = |condition| {
-        let mut queries = crossed(condition, &base, &run);
+        let mut queries = violating_queries(condition, &base, &run);
         queries.sort_unstable();
         queries
     };
@@ -97,7 +105,7 @@ fn errors_count_from_the_first() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "(mean|p95|errors|calls|[a-z]{0,3}) ?>?=? ?[0-9.]{0,6}[a-zµ ]{0,3}|.{0,20}") {
+    fn any_text_is_parsed_or_rejected(text in "(mean|p95|errors|calls|[a-z]{0,3}) ?>?=? ?[0-9.]{0,6}[a-zµ ]{0,3}|.{0,20}") {
         if let Ok(condition) = FailOn::parse(&text) {
             let again = FailOn::parse(&condition.to_string()).expect("shown as it is read");
             prop_assert_eq!(again.to_string(), condition.to_string());

@@ -6,17 +6,18 @@ use std::{collections::BTreeSet, fmt};
 
 use serde_json::Value;
 
+// A node of a plan.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node<'a> {
+pub(super) struct PlanNode<'a> {
     kind: &'a str,
     value: &'a Value,
 }
 
-/// How a relation is read.
+/// How a relation is scanned.
 #[derive(Clone, Debug)]
 pub(super) struct Scan {
     pub(super) alias: String,
-    /// The relation's name, with the alias if that is another.
+    /// The relation's name, with the alias if that differs.
     pub(super) relation: String,
     kind: String,
     backward: bool,
@@ -25,14 +26,14 @@ pub(super) struct Scan {
     pub(super) cost: f64,
 }
 
-impl<'a> Node<'a> {
+impl<'a> PlanNode<'a> {
     pub(super) fn new(value: &'a Value) -> Option<Self> {
         Some(Self { kind: value.get("Node Type")?.as_str()?, value })
     }
 
-    pub(super) fn children(self) -> impl Iterator<Item = Node<'a>> {
+    pub(super) fn children(self) -> impl Iterator<Item = PlanNode<'a>> {
         let plans = self.value.get("Plans").and_then(Value::as_array);
-        plans.into_iter().flatten().filter_map(Node::new)
+        plans.into_iter().flatten().filter_map(PlanNode::new)
     }
 
     fn text(self, key: &str) -> Option<&'a str> {
@@ -67,7 +68,7 @@ impl<'a> Node<'a> {
         matches!(self.kind, "Bitmap Index Scan" | "BitmapAnd" | "BitmapOr")
     }
 
-    /// How it reads a relation, if it does.
+    /// How the node scans a relation, if it does.
     pub(super) fn scan(self) -> Option<Scan> {
         if !self.kind.ends_with("Scan") || self.kind == "Bitmap Index Scan" {
             return None;
@@ -92,7 +93,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// The index of an index scan, or those of the bitmaps below a bitmap heap scan.
+    /// Collects the index of an index scan, or those of the bitmaps below a bitmap heap scan.
     fn collect_indexes(self, into: &mut BTreeSet<String>) {
         into.extend(self.text("Index Name").map(str::to_owned));
         for child in self.children().filter(|child| child.is_bitmap()) {
@@ -100,7 +101,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The method and type of a join, as the text format shows them.
+    /// The method and type of a join, as in EXPLAIN's text format.
     pub(super) fn join(self) -> Option<String> {
         let method = match self.kind {
             "Nested Loop" => "Nested Loop",
@@ -115,9 +116,9 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// The name of a step worth mentioning when it appears or goes.
+    /// The name of a step worth reporting when it appears or disappears.
     ///
-    /// Hash, Gather and Append come and go with what they serve, which is mentioned itself.
+    /// Hash, Gather and Append depend on other nodes, which are reported themselves.
     pub(super) fn step(self) -> Option<String> {
         match self.kind {
             "Sort" | "Incremental Sort" | "Materialize" | "Memoize" | "Unique" | "WindowAgg"
@@ -132,7 +133,7 @@ impl<'a> Node<'a> {
             }),
             _ => None,
         }
-        // The partial half of an aggregate comes and goes with parallel workers.
+        // The partial half of an aggregate depends on parallel workers.
         .filter(|_| self.text("Partial Mode") != Some("Partial"))
     }
 
@@ -143,13 +144,14 @@ impl<'a> Node<'a> {
 }
 
 impl Scan {
-    /// Whether the relation is read by the same method, through the same indexes, in one direction.
-    pub(super) fn same_way(&self, other: &Self) -> bool {
+    /// Whether the relation is scanned by the same method, through the same indexes, in the same
+    /// direction.
+    pub(super) fn is_same_access(&self, other: &Self) -> bool {
         self.kind == other.kind && self.indexes == other.indexes && self.backward == other.backward
     }
 }
 
-/// As the text format shows it: `Index Scan Backward using orders_pkey on orders o`.
+/// As in the text format: `Index Scan Backward using orders_pkey on orders o`.
 impl fmt::Display for Scan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;

@@ -26,32 +26,32 @@ fn over(kind: &str, children: Vec<Value>) -> Value {
     node
 }
 
-fn said(base: Value, run: Value) -> String {
+fn describe(base: Value, run: Value) -> String {
     difference(&explained(base), &explained(run)).unwrap_or_default()
 }
 
 #[test]
-fn a_lost_index_is_said() {
+fn dropped_index_is_reported() {
     assert_eq!(
-        said(index("orders_customer_idx", "orders"), seq("orders", 1)),
+        describe(index("orders_customer_idx", "orders"), seq("orders", 1)),
         "Index Scan using orders_customer_idx on orders became Seq Scan on orders"
     );
     let (base, run) =
         (explained(index("orders_customer_idx", "orders")), explained(seq("orders", 1)));
-    assert_eq!(indexes_given_up(&base, &run), ["orders_customer_idx"]);
-    assert!(indexes_given_up(&run, &base).is_empty());
+    assert_eq!(dropped_indexes(&base, &run), ["orders_customer_idx"]);
+    assert!(dropped_indexes(&run, &base).is_empty());
 }
 
 #[test]
-fn another_index_another_direction_and_bitmaps_are_said() {
+fn different_index_direction_or_bitmap_is_reported() {
     assert_eq!(
-        said(index("a_idx", "t"), index("b_idx", "t")),
+        describe(index("a_idx", "t"), index("b_idx", "t")),
         "Index Scan using a_idx on t became Index Scan using b_idx on t"
     );
     let mut backward = index("a_idx", "t");
     backward["Scan Direction"] = json!("Backward");
     assert_eq!(
-        said(index("a_idx", "t"), backward),
+        describe(index("a_idx", "t"), backward),
         "Index Scan using a_idx on t became Index Scan Backward using a_idx on t"
     );
     let bitmap = |index: &str| json!({ "Node Type": "Bitmap Index Scan", "Index Name": index });
@@ -59,25 +59,25 @@ fn another_index_another_direction_and_bitmaps_are_said() {
     heap["Node Type"] = json!("Bitmap Heap Scan");
     heap["Plans"] = json!([over("BitmapAnd", vec![bitmap("a_idx"), bitmap("b_idx")])]);
     assert_eq!(
-        said(index("a_idx", "t"), heap),
+        describe(index("a_idx", "t"), heap),
         "Index Scan using a_idx on t became Bitmap Heap Scan using a_idx and b_idx on t"
     );
 }
 
 #[test]
-fn an_alias_is_shown_beside_its_relation() {
+fn alias_is_shown_after_its_relation() {
     let with_alias = |mut scan: Value| {
         scan["Alias"] = json!("o");
         scan
     };
     assert_eq!(
-        said(with_alias(index("a_idx", "orders")), with_alias(seq("orders", 1))),
+        describe(with_alias(index("a_idx", "orders")), with_alias(seq("orders", 1))),
         "Index Scan using a_idx on orders o became Seq Scan on orders o"
     );
 }
 
 #[test]
-fn another_join_method_is_said() {
+fn different_join_method_is_reported() {
     let join = |kind: &str, method: &str| {
         let inner = over("Hash", vec![seq("b", 10)]);
         let mut join = over(kind, vec![seq("a", 10), inner]);
@@ -85,63 +85,63 @@ fn another_join_method_is_said() {
         join
     };
     assert_eq!(
-        said(join("Hash Join", "Inner"), join("Nested Loop", "Inner")),
+        describe(join("Hash Join", "Inner"), join("Nested Loop", "Inner")),
         "Hash Join of a, b became Nested Loop"
     );
     assert_eq!(
-        said(join("Hash Join", "Left"), join("Nested Loop", "Left")),
+        describe(join("Hash Join", "Left"), join("Nested Loop", "Left")),
         "Hash Left Join of a, b became Nested Loop Left Join"
     );
 }
 
 #[test]
-fn another_join_order_is_said() {
+fn different_join_order_is_reported() {
     let join = |left, right| over("Hash Join", vec![left, right]);
     assert_eq!(
-        said(
+        describe(
             join(join(seq("a", 1), seq("b", 1)), seq("c", 1)),
             join(join(seq("b", 1), seq("c", 1)), seq("a", 1)),
         ),
-        "relations are joined in another order"
+        "the join order changed"
     );
 }
 
 #[test]
-fn steps_that_appear_or_go_are_said() {
+fn appearing_and_disappearing_steps_are_reported() {
     let mut sort = over("Sort", vec![seq("t", 1)]);
     sort["Sort Key"] = json!(["t.created DESC", "t.id"]);
-    assert_eq!(said(seq("t", 1), sort.clone()), "a Sort by t.created DESC, t.id appeared");
-    assert_eq!(said(sort, seq("t", 1)), "the Sort went");
+    assert_eq!(describe(seq("t", 1), sort.clone()), "a Sort by t.created DESC, t.id appeared");
+    assert_eq!(describe(sort, seq("t", 1)), "the Sort disappeared");
     let aggregate = |strategy: &str| {
         let mut node = over("Aggregate", vec![seq("t", 1)]);
         node["Strategy"] = json!(strategy);
         node
     };
     assert_eq!(
-        said(aggregate("Hashed"), aggregate("Sorted")),
+        describe(aggregate("Hashed"), aggregate("Sorted")),
         "HashAggregate became GroupAggregate"
     );
 }
 
 #[test]
-fn workers_partitions_and_estimates_are_said() {
+fn workers_subplans_and_estimates_are_reported() {
     let gather = |workers: u64| {
         let mut node = over("Gather", vec![seq("t", 1)]);
         node["Workers Planned"] = json!(workers);
         node
     };
-    assert_eq!(said(gather(2), seq("t", 1)), "2 parallel workers became no parallel workers");
+    assert_eq!(describe(gather(2), seq("t", 1)), "2 parallel workers became no parallel workers");
     let append = |parts: usize| over("Append", (0..parts).map(|_| seq("t", 1)).collect());
-    assert_eq!(said(append(2), append(12)), "12 parts are appended instead of 2");
+    assert_eq!(describe(append(2), append(12)), "12 subplans are appended instead of 2");
     assert_eq!(
-        said(seq("t", 10), seq("t", 100_000)),
+        describe(seq("t", 10), seq("t", 100_000)),
         "100000 rows of t are expected instead of 10"
     );
-    assert_eq!(said(seq("t", 10), seq("t", 50)), "");
+    assert_eq!(describe(seq("t", 10), seq("t", 50)), "");
 }
 
 #[test]
-fn the_costliest_scan_comes_first_and_the_sentence_ends() {
+fn most_expensive_scan_is_first_and_sentence_is_bounded() {
     let with_cost = |mut scan: Value, cost: f64| {
         scan["Total Cost"] = json!(cost);
         scan
@@ -150,14 +150,14 @@ fn the_costliest_scan_comes_first_and_the_sentence_ends() {
     let base = tables.iter().map(|table| index("i", table)).collect();
     let cost = |table: &str| f64::from(table.as_bytes()[0]);
     let run = tables.iter().map(|table| with_cost(seq(table, 1), cost(table))).collect();
-    let said = said(over("Append", base), over("Append", run));
-    assert!(said.starts_with("Index Scan using i on e became"), "{said}");
-    assert_eq!(said.matches(';').count(), 2, "{said}");
+    let describe = describe(over("Append", base), over("Append", run));
+    assert!(describe.starts_with("Index Scan using i on e became"), "{describe}");
+    assert_eq!(describe.matches(';').count(), 2, "{describe}");
 }
 
 #[test]
-fn equal_plans_and_things_that_are_no_plans_say_nothing() {
-    assert_eq!(said(seq("t", 5), seq("t", 5)), "");
+fn equal_or_invalid_plans_have_no_difference() {
+    assert_eq!(describe(seq("t", 5), seq("t", 5)), "");
     for value in
         [json!(null), json!([]), json!([{ "Plan": 3 }]), json!("x"), json!([{ "Plan": {} }])]
     {
@@ -166,7 +166,7 @@ fn equal_plans_and_things_that_are_no_plans_say_nothing() {
     }
 }
 
-/// Plans of the right words in wrong places.
+/// Plans with valid keys in invalid places.
 fn any_plan() -> impl Strategy<Value = Value> {
     let kinds = [
         "Seq Scan",
@@ -213,10 +213,10 @@ fn any_plan() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn any_two_plans_are_compared(base in any_plan(), run in any_plan()) {
+    fn any_two_plans_can_be_compared(base in any_plan(), run in any_plan()) {
         let (base, run) = (explained(base), explained(run));
         prop_assert_eq!(difference(&base, &base), None);
-        prop_assert!(indexes_given_up(&base, &base).is_empty());
+        prop_assert!(dropped_indexes(&base, &base).is_empty());
         if let Some(sentence) = difference(&base, &run) {
             prop_assert!(!sentence.is_empty());
             prop_assert!(difference(&run, &base).is_some(), "{}", sentence);

@@ -1,27 +1,28 @@
-//! A histogram of durations for percentiles of more values than are kept one by one.
+//! A histogram of durations, for percentiles of more values than are stored individually.
 
 use std::collections::BTreeMap;
 
 /// Counts of values in buckets that are exact below 128 and at most 1/64 wide relative to their
 /// values above, so a percentile is off by less than 1 %.
 ///
-/// Only buckets in use take memory: at most 3 776, in practice a few hundred.
+/// Only buckets in use take memory: at most 3,776, in practice a few hundred.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Histogram {
+pub(crate) struct PercentileHistogram {
     buckets: BTreeMap<u16, u64>,
     count: u64,
 }
 
-/// Bits of a value that choose its bucket within a power of two.
+/// Bits of a value that select its bucket within a power of two.
 const PRECISION: u32 = 6;
 
-impl Histogram {
+impl PercentileHistogram {
     pub(crate) fn record(&mut self, value: u64) {
         *self.buckets.entry(bucket(value)).or_default() += 1;
         self.count += 1;
     }
 
-    /// The middle of the bucket of the `rank`th smallest value, counting from 1; 0 if there is none.
+    /// The middle of the bucket of the `rank`th smallest value, counting from 1; 0 if there is
+    /// none.
     pub(crate) fn at_rank(&self, rank: u64) -> u64 {
         let mut below = 0;
         for (&bucket, &count) in &self.buckets {
@@ -46,7 +47,7 @@ fn middle(bucket: u16) -> u64 {
 }
 
 #[test]
-fn every_bucket_holds_its_middle_and_is_narrow() {
+fn every_bucket_contains_its_middle_and_is_narrow() {
     let mut value = 1_u64;
     while value < u64::MAX / 3 {
         let middle = middle(bucket(value));
@@ -59,11 +60,11 @@ fn every_bucket_holds_its_middle_and_is_narrow() {
 }
 
 #[test]
-fn ranks_are_those_of_the_sorted_values() {
-    let mut histogram = Histogram::default();
+fn ranks_match_sorted_values() {
+    let mut histogram = PercentileHistogram::default();
     (1..=1000).rev().for_each(|value| histogram.record(value));
     assert_eq!(histogram.at_rank(1), 1);
     assert_eq!(histogram.at_rank(100), 100);
     assert!(histogram.at_rank(500).abs_diff(500) <= 5);
-    assert_eq!(Histogram::default().at_rank(1), 0);
+    assert_eq!(PercentileHistogram::default().at_rank(1), 0);
 }

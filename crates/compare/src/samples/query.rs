@@ -6,43 +6,43 @@ use howdah_dataset::{Disposition, ReplayOutcome};
 use howdah_sql::Fingerprint;
 use howdah_traffic::SqlState;
 
-use super::{histogram::Histogram, reservoir::Reservoir};
+use super::{histogram::PercentileHistogram, reservoir::Reservoir};
 
-/// Failures by error code; `None` where no server said one, as when a connection was lost.
+/// Failures by error code; `None` if no server reported one, as for lost connections.
 pub type Errors = BTreeMap<Option<SqlState>, ErrorCount>;
 
 /// Failures with one error code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorCount {
-    /// How many.
+    /// Number of failures.
     pub count: u64,
-    /// The message of the first, or its first 500 bytes.
+    /// The message of the first failure, or its first 500 bytes.
     pub message: String,
 }
 
-/// Error codes that are told apart per query; PostgreSQL has about 260.
+/// Maximum number of error codes per query; PostgreSQL has about 260.
 const ERRORS_MAX: usize = 300;
 
-/// Bytes of an error message that are kept.
+/// Maximum bytes of an error message.
 const MESSAGE_MAX: usize = 500;
 
-/// What is kept of the executions of one query in one run.
+/// The summary of the executions of one query in one run.
 ///
-/// Durations are those of executions that ended well: how long an error took says nothing about
-/// the query.
+/// Durations are those of successful executions: how long an error took says nothing about the
+/// query.
 #[derive(Clone, Debug)]
 pub(crate) struct Query {
     pub(crate) done: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     pub(crate) errors: Errors,
-    /// Rows of all executions that ended well and said how many.
+    /// Rows of all successful executions that reported them.
     pub(crate) rows: u64,
     pub(crate) rows_known: u64,
     timed: u64,
     total_us: u64,
     max_us: u64,
-    histogram: Histogram,
+    histogram: PercentileHistogram,
     reservoir: Reservoir,
 }
 
@@ -58,14 +58,14 @@ impl Query {
             timed: 0,
             total_us: 0,
             max_us: 0,
-            histogram: Histogram::default(),
+            histogram: PercentileHistogram::default(),
             reservoir: Reservoir::new(fingerprint.0),
         }
     }
 
     pub(crate) fn record(&mut self, outcome: &ReplayOutcome) {
         match &outcome.disposition {
-            Disposition::Done => self.done(outcome),
+            Disposition::Done => self.record_done(outcome),
             Disposition::Failed { sqlstate, message } => {
                 self.failed += 1;
                 if self.errors.len() >= ERRORS_MAX && !self.errors.contains_key(sqlstate) {
@@ -82,7 +82,7 @@ impl Query {
         }
     }
 
-    fn done(&mut self, outcome: &ReplayOutcome) {
+    fn record_done(&mut self, outcome: &ReplayOutcome) {
         self.done += 1;
         if let Some(rows) = outcome.rows {
             self.rows = self.rows.saturating_add(rows);
@@ -97,7 +97,7 @@ impl Query {
         }
     }
 
-    /// Executions asked of the server, whether they ended well or not.
+    /// Executions sent to the server, successful or not.
     pub(crate) fn calls(&self) -> u64 {
         self.done + self.failed
     }
@@ -119,8 +119,8 @@ impl Query {
         if self.timed == 0 { 0.0 } else { self.total_us as f64 / self.timed as f64 }
     }
 
-    /// Percentiles by nearest rank, for `shares` such as 0.95: exact if all executions were kept,
-    /// else within 1 %.
+    /// Percentiles by nearest rank, for `shares` such as 0.95: exact if all executions were stored,
+    /// otherwise within 1 %.
     pub(crate) fn percentiles_us<const N: usize>(&self, shares: [f64; N]) -> [u64; N] {
         let rank = |share: f64| ((share * self.timed as f64).ceil() as u64).max(1);
         if !self.reservoir.is_complete() || self.max_us > u64::from(u32::MAX) {
@@ -132,10 +132,10 @@ impl Query {
 
     /// A sample of the durations in microseconds, in order of time.
     pub(crate) fn durations_us(&self) -> Vec<f64> {
-        self.reservoir.in_time()
+        self.reservoir.in_time_order()
     }
 
-    /// Rows per execution, where the server said how many.
+    /// Rows per execution, where the server reported them.
     pub(crate) fn rows_mean(&self) -> Option<f64> {
         (self.rows_known > 0).then(|| self.rows as f64 / self.rows_known as f64)
     }

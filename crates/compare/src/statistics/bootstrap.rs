@@ -1,16 +1,16 @@
-//! How sure the ratio of a mean or a percentile is, by resampling blocks of time.
+//! Confidence intervals of the ratio of means or percentiles, by resampling blocks of time.
 
-use crate::statistics::{BLOCKS, blocks, random::Random};
+use crate::statistics::{BLOCKS, blocks, random::SeededRandom};
 
 /// Resamples per interval: enough for its ends at 99 %.
 const ROUNDS: usize = 400;
 
-/// The interval that holds the share `confidence` of the ratios `metric(run) / metric(base)` when
-/// blocks of neighbours in time are drawn again with replacement.
+/// The interval that contains the share `confidence` of the ratios `metric(run) / metric(base)`
+/// when blocks of neighbours in time are drawn with replacement.
 ///
-/// Values are in order of time and at least one on each side; `metric` may reorder its argument.
-/// An outlier that happened once sits in one block, which is absent from a third of the resamples,
-/// so it widens the interval instead of moving it. Deterministic for a `seed`.
+/// Values are in order of time and at least one on each side; `metric` may reorder its argument. An
+/// outlier that happened once is in one block, which is absent from a third of the resamples, so it
+/// widens the interval instead of moving it. Deterministic for a `seed`.
 ///
 /// Source: Künsch 1989, with blocks that do not overlap (Carlstein 1986).
 pub(crate) fn ratio_interval(
@@ -19,7 +19,7 @@ pub(crate) fn ratio_interval(
     confidence: f64,
     seed: u64,
 ) -> (f64, f64) {
-    let mut random = Random::new(seed);
+    let mut random = SeededRandom::new(seed);
     let mut scratch = Vec::new();
     let mut ratios: Vec<f64> = (0..ROUNDS)
         .map(|_| {
@@ -35,7 +35,7 @@ pub(crate) fn ratio_interval(
     (ratios[cut], ratios[ROUNDS - 1 - cut])
 }
 
-fn resample(values: &[f64], random: &mut Random, into: &mut Vec<f64>) {
+fn resample(values: &[f64], random: &mut SeededRandom, into: &mut Vec<f64>) {
     into.clear();
     let count = BLOCKS.min(values.len());
     for _ in 0..count {
@@ -51,7 +51,7 @@ fn mean(values: &mut [f64]) -> f64 {
 
 #[test]
 fn one_outlier_is_not_a_change() {
-    let mut random = Random::new(3);
+    let mut random = SeededRandom::new(3);
     let base: Vec<f64> = (0..400).map(|_| 10.0 + random.unit()).collect();
     let mut run: Vec<f64> = (0..400).map(|_| 10.0 + random.unit()).collect();
     run[123] = 50_000.0;
@@ -60,8 +60,8 @@ fn one_outlier_is_not_a_change() {
 }
 
 #[test]
-fn the_interval_holds_the_truth_as_often_as_promised() {
-    let mut random = Random::new(4);
+fn interval_has_nominal_coverage() {
+    let mut random = SeededRandom::new(4);
     const ROUNDS: usize = 150;
     let holds = (0..ROUNDS).filter(|&round| {
         let base: Vec<f64> = (0..200).map(|_| random.normal().exp()).collect();
@@ -74,7 +74,7 @@ fn the_interval_holds_the_truth_as_often_as_promised() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_interval() {
+fn interval_is_deterministic_for_a_seed() {
     let values: Vec<f64> = (1..100).map(f64::from).collect();
     let once = ratio_interval((&values, &values), mean, 0.95, 9);
     assert_eq!(ratio_interval((&values, &values), mean, 0.95, 9), once);

@@ -1,11 +1,11 @@
-//! A small generator of random numbers, the same ones on every machine: a comparison that is made
-//! twice must say the same twice.
+//! A small random number generator with the same sequence on every machine: a repeated comparison
+//! must have the same result.
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     /// Starts a sequence that depends on `seed` only.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
@@ -19,7 +19,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not 0. The bias is below 2⁻⁶⁴ × `bound`.
+    /// A number below `bound`, which must not be 0. The bias is below 2⁻⁶⁴ × `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(bound);
         (wide >> 64) as u64
@@ -40,15 +40,15 @@ impl Random {
 }
 
 #[test]
-fn the_sequence_is_the_published_one() {
-    let mut random = Random::new(1_234_567);
+fn sequence_matches_published_values() {
+    let mut random = SeededRandom::new(1_234_567);
     assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
     assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
 }
 
 #[test]
-fn numbers_below_a_bound_reach_all_of_it() {
-    let mut random = Random::new(7);
+fn bounded_numbers_cover_the_range() {
+    let mut random = SeededRandom::new(7);
     let mut seen = [0_u32; 10];
     for _ in 0..10_000 {
         seen[random.below(10) as usize] += 1;

@@ -1,8 +1,8 @@
-//! How far one sample lies above another, by ranks.
+//! How far one sample is shifted against another, by ranks.
 
 use crate::statistics::{BLOCKS, blocks, student};
 
-/// The shift of one sample against another, with what is known about its error.
+/// The shift of one sample against another, with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Shift {
     /// The Hodges–Lehmann estimate: the median of all differences between a value of the second
@@ -14,22 +14,22 @@ pub(crate) struct Shift {
     pub(crate) high: f64,
     /// Two-sided p-value of the Mann–Whitney statistic under no shift.
     pub(crate) p: f64,
-    /// The same under a shift by the margin, in the direction of the estimate: the chance of such
-    /// samples if the true shift were no further from zero than the margin.
+    /// The same under a shift by the margin, in the direction of the estimate: the probability of
+    /// such samples if the true shift were no further from zero than the margin.
     pub(crate) p_beyond_margin: f64,
 }
 
-/// The shift of `run` against `base`, each in order of time, neither empty.
+/// The shift of `run` against `base`, both in order of time and not empty.
 ///
-/// `margin` is a shift, either way, that would not matter.
+/// `margin` is a shift, in either direction, that would not matter.
 ///
-/// The statistic is Mann and Whitney's: the chance θ that a value of `run` exceeds one of `base`,
-/// ties counting half. Its textbook variance takes the values as independent and equally spread;
-/// latencies are neither. So the variance comes from the placements (the share of the other sample
-/// below each value) summed over blocks of neighbours in time: neighbours that rise and fall together
-/// then count as what they are, few facts. The samples are aligned by the estimated
-/// shift first, which gives the variance under no shift and keeps it from vanishing when the samples
-/// do not overlap. The interval holds the shifts that the same test would not refuse.
+/// The statistic is Mann and Whitney's: the probability θ that a value of `run` exceeds one of
+/// `base`, ties counting half. Its textbook variance assumes independent values with equal spread;
+/// latencies have neither. So the variance is computed from the placements (the share of the other
+/// sample below each value), summed over blocks of neighbours in time: neighbours that rise and
+/// fall together then count as few observations. The samples are aligned by the estimated shift
+/// first, which gives the variance under no shift and keeps it from vanishing when the samples do
+/// not overlap. The interval contains the shifts that the same test would not reject.
 ///
 /// Sources: Hodges and Lehmann 1963; DeLong et al. 1988 for placements; Obuchowski 1997 for
 /// clusters of them; Welch's degrees of freedom. Costs O(n log n) time.
@@ -41,12 +41,12 @@ pub(crate) fn shift(base: &[f64], run: &[f64], confidence: f64, margin: f64) -> 
         let theta = mean(&placements(run, &differences.base, -shift));
         student::p_two_sided((theta - 0.5) / error, df)
     };
-    let reach = student::critical(1.0 - confidence, df) * error;
+    let half_width = student::critical(1.0 - confidence, df) * error;
     let inside = estimate.abs() <= margin;
     Shift {
         estimate,
-        low: differences.quantile(0.5 - reach),
-        high: differences.quantile(0.5 + reach),
+        low: differences.quantile(0.5 - half_width),
+        high: differences.quantile(0.5 + half_width),
         p: p_under(0.0),
         p_beyond_margin: if inside { 1.0 } else { p_under(margin.copysign(estimate)) },
     }
@@ -57,7 +57,7 @@ fn standard_error(base: &[f64], run: &[f64], shift: f64, sorted: &Differences) -
     let parts = [placements(base, &sorted.run, shift), placements(run, &sorted.base, -shift)];
     let [(base_var, base_df), (run_var, run_df)] = parts.map(|part| clustered_variance(&part));
     let variance = base_var + run_var;
-    // θ moves in steps; when all values are tied, the placements say nothing of its error.
+    // θ moves in steps; when all values are tied, the placements do not show its error.
     let step = 0.5 / base.len().min(run.len()) as f64;
     if variance <= step * step {
         return (step, (BLOCKS - 1) as f64);
@@ -69,21 +69,22 @@ fn standard_error(base: &[f64], run: &[f64], shift: f64, sorted: &Differences) -
 
 /// For each of `values` plus `offset`, the share of `others` (sorted) below it, ties counting half.
 fn placements(values: &[f64], others: &[f64], offset: f64) -> Vec<f64> {
-    // Aligning moves equal values apart by rounding.
+    // Alignment separates equal values by rounding errors.
     const TIE: f64 = 1e-9;
-    let place = |value: &f64| {
+    let placement = |value: &f64| {
         let value = value + offset;
         let below = others.partition_point(|other| *other < value - TIE);
         let not_above = others.partition_point(|other| *other <= value + TIE);
         (below + not_above) as f64 / (2 * others.len()) as f64
     };
-    values.iter().map(place).collect()
+    values.iter().map(placement).collect()
 }
 
-/// Variance of the mean of `values` when blocks, not values, are independent; degrees of freedom.
+/// Variance of the mean of `values` when blocks, not values, are independent, with its degrees of
+/// freedom.
 ///
-/// Where there are values enough, a few long blocks are tried too: the larger variance is right,
-/// because moods that outlast a block make the variance over blocks too small.
+/// If there are enough values, a few long blocks are tried too, and the larger variance is used:
+/// slow periods that outlast a block make the variance over blocks too small.
 fn clustered_variance(values: &[f64]) -> (f64, f64) {
     const LONG_BLOCKS: usize = 8;
     const LONG_BLOCK_MIN: usize = 10;
@@ -145,16 +146,16 @@ impl Differences {
 
     /// The `rank`th smallest difference, counting from 1, to within rounding.
     ///
-    /// Bisection over the value; how many differences are not above it takes one walk.
+    /// Bisects the value; counting the differences up to a value takes one pass.
     fn smallest(&self, rank: usize) -> f64 {
         let [base, run] = [&self.base, &self.run];
         let (mut low, mut high) = (run[0] - base[base.len() - 1], run[run.len() - 1] - base[0]);
-        if self.not_above(low) >= rank {
+        if self.count_at_most(low) >= rank {
             return low;
         }
         for _ in 0..60 {
             let middle = f64::midpoint(low, high);
-            if self.not_above(middle) >= rank {
+            if self.count_at_most(middle) >= rank {
                 high = middle;
             } else {
                 low = middle;
@@ -163,14 +164,14 @@ impl Differences {
         high
     }
 
-    /// How many differences are at most `limit`.
-    fn not_above(&self, limit: f64) -> usize {
-        let mut reach = 0;
+    /// The number of differences that are at most `limit`.
+    fn count_at_most(&self, limit: f64) -> usize {
+        let mut half_width = 0;
         let count_for = |base: &f64| {
-            while self.run.get(reach).is_some_and(|run| run - base <= limit) {
-                reach += 1;
+            while self.run.get(half_width).is_some_and(|run| run - base <= limit) {
+                half_width += 1;
             }
-            reach
+            half_width
         };
         self.base.iter().map(count_for).sum()
     }

@@ -1,7 +1,7 @@
 //! Student's t distribution.
 
-/// The two-sided p-value of `t` with `df` degrees of freedom: the chance of a value at least as far
-/// from zero.
+/// The two-sided p-value of `t` with `df` degrees of freedom: the probability of a value at least
+/// as far from zero.
 pub(crate) fn p_two_sided(t: f64, df: f64) -> f64 {
     if !t.is_finite() {
         return 0.0;
@@ -9,7 +9,7 @@ pub(crate) fn p_two_sided(t: f64, df: f64) -> f64 {
     incomplete_beta(df / 2.0, 0.5, df / (df + t * t)).clamp(0.0, 1.0)
 }
 
-/// The t that is exceeded in either direction with the chance `p`.
+/// The t that is exceeded in either direction with probability `p`.
 pub(crate) fn critical(p: f64, df: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     while p_two_sided(high, df) > p && high < 1e9 {
@@ -32,7 +32,8 @@ fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);
     }
-    // The fraction converges fast only on this side of the mean; the other is its mirror image.
+    // The fraction converges fast only on this side of the mean; the other side is its mirror
+    // image.
     if x > (a + 1.0) / (a + b + 2.0) {
         return 1.0 - incomplete_beta(b, a, 1.0 - x);
     }
@@ -81,7 +82,7 @@ fn close(left: f64, right: f64, tolerance: f64) {
 }
 
 #[test]
-fn gamma_has_its_known_values() {
+fn gamma_matches_known_values() {
     close(ln_gamma(5.0), 24.0_f64.ln(), 1e-10);
     close(ln_gamma(0.5), std::f64::consts::PI.sqrt().ln(), 1e-9);
     close(ln_gamma(20.0), 121_645_100_408_832_000.0_f64.ln(), 1e-12);
@@ -89,7 +90,7 @@ fn gamma_has_its_known_values() {
 
 /// One and two degrees of freedom have closed forms; the others are from printed tables.
 #[test]
-fn p_values_are_those_of_closed_forms_and_tables() {
+fn p_values_match_closed_forms_and_tables() {
     for t in [0.1, 0.5, 1.0, 3.0, 30.0_f64] {
         close(p_two_sided(t, 1.0), 1.0 - 2.0 * t.atan() / std::f64::consts::PI, 1e-9);
         close(p_two_sided(t, 2.0), 1.0 - t / (2.0 + t * t).sqrt(), 1e-9);

@@ -1,4 +1,4 @@
-//! Cancelling a statement: a connection of its own that says which session is meant.
+//! Cancelling a statement, over a separate connection that identifies the session.
 
 use std::{
     fmt, io,
@@ -9,20 +9,21 @@ use howdah_wire::startup::{self, CancelKey};
 
 use super::{
     error::ConnectFailure,
-    socket::{Address, Secure, Socket},
+    socket::{ResolvedAddress, Socket, TlsSetup},
 };
 use crate::{Keepalive, tls::Encryption};
 
-/// Cancels what a session is doing, from any thread and after the [`crate::Client`] is gone.
+/// Cancels the current statement of a session, from any thread and after the [`crate::Client`] is
+/// gone.
 ///
-/// The request goes to the address the session is connected to, with TLS if the session has it. A
-/// session that does nothing, or is over, is left alone; what arrives just when the next statement
-/// has begun cancels that one: the protocol knows no names for statements.
+/// The request goes to the address that the session is connected to, with TLS if the session uses
+/// it. It has no effect on an idle or finished session. A request that arrives just after the next
+/// statement has started cancels that one: the protocol does not identify statements.
 #[derive(Clone)]
 pub struct CancelHandle {
-    pub(super) address: Address,
+    pub(super) address: ResolvedAddress,
     pub(super) encryption: Encryption,
-    pub(super) secure: Option<Secure>,
+    pub(super) secure: Option<TlsSetup>,
     pub(super) keepalive: Keepalive,
     pub(super) timeout: Option<Duration>,
     pub(super) key: CancelKey,
@@ -32,16 +33,16 @@ pub struct CancelHandle {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CancelError {
-    /// No connection could be made for it.
+    /// The connection for the request failed.
     #[error("cannot connect to cancel")]
     Connect(#[source] ConnectFailure),
-    /// The connection was lost before the server took it.
-    #[error("the request to cancel was lost")]
+    /// The connection was lost before the server read the request.
+    #[error("the connection was lost before the cancel request was delivered")]
     Lost(#[source] io::Error),
 }
 
 impl CancelHandle {
-    /// Asks the server to cancel, and waits until it has taken the request. Whether there was
+    /// Sends the cancel request, and waits until the server has read it. Whether there was
     /// something to cancel shows only in the session: its statement fails with SQLSTATE 57014.
     ///
     /// # Errors
@@ -55,7 +56,8 @@ impl CancelHandle {
         let mut request = Vec::new();
         startup::cancel_request(&mut request, &self.key);
         socket.send(&request).map_err(CancelError::Lost)?;
-        // The server closes the connection once it has sent the signal; how, does not matter.
+        // The server closes the connection after signalling the backend; the way it closes does not
+        // matter.
         match socket.receive(&mut [0; 16]) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(CancelError::Lost(error)),
             _ => Ok(()),
@@ -63,7 +65,7 @@ impl CancelHandle {
     }
 }
 
-/// Without the key, which would let anybody cancel.
+/// Omits the key, which would allow anyone to cancel.
 impl fmt::Debug for CancelHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CancelHandle")

@@ -1,4 +1,4 @@
-//! Finds, among endpoints, addresses and ways to begin, the first connection that will do.
+//! Finds the first suitable connection among endpoints, addresses and encryption methods.
 //!
 //! Source: PostgreSQL manual, "Specifying Multiple Hosts" and "SSL Mode Descriptions".
 
@@ -14,117 +14,117 @@ use howdah_session as session;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::{
-    CancelHandle, Client, ConnectError, ConnectFailure, Failure, login,
-    socket::{Address, Secure, Socket},
+    AttemptFailure, CancelHandle, Client, ConnectError, ConnectFailure, login,
+    socket::{ResolvedAddress, Socket, TlsSetup},
 };
 use crate::{
-    Endpoint, LoadBalance, SessionAttributes, Target,
+    ConnectTarget, Endpoint, LoadBalance, SessionAttributes,
     tls::{self, Encryption},
 };
 
-pub(super) fn connect(target: &Target) -> Result<Client, ConnectError> {
-    let dialer = Dialer { target, config: OnceCell::new() };
+pub(super) fn connect(target: &ConnectTarget) -> Result<Client, ConnectError> {
+    let dialer = Connector { target, config: OnceCell::new() };
     let mut endpoints = target.endpoints().to_vec();
     if target.load_balance() == LoadBalance::Random {
         shuffle(&mut endpoints)?;
     }
     let mut failures = Vec::new();
-    for wanted in passes(target.session_attributes()) {
+    for required in passes(target.session_attributes()) {
         for endpoint in &endpoints {
-            match dialer.try_endpoint(endpoint, wanted, &mut failures)? {
-                Verdict::Connected(client) => return Ok(*client),
-                Verdict::Next => {}
-                Verdict::Stop => return Err(ConnectError::Failed { failures }),
+            match dialer.try_endpoint(endpoint, required, &mut failures)? {
+                AttemptOutcome::Connected(client) => return Ok(*client),
+                AttemptOutcome::Next => {}
+                AttemptOutcome::Stop => return Err(ConnectError::Failed { failures }),
             }
         }
     }
     Err(ConnectError::Failed { failures })
 }
 
-/// What to look for, in one pass over the endpoints after the other.
-fn passes(wanted: SessionAttributes) -> Vec<SessionAttributes> {
-    match wanted {
+/// The kinds of session to look for, in successive passes over the endpoints.
+fn passes(required: SessionAttributes) -> Vec<SessionAttributes> {
+    match required {
         SessionAttributes::PreferStandby => {
             vec![SessionAttributes::Standby, SessionAttributes::Any]
         }
-        wanted => vec![wanted],
+        required => vec![required],
     }
 }
 
-enum Verdict {
+enum AttemptOutcome {
     Connected(Box<Client>),
     Next,
     Stop,
 }
 
-struct Dialer<'t> {
-    target: &'t Target,
-    /// Made when it is needed first: it reads files.
+struct Connector<'t> {
+    target: &'t ConnectTarget,
+    /// Created on first use, because it reads files.
     config: OnceCell<Arc<rustls::ClientConfig>>,
 }
 
 /// One address of one endpoint.
-struct Place<'p> {
+struct EndpointAddress<'p> {
     endpoint: &'p Endpoint,
-    address: Address,
+    address: ResolvedAddress,
 }
 
-impl Dialer<'_> {
+impl Connector<'_> {
     fn try_endpoint(
         &self,
         endpoint: &Endpoint,
-        wanted: SessionAttributes,
-        failures: &mut Vec<Failure>,
-    ) -> Result<Verdict, ConnectError> {
-        let mut addresses = match look_up(endpoint) {
+        required: SessionAttributes,
+        failures: &mut Vec<AttemptFailure>,
+    ) -> Result<AttemptOutcome, ConnectError> {
+        let mut addresses = match resolve_addresses(endpoint) {
             Ok(addresses) => addresses,
-            Err(said) => {
-                let cause = ConnectFailure::Lookup { said };
+            Err(reason) => {
+                let cause = ConnectFailure::Lookup { reason };
                 let endpoint = endpoint.clone();
-                failures.push(Failure { endpoint, address: None, encrypted: None, cause });
-                return Ok(Verdict::Next);
+                failures.push(AttemptFailure { endpoint, address: None, encrypted: None, cause });
+                return Ok(AttemptOutcome::Next);
             }
         };
         if self.target.load_balance() == LoadBalance::Random {
             shuffle(&mut addresses)?;
         }
         for address in addresses {
-            let place = Place { endpoint, address };
-            match self.try_address(&place, wanted, failures)? {
-                Verdict::Next => {}
+            let address = EndpointAddress { endpoint, address };
+            match self.try_address(&address, required, failures)? {
+                AttemptOutcome::Next => {}
                 verdict => return Ok(verdict),
             }
         }
-        Ok(Verdict::Next)
+        Ok(AttemptOutcome::Next)
     }
 
-    /// Tries the ways to begin that the TLS mode has, one after the other.
+    /// Tries the encryption methods of the TLS mode in order.
     fn try_address(
         &self,
-        place: &Place<'_>,
-        wanted: SessionAttributes,
-        failures: &mut Vec<Failure>,
-    ) -> Result<Verdict, ConnectError> {
-        let attempts = self.target.tls().attempts(place.endpoint);
-        let mut last = Verdict::Next;
+        address: &EndpointAddress<'_>,
+        required: SessionAttributes,
+        failures: &mut Vec<AttemptFailure>,
+    ) -> Result<AttemptOutcome, ConnectError> {
+        let attempts = self.target.tls().attempts(address.endpoint);
+        let mut last = AttemptOutcome::Next;
         for (index, encryption) in attempts.iter().enumerate() {
-            let secure = self.secure(place.endpoint, *encryption)?;
+            let secure = self.secure(address.endpoint, *encryption)?;
             let mut encrypted = None;
             let result = self
-                .attempt(place, *encryption, secure, &mut encrypted)
-                .and_then(|client| check_session(client, wanted));
+                .attempt(address, *encryption, secure, &mut encrypted)
+                .and_then(|client| check_session(client, required));
             let cause = match result {
-                Ok(client) => return Ok(Verdict::Connected(Box::new(client))),
+                Ok(client) => return Ok(AttemptOutcome::Connected(Box::new(client))),
                 Err(cause) => cause,
             };
-            let may_fall_back = may_fall_back(&cause, *encryption, encrypted);
-            last = if ends_search(&cause) { Verdict::Stop } else { Verdict::Next };
-            let endpoint = place.endpoint.clone();
-            let address = place.address.socket_address();
-            let failure = Failure { endpoint, address, encrypted, cause };
+            let may_retry = allows_fallback(&cause, *encryption, encrypted);
+            last = if is_final(&cause) { AttemptOutcome::Stop } else { AttemptOutcome::Next };
+            let endpoint = address.endpoint.clone();
+            let address = address.address.socket_address();
+            let failure = AttemptFailure { endpoint, address, encrypted, cause };
             tracing::debug!("{failure}");
             failures.push(failure);
-            if !may_fall_back || index + 1 == attempts.len() {
+            if !may_retry || index + 1 == attempts.len() {
                 break;
             }
         }
@@ -135,7 +135,7 @@ impl Dialer<'_> {
         &self,
         endpoint: &Endpoint,
         encryption: Encryption,
-    ) -> Result<Option<Secure>, ConnectError> {
+    ) -> Result<Option<TlsSetup>, ConnectError> {
         if encryption == Encryption::Plain {
             return Ok(None);
         }
@@ -146,22 +146,22 @@ impl Dialer<'_> {
                 self.config.get_or_init(|| config).clone()
             }
         };
-        Ok(Some(Secure { config, server_name: tls::server_name(endpoint)? }))
+        Ok(Some(TlsSetup { config, server_name: tls::server_name(endpoint)? }))
     }
 
-    /// Connects and logs in, in one way. `encrypted` is set as soon as that is known.
+    /// Connects and logs in with one encryption method. Sets `encrypted` as soon as it is known.
     fn attempt(
         &self,
-        place: &Place<'_>,
+        address: &EndpointAddress<'_>,
         encryption: Encryption,
-        secure: Option<Secure>,
+        secure: Option<TlsSetup>,
         encrypted: &mut Option<bool>,
     ) -> Result<Client, ConnectFailure> {
         let timeout = self.target.connect_timeout();
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let late = |cause| name_timeout(cause, timeout);
         let keepalive = self.target.keepalive();
-        let mut socket = Socket::connect(&place.address, keepalive, deadline)
+        let mut socket = Socket::connect(&address.address, keepalive, deadline)
             .map_err(ConnectFailure::Unreachable)
             .map_err(late)?;
         *encrypted = match encryption {
@@ -174,30 +174,30 @@ impl Dialer<'_> {
             late(cause)
         })?;
         *encrypted = Some(socket.is_encrypted());
-        let login = self.login(place.endpoint, &socket);
-        let guard = self.target.login_guard(&login);
+        let login = self.login(address.endpoint, &socket);
+        let policy = self.target.auth_policy(&login);
         let mut nonce = [0; 18];
         SystemRandom::new().fill(&mut nonce).map_err(|_| ConnectFailure::Random)?;
-        let mut session = session::Client::new(login, nonce);
-        login::log_in(&mut socket, &mut session, guard).map_err(late)?;
+        let mut session = session::ClientSession::new(login, nonce);
+        login::log_in(&mut socket, &mut session, policy).map_err(late)?;
         socket.set_deadline(None);
         let encryption = if socket.is_encrypted() { encryption } else { Encryption::Plain };
         let cancel = session.cancel_key().cloned().map(|key| CancelHandle {
-            address: place.address.clone(),
+            address: address.address.clone(),
             encryption,
             secure,
             keepalive,
             timeout,
             key,
         });
-        let endpoint = place.endpoint.clone();
+        let endpoint = address.endpoint.clone();
         Ok(Client { session, socket, endpoint, timeout: None, cancel, closed: false })
     }
 
-    /// What to log in with, now that the server's certificate is known.
+    /// The login data, once the server's certificate is known.
     fn login(&self, endpoint: &Endpoint, socket: &Socket) -> session::Login {
         let mut login = self.target.login(endpoint);
-        // What is read here is Rust text.
+        // Values are Rust strings, so the client encoding is UTF-8.
         login.parameters.retain(|(name, _)| name != "client_encoding");
         login.parameters.push(("client_encoding".to_owned(), "UTF8".to_owned()));
         login.channel_binding = self.target.tls().binding(socket.peer_certificate());
@@ -205,7 +205,7 @@ impl Dialer<'_> {
     }
 }
 
-impl Address {
+impl ResolvedAddress {
     fn socket_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(address) => Some(*address),
@@ -215,24 +215,29 @@ impl Address {
 }
 
 /// The addresses of an endpoint, at least one.
-fn look_up(endpoint: &Endpoint) -> Result<Vec<Address>, Option<io::Error>> {
+fn resolve_addresses(endpoint: &Endpoint) -> Result<Vec<ResolvedAddress>, Option<io::Error>> {
     let addresses: Vec<_> = match endpoint {
-        Endpoint::Unix { path } => vec![Address::Unix(path.clone())],
+        Endpoint::Unix { path } => vec![ResolvedAddress::Unix(path.clone())],
         Endpoint::Tcp { hostaddr: Some(address), port, .. } => {
-            vec![Address::Tcp((*address, *port).into())]
+            vec![ResolvedAddress::Tcp((*address, *port).into())]
         }
-        Endpoint::Tcp { host, hostaddr: None, port } => {
-            (host.as_str(), *port).to_socket_addrs().map_err(Some)?.map(Address::Tcp).collect()
-        }
+        Endpoint::Tcp { host, hostaddr: None, port } => (host.as_str(), *port)
+            .to_socket_addrs()
+            .map_err(Some)?
+            .map(ResolvedAddress::Tcp)
+            .collect(),
     };
     if addresses.is_empty() { Err(None) } else { Ok(addresses) }
 }
 
-/// Checks that the session is of the kind wanted.
-fn check_session(mut client: Client, wanted: SessionAttributes) -> Result<Client, ConnectFailure> {
+/// Checks that the session is of the requested kind.
+fn check_session(
+    mut client: Client,
+    required: SessionAttributes,
+) -> Result<Client, ConnectFailure> {
     const READ_ONLY: &str = "show transaction_read_only";
     const IN_RECOVERY: &str = "select case when pg_catalog.pg_is_in_recovery() then 'on' end";
-    let (sql, on) = match wanted {
+    let (sql, on) = match required {
         SessionAttributes::Any | SessionAttributes::PreferStandby => return Ok(client),
         SessionAttributes::ReadWrite => (READ_ONLY, false),
         SessionAttributes::ReadOnly => (READ_ONLY, true),
@@ -244,27 +249,32 @@ fn check_session(mut client: Client, wanted: SessionAttributes) -> Result<Client
     if (value.as_deref() == Some("on")) == on {
         Ok(client)
     } else {
-        Err(ConnectFailure::WrongSession { wanted })
+        Err(ConnectFailure::WrongSession { required })
     }
 }
 
-/// Whether beginning in another way may help.
-fn may_fall_back(cause: &ConnectFailure, encryption: Encryption, encrypted: Option<bool>) -> bool {
-    // A server without TLS was already gone on with.
+/// Whether another encryption method may succeed.
+fn allows_fallback(
+    cause: &ConnectFailure,
+    encryption: Encryption,
+    encrypted: Option<bool>,
+) -> bool {
+    // The attempt already continued without TLS.
     if encryption == Encryption::Optional && encrypted == Some(false) {
         return false;
     }
     match cause {
         ConnectFailure::Handshake(_) => true,
-        ConnectFailure::Sql(error) => Encryption::may_fall_back(error.sqlstate.as_bytes()),
+        ConnectFailure::Sql(error) => Encryption::allows_fallback(error.sqlstate.as_bytes()),
         _ => false,
     }
 }
 
-/// Whether the failure is one that the next endpoint would most probably repeat, or that must not be
-/// passed over. libpq goes on only after an endpoint that cannot be reached, is starting up or has
-/// the wrong kind of session; one that hangs up in the middle is passed over here as well.
-fn ends_search(cause: &ConnectFailure) -> bool {
+/// Whether the next endpoint would most likely fail in the same way, or the failure must not be
+/// skipped. libpq continues only after an endpoint that cannot be reached, is starting up or has
+/// the wrong kind of session; an endpoint that disconnects during the login is skipped here as
+/// well.
+fn is_final(cause: &ConnectFailure) -> bool {
     match cause {
         ConnectFailure::Lookup { .. }
         | ConnectFailure::Unreachable(_)
@@ -289,12 +299,12 @@ fn name_timeout(cause: ConnectFailure, timeout: Option<Duration>) -> ConnectFail
     }
 }
 
-/// Puts a list in random order.
+/// Shuffles a list.
 fn shuffle<T>(list: &mut [T]) -> Result<(), ConnectError> {
     for last in (1..list.len()).rev() {
         let mut bytes = [0; 8];
         SystemRandom::new().fill(&mut bytes).map_err(|_| ConnectError::Random)?;
-        // A list of hosts is so short that the remainder is fair enough.
+        // A list of hosts is so short that the modulo bias does not matter.
         let chosen = u64::from_le_bytes(bytes) % (last as u64 + 1);
         list.swap(last, chosen as usize);
     }

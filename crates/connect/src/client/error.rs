@@ -1,4 +1,4 @@
-//! What can go wrong with a connection and with a statement.
+//! Errors of connections and statements.
 
 use std::{fmt, io, net::SocketAddr, time::Duration};
 
@@ -6,7 +6,7 @@ use howdah_session as session;
 use howdah_wire::backend::{self, Severity};
 
 use crate::{
-    Endpoint, LoginFault, LoginRefused, SessionAttributes,
+    Endpoint, LoginError, LoginRefused, SessionAttributes,
     tls::{NegotiationError, TlsError},
 };
 
@@ -14,22 +14,22 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The settings for TLS cannot be put into effect.
+    /// The TLS settings are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The system gives no random numbers to choose an endpoint by.
-    #[error("the system gives no random numbers")]
+    /// The system has no random numbers for choosing an endpoint.
+    #[error("the system has no random numbers")]
     Random,
-    /// Every endpoint that was tried has failed.
+    /// Every attempted endpoint failed.
     #[error("{}", join(.failures))]
     Failed {
-        /// What each attempt met with, in their order; at least one.
-        failures: Vec<Failure>,
+        /// The failures of all attempts, in order; at least one.
+        failures: Vec<AttemptFailure>,
     },
 }
 
 impl ConnectError {
-    /// The SQLSTATE with which a server refused, of the last attempt where one did.
+    /// The SQLSTATE of the last attempt that a server refused with one.
     pub fn sqlstate(&self) -> Option<&str> {
         let Self::Failed { failures } = self else { return None };
         failures.iter().rev().find_map(|failure| match &failure.cause {
@@ -39,27 +39,27 @@ impl ConnectError {
     }
 }
 
-fn join(failures: &[Failure]) -> String {
+fn join(failures: &[AttemptFailure]) -> String {
     failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What one attempt to connect met with.
+/// The failure of one attempt to connect.
 #[derive(Debug)]
-pub struct Failure {
-    /// Where.
+pub struct AttemptFailure {
+    /// The endpoint.
     pub endpoint: Endpoint,
-    /// The address, if it came to that.
+    /// The address, if the attempt got that far.
     pub address: Option<SocketAddr>,
-    /// Whether the attempt was with TLS, without it, or did not come to that.
+    /// Whether the attempt used TLS; `None` if it did not get that far.
     pub encrypted: Option<bool>,
-    /// What happened.
+    /// The cause.
     pub cause: ConnectFailure,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for AttemptFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.endpoint.fmt(f)?;
-        // A name may stand for several addresses.
+        // A name may resolve to several addresses.
         if let (Endpoint::Tcp { host, .. }, Some(address)) = (&self.endpoint, self.address)
             && *host != address.ip().to_string()
         {
@@ -76,80 +76,80 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Why an attempt to connect failed. The message is whole: there is no chain of sources behind it,
-/// since [`ConnectError`] has to join several.
+/// Why an attempt to connect failed. The message is complete and has no source, because
+/// [`ConnectError`] joins several.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
     /// The host name has no address.
-    #[error("no address found{}", detail(.said.as_ref()))]
+    #[error("no address found{}", detail(.reason.as_ref()))]
     Lookup {
-        /// What the resolver said, if it said more than "none".
-        said: Option<io::Error>,
+        /// The resolver's error, if it reported one.
+        reason: Option<io::Error>,
     },
-    /// Nobody could be reached.
+    /// The server could not be reached.
     #[error("{0}")]
     Unreachable(io::Error),
-    /// It took longer than [`crate::Target::connect_timeout`].
+    /// It took longer than [`crate::ConnectTarget::connect_timeout`].
     #[error("no connection within {} s", .after.as_secs())]
     TimedOut {
         /// The limit.
         after: Duration,
     },
-    /// The connection broke off before the login was complete.
+    /// The connection was lost before the login was complete.
     #[error("the connection was lost: {0}")]
     Lost(io::Error),
     /// The server closed the connection before the login was complete.
     #[error("the server closed the connection before the login was complete")]
     Closed,
-    /// TLS could not begin.
+    /// TLS negotiation failed.
     #[error(transparent)]
     Negotiation(#[from] NegotiationError),
-    /// The TLS handshake failed, or the server's certificate was not believed.
+    /// The TLS handshake failed, or the server's certificate was rejected.
     #[error("TLS: {}", explain(.0))]
     Handshake(rustls::Error),
-    /// The server asks for the wrong proof of identity.
+    /// The server asks for an authentication method that is not allowed.
     #[error(transparent)]
     LoginRefused(#[from] LoginRefused),
     /// The server refused the login.
     #[error(transparent)]
     Sql(Box<SqlError>),
-    /// The system gives no random numbers, which a login needs.
-    #[error("the system gives no random numbers")]
+    /// The system has no random numbers, which a login needs.
+    #[error("the system has no random numbers")]
     Random,
-    /// What the server says makes no sense, or the login cannot be done.
+    /// The server broke the protocol, or the login is not possible.
     #[error(transparent)]
-    Protocol(session::Error),
-    /// The session is not of the kind that `target_session_attrs` asks for.
-    #[error("the session is not {wanted}")]
+    Protocol(session::SessionError),
+    /// The session is not of the kind required by `target_session_attrs`.
+    #[error("the session is not {required}")]
     WrongSession {
-        /// What was asked for.
-        wanted: SessionAttributes,
+        /// The required kind.
+        required: SessionAttributes,
     },
-    /// The kind of session could not be found out.
-    #[error("cannot tell what kind of session it is: {0}")]
+    /// The kind of session could not be determined.
+    #[error("cannot determine the kind of session: {0}")]
     UnknownSession(Box<QueryError>),
 }
 
-impl From<LoginFault> for ConnectFailure {
-    fn from(fault: LoginFault) -> Self {
-        match fault {
-            LoginFault::Refused(refused) => Self::LoginRefused(refused),
-            LoginFault::Protocol(error) => Self::Protocol(error),
+impl From<LoginError> for ConnectFailure {
+    fn from(error: LoginError) -> Self {
+        match error {
+            LoginError::Refused(refused) => Self::LoginRefused(refused),
+            LoginError::Protocol(error) => Self::Protocol(error),
         }
     }
 }
 
-fn detail(said: Option<&io::Error>) -> String {
-    said.map(|said| format!(": {said}")).unwrap_or_default()
+fn detail(reason: Option<&io::Error>) -> String {
+    reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-/// rustls' words, with a way out for what people meet most.
+/// The message of rustls, with advice for the most common failures.
 fn explain(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error};
     let hint = match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            ": the server's certificate is not of an authority in sslrootcert"
+            ": the server's certificate is not signed by an authority in sslrootcert"
         }
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -159,37 +159,37 @@ fn explain(error: &rustls::Error) -> String {
     format!("{error}{hint}")
 }
 
-/// A statement did not run to its end.
+/// A statement did not complete.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryError {
-    /// The server reports an error.
+    /// The server reported an error.
     #[error(transparent)]
     Sql(Box<SqlError>),
-    /// The statement is a `COPY` that needs the client's data, or gives data to a call that has no
-    /// place for it. It was ended; nothing was copied in.
+    /// The statement is a `COPY` that needs data from the client, or returns data to a call that
+    /// cannot take it. It was ended; nothing was copied in.
     #[error("the statement is a COPY from or to the client, which is not possible here")]
     Copy,
-    /// The statement is no `COPY … TO STDOUT`.
+    /// The statement is not a `COPY … TO STDOUT`.
     #[error("the statement is not a COPY to the client")]
     NotCopy,
-    /// The statement is no `COPY … FROM STDIN`.
+    /// The statement is not a `COPY … FROM STDIN`.
     #[error("the statement is not a COPY from the client")]
     NotCopyIn,
     /// The reader of the data for a `COPY` failed. Nothing was copied in.
     #[error("cannot read the data")]
     Reader(#[source] io::Error),
-    /// The statement's text has a zero byte, or there are too many values: the protocol cannot carry
-    /// that. Nothing was done.
+    /// The statement's text contains a zero byte, or there are too many values for the protocol.
+    /// Nothing was sent.
     #[error("the statement cannot be sent")]
     Unsendable(#[from] session::EncodeError),
-    /// The result is larger than what may be held in memory. The connection is closed.
+    /// The result is larger than the limit for results in memory. The connection is closed.
     #[error("the result has more than {bytes_max} bytes")]
     TooLarge {
         /// [`crate::client::RESULT_BYTES_MAX`].
         bytes_max: usize,
     },
-    /// The call took longer than it may. The connection is closed; the server may go on with it.
+    /// The call exceeded its timeout. The connection is closed; the server may continue its work.
     #[error("no answer within {after:?}")]
     TimedOut {
         /// The limit.
@@ -198,13 +198,13 @@ pub enum QueryError {
     /// The connection is lost.
     #[error("the connection was lost")]
     Lost(#[source] io::Error),
-    /// What the server says makes no sense. The connection is closed.
+    /// The server broke the protocol. The connection is closed.
     #[error(transparent)]
-    Protocol(#[from] session::Error),
+    Protocol(#[from] session::SessionError),
     /// The writer for the data of a `COPY` failed. The connection is closed.
     #[error("cannot write the data")]
     Writer(#[source] io::Error),
-    /// The connection had been closed before, after an earlier error.
+    /// The connection was closed after an earlier error.
     #[error("the connection is closed")]
     Closed,
 }
@@ -213,7 +213,7 @@ impl QueryError {
     /// Whether the connection cannot be used after this error.
     pub fn is_fatal(&self) -> bool {
         match self {
-            Self::Sql(error) => error.ends_session(),
+            Self::Sql(error) => error.closes_connection(),
             Self::Copy
             | Self::NotCopy
             | Self::NotCopyIn
@@ -232,29 +232,29 @@ impl QueryError {
     }
 }
 
-/// An error as the server reports it.
+/// An error reported by the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SqlError {
-    /// How bad it is: `ERROR`, `FATAL` or `PANIC`, perhaps in the server's language.
+    /// The severity: `ERROR`, `FATAL` or `PANIC`, perhaps in the server's language.
     pub severity: String,
-    /// The five characters of the error's code.
+    /// The five-character error code.
     pub sqlstate: String,
     /// The primary message.
     pub message: String,
-    /// More about it.
+    /// The detail field.
     pub detail: Option<String>,
-    /// What to do about it.
+    /// The hint field.
     pub hint: Option<String>,
-    /// Where in the statement it is, in characters from 1.
+    /// Position in the statement, in characters from 1.
     pub position: Option<u32>,
-    ends_session: bool,
+    closes_connection: bool,
 }
 
 impl SqlError {
     /// Whether the server closes the connection after it.
-    pub fn ends_session(&self) -> bool {
-        self.ends_session
+    pub fn closes_connection(&self) -> bool {
+        self.closes_connection
     }
 }
 
@@ -269,7 +269,7 @@ impl From<&backend::ServerError<'_>> for SqlError {
             detail: error.detail().map(text),
             hint: error.hint().map(text),
             position: error.position(),
-            ends_session: error.severity().is_some_and(Severity::ends_session),
+            closes_connection: error.severity().is_some_and(Severity::closes_connection),
         }
     }
 }

@@ -1,17 +1,17 @@
-//! From an open socket to a session that is ready.
+//! Logging in over an open socket.
 
-use howdah_session::{self as session, Event};
+use howdah_session::{self as session, SessionEvent};
 
-use super::{error::ConnectFailure, run::log_notice, socket::Socket};
-use crate::{AuthPolicy, GuardedInput};
+use super::{error::ConnectFailure, request::log_notice, socket::Socket};
+use crate::{AuthFilter, AuthPolicy};
 
 /// Logs in over an open socket.
 pub(super) fn log_in(
     socket: &mut Socket,
-    session: &mut session::Client,
-    guard: AuthPolicy,
+    session: &mut session::ClientSession,
+    policy: AuthPolicy,
 ) -> Result<(), ConnectFailure> {
-    let mut input = GuardedInput::new(guard);
+    let mut input = AuthFilter::new(policy);
     while !is_logged_in(session)? {
         socket.send(session.transmit()).map_err(ConnectFailure::Lost)?;
         session.transmitted(session.transmit().len());
@@ -25,12 +25,14 @@ pub(super) fn log_in(
     Ok(())
 }
 
-fn is_logged_in(session: &mut session::Client) -> Result<bool, ConnectFailure> {
+fn is_logged_in(session: &mut session::ClientSession) -> Result<bool, ConnectFailure> {
     while let Some(event) = session.poll_event().map_err(ConnectFailure::Protocol)? {
         match event {
-            Event::LoggedIn => return Ok(true),
-            Event::Error(error) => return Err(ConnectFailure::Sql(Box::new((&error).into()))),
-            Event::Notice(notice) => log_notice(&notice),
+            SessionEvent::LoggedIn => return Ok(true),
+            SessionEvent::Error(error) => {
+                return Err(ConnectFailure::Sql(Box::new((&error).into())));
+            }
+            SessionEvent::Notice(notice) => log_notice(&notice),
             _ => {}
         }
     }

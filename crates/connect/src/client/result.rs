@@ -1,20 +1,20 @@
-//! What a statement gave back.
+//! Results of statements.
 
 use std::borrow::Cow;
 
 /// The result of one statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResultSet {
-    /// Names of the columns; none if the statement returns no rows.
+    /// Names of the columns; empty if the statement returns no rows.
     pub columns: Vec<String>,
     /// The rows, each as wide as `columns`.
-    pub rows: Vec<Row>,
-    /// The command tag, such as `SELECT 5`; empty if the text held no statement.
+    pub rows: Vec<ResultRow>,
+    /// The command tag, such as `SELECT 5`; empty if the text contained no statement.
     pub tag: String,
 }
 
 impl ResultSet {
-    /// How many rows were returned or changed, for commands that say so.
+    /// Number of rows returned or changed, for commands that report it.
     pub fn row_count(&self) -> Option<u64> {
         self.tag.rsplit(' ').next()?.parse().ok()
     }
@@ -25,18 +25,18 @@ impl ResultSet {
     }
 }
 
-/// One row: cells in the text form of their types, unless another was asked for.
+/// One row: cells in the text format of their types, unless another format was requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row(pub(super) Vec<Option<Box<[u8]>>>);
+pub struct ResultRow(pub(super) Vec<Option<Box<[u8]>>>);
 
-impl Row {
-    /// The cell of a column, with U+FFFD where it is not UTF-8; `None` if it is NULL, or if there is
-    /// no such column.
+impl ResultRow {
+    /// The cell of a column, with U+FFFD where it is not UTF-8; `None` if it is NULL or the column
+    /// does not exist.
     pub fn text(&self, column: usize) -> Option<Cow<'_, str>> {
         self.bytes(column).map(String::from_utf8_lossy)
     }
 
-    /// The bytes of the cell of a column; `None` if it is NULL, or if there is no such column.
+    /// The bytes of the cell of a column; `None` if it is NULL or the column does not exist.
     pub fn bytes(&self, column: usize) -> Option<&[u8]> {
         self.0.get(column)?.as_deref()
     }
@@ -51,7 +51,7 @@ impl Row {
         self.0.is_empty()
     }
 
-    /// The cells, from the left.
+    /// The cells, from left to right.
     pub fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
         self.0.iter().map(Option::as_deref)
     }

@@ -1,4 +1,4 @@
-//! A socket that blocks, but not beyond a deadline, with TLS where it is wanted.
+//! A blocking socket with a deadline, and TLS if requested.
 
 use std::{
     io::{self, Read, Write},
@@ -23,78 +23,78 @@ use super::error::ConnectFailure;
 use crate::{
     Keepalive,
     deadline::{remaining, retry},
-    tls::{Encryption, Negotiation, Opening},
+    tls::{Encryption, Negotiation, OpeningStep},
 };
 
-/// Where a socket leads: an endpoint whose name has been looked up.
+/// The address of a socket: an endpoint whose name has been resolved.
 #[derive(Clone, Debug)]
-pub(super) enum Address {
+pub(super) enum ResolvedAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// What TLS needs to begin.
+/// What the TLS handshake needs.
 #[derive(Clone, Debug)]
-pub(super) struct Secure {
+pub(super) struct TlsSetup {
     pub(super) config: Arc<ClientConfig>,
     pub(super) server_name: ServerName<'static>,
 }
 
 /// A connected socket.
 pub(super) struct Socket {
-    transport: Transport,
+    transport: DeadlineTransport,
     tls: Option<Box<ClientConnection>>,
 }
 
-struct Transport {
-    stream: Stream,
+struct DeadlineTransport {
+    stream: RawStream,
     deadline: Option<Instant>,
 }
 
-enum Stream {
+enum RawStream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 impl Socket {
-    /// Connects, without any TLS yet.
+    /// Connects, without TLS.
     pub(super) fn connect(
-        address: &Address,
+        address: &ResolvedAddress,
         keepalive: Keepalive,
         deadline: Option<Instant>,
     ) -> io::Result<Self> {
         let stream = match address {
-            Address::Tcp(address) => {
+            ResolvedAddress::Tcp(address) => {
                 let stream = match deadline {
                     Some(deadline) => TcpStream::connect_timeout(address, remaining(deadline)?)?,
                     None => TcpStream::connect(address)?,
                 };
                 stream.set_nodelay(true)?;
                 set_keepalive(&stream, keepalive)?;
-                Stream::Tcp(stream)
+                RawStream::Tcp(stream)
             }
-            Address::Unix(path) => Stream::Unix(connect_unix(path)?),
+            ResolvedAddress::Unix(path) => RawStream::Unix(connect_unix(path)?),
         };
-        Ok(Self { transport: Transport { stream, deadline }, tls: None })
+        Ok(Self { transport: DeadlineTransport { stream, deadline }, tls: None })
     }
 
-    /// Begins the connection in this way. Afterwards the startup packet is next.
+    /// Performs the TLS negotiation for `encryption`. The startup packet is next.
     pub(super) fn open(
         &mut self,
         encryption: Encryption,
-        secure: Option<&Secure>,
+        secure: Option<&TlsSetup>,
     ) -> Result<(), ConnectFailure> {
         let negotiation = Negotiation::new(encryption);
         let mut opening = negotiation.opening();
-        if let Opening::Ask(request) = opening {
+        if let OpeningStep::Send(request) = opening {
             self.send(request).map_err(ConnectFailure::Lost)?;
-            // More than one byte would fit, so that more than one is noticed.
+            // The buffer holds more than one byte, to detect extra bytes.
             let mut answer = [0; 16];
             let bytes = self.receive(&mut answer).map_err(ConnectFailure::Lost)?;
-            opening = negotiation.answer(&answer[..bytes])?.ok_or(ConnectFailure::Closed)?;
+            opening = negotiation.handle_reply(&answer[..bytes])?.ok_or(ConnectFailure::Closed)?;
         }
         match (opening, secure) {
-            (Opening::Handshake, Some(secure)) => {
+            (OpeningStep::Handshake, Some(secure)) => {
                 self.handshake(secure)?;
                 negotiation
                     .handshake_done(self.tls.as_ref().and_then(|tls| tls.alpn_protocol()))?;
@@ -104,7 +104,7 @@ impl Socket {
         }
     }
 
-    fn handshake(&mut self, secure: &Secure) -> Result<(), ConnectFailure> {
+    fn handshake(&mut self, secure: &TlsSetup) -> Result<(), ConnectFailure> {
         let mut tls = ClientConnection::new(secure.config.clone(), secure.server_name.clone())
             .map_err(ConnectFailure::Handshake)?;
         while tls.is_handshaking() || tls.wants_write() {
@@ -122,7 +122,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sets when reading and writing give up with [`io::ErrorKind::TimedOut`].
+    /// Sets the deadline after which reading and writing fail with [`io::ErrorKind::TimedOut`].
     pub(super) fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.transport.deadline = deadline;
     }
@@ -139,14 +139,15 @@ impl Socket {
         }
     }
 
-    /// Waits for bytes and reads them; 0 at the end of the stream.
+    /// Waits for bytes and reads them; returns 0 at the end of the stream.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let received = match &mut self.tls {
             None => self.transport.read(buffer),
             Some(tls) => rustls::Stream::new(&mut **tls, &mut self.transport).read(buffer),
         };
         match received {
-            // Servers end TLS connections without saying so; the protocol inside says goodbye.
+            // Servers close TLS connections without close_notify; the PostgreSQL protocol has its
+            // own end.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
             other => other,
         }
@@ -161,7 +162,7 @@ impl Socket {
         self.tls.as_ref()?.peer_certificates()?.first().map(AsRef::as_ref)
     }
 
-    /// Tells the peer that we are done, as far as TLS has a word for it.
+    /// Sends a TLS close_notify, if TLS is in use.
     pub(super) fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
@@ -170,16 +171,16 @@ impl Socket {
     }
 }
 
-impl Transport {
-    /// Prepares the stream for one call that may block.
+impl DeadlineTransport {
+    /// Sets the timeout for one blocking call.
     fn arm(&self) -> io::Result<()> {
         let timeout = self.deadline.map(remaining).transpose()?;
         match &self.stream {
-            Stream::Tcp(stream) => {
+            RawStream::Tcp(stream) => {
                 stream.set_read_timeout(timeout)?;
                 stream.set_write_timeout(timeout)
             }
-            Stream::Unix(stream) => {
+            RawStream::Unix(stream) => {
                 stream.set_read_timeout(timeout)?;
                 stream.set_write_timeout(timeout)
             }
@@ -187,22 +188,22 @@ impl Transport {
     }
 }
 
-impl Read for Transport {
+impl Read for DeadlineTransport {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.arm()?;
         retry(|| match &mut self.stream {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
+            RawStream::Tcp(stream) => stream.read(buffer),
+            RawStream::Unix(stream) => stream.read(buffer),
         })
     }
 }
 
-impl Write for Transport {
+impl Write for DeadlineTransport {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.arm()?;
         retry(|| match &mut self.stream {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
+            RawStream::Tcp(stream) => stream.write(bytes),
+            RawStream::Unix(stream) => stream.write(bytes),
         })
     }
 

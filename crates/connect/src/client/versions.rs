@@ -1,7 +1,7 @@
-//! Server versions as people write them and as programs compare them.
+//! Server versions as text and as comparable numbers.
 
-/// `server_version` as one number, as `server_version_num` has it: `17.2` is 170002, `9.6.24` is
-/// 90624, `18beta1` is 180000. What follows the numbers is the packager's. `None` if there are none.
+/// `server_version` as one number, like `server_version_num`: `17.2` is 170002, `9.6.24` is 90624,
+/// `18beta1` is 180000. Text after the numbers is the packager's. `None` if there are no numbers.
 pub(super) fn number(version: &str) -> Option<u32> {
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
     let mut parts = version[..end].split('.').filter(|part| !part.is_empty()).map(str::parse);
@@ -18,7 +18,7 @@ pub(super) fn number(version: &str) -> Option<u32> {
 }
 
 #[test]
-fn versions_compare_as_numbers() {
+fn versions_are_parsed_to_numbers() {
     let table = [
         ("17.2", Some(170_002)),
         ("15.14 (Debian 15.14-0+deb12u1)", Some(150_014)),

@@ -1,4 +1,4 @@
-//! Where words lead, against an environment made up for each case.
+//! Resolution of connection parameters, in a constructed environment for each case.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -10,12 +10,12 @@ fn environment() -> Environment {
     Environment::empty().with_os_user("anna")
 }
 
-fn resolve(conninfo: &str) -> Target {
+fn resolve(conninfo: &str) -> ConnectTarget {
     resolve_in(conninfo, &environment())
 }
 
-fn resolve_in(conninfo: &str, environment: &Environment) -> Target {
-    Target::resolve(&Words::from_conninfo(conninfo), environment)
+fn resolve_in(conninfo: &str, environment: &Environment) -> ConnectTarget {
+    ConnectTarget::resolve(&ConnParams::from_conninfo(conninfo), environment)
         .unwrap_or_else(|error| panic!("{conninfo}: {error}"))
 }
 
@@ -24,8 +24,8 @@ fn error(conninfo: &str) -> String {
 }
 
 fn error_in(conninfo: &str, environment: &Environment) -> String {
-    match Target::resolve(&Words::from_conninfo(conninfo), environment) {
-        Ok(target) => panic!("{conninfo} was taken as {target}"),
+    match ConnectTarget::resolve(&ConnParams::from_conninfo(conninfo), environment) {
+        Ok(target) => panic!("{conninfo} was accepted as {target}"),
         Err(error) => {
             assert!(!format!("{error:?}{error}").contains("hunter2"), "{error:?}");
             error.to_string()
@@ -33,12 +33,12 @@ fn error_in(conninfo: &str, environment: &Environment) -> String {
     }
 }
 
-fn password(target: &Target) -> Option<String> {
+fn password(target: &ConnectTarget) -> Option<String> {
     let login = target.login(&target.endpoints()[0]);
     login.password.map(|password| String::from_utf8(password.expose().to_vec()).unwrap())
 }
 
-/// A home directory with these files, each as private as it must be.
+/// A home directory with these files, each with mode 0600.
 fn home(files: &[(&str, &str)]) -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -51,7 +51,7 @@ fn home(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 #[test]
-fn words_lead_to_places() {
+fn connection_strings_resolve_to_targets() {
     let table = [
         ("", "postgresql://anna@localhost:5432/anna"),
         ("shop", "postgresql://anna@localhost:5432/shop"),
@@ -95,7 +95,7 @@ fn words_lead_to_places() {
 }
 
 #[test]
-fn words_that_lead_nowhere() {
+fn invalid_connection_strings_are_refused() {
     let table = [
         ("port=0", "port \"0\" (from the arguments) is not a port from 1 to 65535"),
         ("port=65536", "port \"65536\" (from the arguments) is not a port from 1 to 65535"),
@@ -147,7 +147,7 @@ fn words_that_lead_nowhere() {
 }
 
 #[test]
-fn arguments_win_over_service_over_environment_over_defaults() {
+fn arguments_override_service_environment_and_defaults() {
     let home = home(&[(
         ".pg_service.conf",
         "[prod]\nhost=from-service\nuser=from-service\nport=1\npassword=hunter2\n",
@@ -164,7 +164,7 @@ fn arguments_win_over_service_over_environment_over_defaults() {
         "postgresql://typed@from-service:1/from-environment?application_name=app"
     );
     assert_eq!(password(&target).as_deref(), Some("hunter2"));
-    // A keyword that was given an empty value is given: the environment is not asked.
+    // A keyword that is set to an empty value is set: the environment is not consulted.
     let target = resolve_in("host='' port=2", &environment);
     assert_eq!(
         target.to_string(),
@@ -173,15 +173,15 @@ fn arguments_win_over_service_over_environment_over_defaults() {
 }
 
 #[test]
-fn a_connection_string_wins_over_single_options() {
-    let words = Words {
+fn connection_string_overrides_single_options() {
+    let params = ConnParams {
         conninfo: Some("postgresql://db1/from-conninfo".to_owned()),
         host: Some("from-option".to_owned()),
         port: Some("7".to_owned()),
         user: Some("from-option".to_owned()),
         database: Some("dbname=from-option application_name=x".to_owned()),
     };
-    let target = Target::resolve(&words, &environment()).unwrap();
+    let target = ConnectTarget::resolve(&params, &environment()).unwrap();
     assert_eq!(
         target.to_string(),
         "postgresql://from-option@db1:7/from-conninfo?application_name=x"
@@ -189,7 +189,7 @@ fn a_connection_string_wins_over_single_options() {
 }
 
 #[test]
-fn services_are_looked_for_in_the_users_file_then_in_the_systems() {
+fn user_service_file_precedes_system_file() {
     let own = home(&[(".pg_service.conf", "[a]\nhost=own\n")]);
     let system = home(&[("pg_service.conf", "[a]\nhost=system\n[b]\nhost=system\n[c]\nhosst=x\n")]);
     let other = home(&[("services", "[a]\nhost=other\n")]);
@@ -212,7 +212,7 @@ fn services_are_looked_for_in_the_users_file_then_in_the_systems() {
 }
 
 #[test]
-fn without_a_host_the_socket_that_is_there_is_the_target() {
+fn existing_socket_is_default_host() {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let directories = vec![first.path().to_owned(), second.path().to_owned()];
     let environment = environment().with_socket_directories(directories);
@@ -226,7 +226,7 @@ fn without_a_host_the_socket_that_is_there_is_the_target() {
 }
 
 #[test]
-fn the_password_is_the_one_that_is_meant_for_the_user() {
+fn password_depends_on_source_and_user() {
     let home = home(&[(".pgpass", "db1:*:*:anna:of-anna\ndb1:*:*:bob:of-bob\n")]);
     let environment = environment().with_home(home.path());
     let with_variable = environment.clone().with_variable("PGPASSWORD", "of-environment");
@@ -252,7 +252,7 @@ fn the_password_is_the_one_that_is_meant_for_the_user() {
 }
 
 #[test]
-fn another_password_file_can_be_named() {
+fn passfile_can_be_set() {
     let home = home(&[(".pgpass", "*:*:*:*:usual\n"), ("other", "*:*:*:*:other\n")]);
     let other = home.path().join("other").display().to_string();
     let environment = environment().with_home(home.path());
@@ -264,7 +264,7 @@ fn another_password_file_can_be_named() {
 }
 
 #[test]
-fn what_is_ignored_is_listed() {
+fn ignored_settings_are_listed() {
     let home = home(&[(".pgpass", "*:*:*:*:x\n")]);
     let passfile = home.path().join(".pgpass");
     fs::set_permissions(&passfile, fs::Permissions::from_mode(0o644)).unwrap();
@@ -288,7 +288,7 @@ fn what_is_ignored_is_listed() {
 }
 
 #[test]
-fn the_login_carries_what_the_session_should_start_with() {
+fn login_contains_session_parameters() {
     let environment = environment()
         .with_variable("PGTZ", "UTC")
         .with_variable("PGDATESTYLE", "Default")
@@ -315,7 +315,7 @@ fn the_login_carries_what_the_session_should_start_with() {
 }
 
 #[test]
-fn files_at_the_usual_places_are_used_if_they_are_there() {
+fn default_tls_files_are_used_if_present() {
     let with_files = home(&[(".postgresql/root.crt", ""), (".postgresql/postgresql.crt", "")]);
     let usual = |name: &str| with_files.path().join(".postgresql").join(name);
     let environment = environment().with_home(with_files.path());
@@ -330,22 +330,24 @@ fn files_at_the_usual_places_are_used_if_they_are_there() {
 }
 
 #[test]
-fn nothing_that_is_printed_has_the_password() {
+fn output_never_contains_password() {
     let home = home(&[(".pgpass", "*:*:*:*:hunter2\n")]);
     let conninfo = "postgresql://anna:hunter2@db1/?sslpassword=hunter2";
     let environment = environment().with_home(home.path()).with_variable("PGPASSWORD", "hunter2");
-    let words =
-        Words { database: Some("password=hunter2".to_owned()), ..Words::from_conninfo(conninfo) };
-    let target = Target::resolve(&words, &environment).unwrap();
+    let params = ConnParams {
+        database: Some("password=hunter2".to_owned()),
+        ..ConnParams::from_conninfo(conninfo)
+    };
+    let target = ConnectTarget::resolve(&params, &environment).unwrap();
     let login = target.login(&target.endpoints()[0]);
-    let printed = format!("{words:?} {environment:?} {target:?} {target} {login:?}");
+    let printed = format!("{params:?} {environment:?} {target:?} {target} {login:?}");
     assert!(!printed.contains("hunter2"), "{printed}");
     for warning in target.warnings() {
         assert!(!format!("{warning} {warning:?}").contains("hunter2"));
     }
 }
 
-/// Text of a connection string, with all that needs an escape somewhere.
+/// Text for a connection string, with characters that need escapes.
 fn text() -> impl Strategy<Value = String> {
     proptest::string::string_regex("[a-z%@:/?&=#',\\\\ü +\\[\\]]{1,12}").unwrap()
 }
@@ -359,14 +361,14 @@ fn host() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Writes a value between quotes.
+/// Quotes a value.
 fn quote(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
 proptest! {
     #[test]
-    fn what_is_displayed_reads_as_the_same_target(
+    fn displayed_uri_resolves_to_same_target(
         hosts in prop::collection::vec((host(), 1_u16..), 1..4),
         user in text(),
         database in text(),
@@ -402,7 +404,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused_without_its_secret(
+    fn arbitrary_text_never_reveals_password(
         before in "[ -~]{0,20}",
         after in "[ -~]{0,20}",
     ) {
@@ -410,7 +412,7 @@ proptest! {
             format!("postgresql://user:hunter2@{after}"),
             format!("{before} password=hunter2 {after}"),
         ] {
-            match Target::resolve(&Words::from_conninfo(text.as_str()), &environment()) {
+            match ConnectTarget::resolve(&ConnParams::from_conninfo(text.as_str()), &environment()) {
                 Ok(target) if password(&target).as_deref() == Some("hunter2") => {
                     prop_assert!(!format!("{target}{target:?}").contains("hunter2"), "{text}");
                 }

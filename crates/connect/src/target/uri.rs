@@ -1,22 +1,23 @@
-//! A target written as a URI again: for messages, and to be read back.
+//! Writes a target as a URI, for messages and for parsing it again.
 
 use std::path::Path;
 
 use crate::{
-    Endpoint, SessionAttributes, SslMode, Target,
+    ConnectTarget, Endpoint, SessionAttributes, SslMode,
     target::{APPLICATION_NAME, LoadBalance},
-    tls::{ChannelBinding, RootCertificates, SslNegotiation, TlsSettings, TlsVersion},
+    tls::{ChannelBindingMode, RootCertificates, SslNegotiation, TlsSettings, TlsVersion},
     uri::encode,
 };
 
-impl Target {
-    /// The URI without password. Files at their usual places in the home directory go without
-    /// saying. Read with the same home directory and no variables it gives the same target, except
-    /// for the password, `require_auth`, keepalives, and the session parameters of the environment.
+impl ConnectTarget {
+    /// The URI without the password. Files at their default locations in the home directory are
+    /// left out. Parsed with the same home directory and no variables it yields the same target,
+    /// except for the password, `require_auth`, keepalives, and session parameters from the
+    /// environment.
     pub(super) fn to_uri(&self) -> String {
         let mut uri = format!("postgresql://{}@", encode(&self.user, b""));
-        let mut parameters = Parameters::default();
-        // Paths read better where they need no escape.
+        let mut parameters = UriParameters::default();
+        // Paths are more readable without escapes.
         if self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Unix { .. })) {
             parameters.add("host", &join(&self.endpoints, |endpoint| endpoint.host().into_owned()));
             parameters.add("port", &join(&self.endpoints, |endpoint| endpoint.port().to_string()));
@@ -33,7 +34,7 @@ impl Target {
         uri + &parameters.0
     }
 
-    fn add_session(&self, parameters: &mut Parameters) {
+    fn add_session(&self, parameters: &mut UriParameters) {
         if self.application_name != APPLICATION_NAME {
             parameters.add("application_name", &self.application_name);
         }
@@ -55,7 +56,7 @@ impl Target {
     }
 }
 
-fn add_tls(tls: &TlsSettings, parameters: &mut Parameters) {
+fn add_tls(tls: &TlsSettings, parameters: &mut UriParameters) {
     let root = match &tls.root_certificates {
         RootCertificates::System => Some(Path::new("system")),
         RootCertificates::File(path) => Some(path.as_path()),
@@ -87,7 +88,7 @@ fn add_tls(tls: &TlsSettings, parameters: &mut Parameters) {
     add(min != TlsVersion::Tls12, "ssl_min_protocol_version", min.as_str());
     add(max != TlsVersion::Tls13, "ssl_max_protocol_version", max.as_str());
     let binding = tls.channel_binding;
-    add(binding != ChannelBinding::Prefer, "channel_binding", binding.as_str());
+    add(binding != ChannelBindingMode::Prefer, "channel_binding", binding.as_str());
 }
 
 fn join(endpoints: &[Endpoint], part: impl Fn(&Endpoint) -> String) -> String {
@@ -110,11 +111,11 @@ fn address(endpoint: &Endpoint) -> String {
     }
 }
 
-/// What follows the path of a URI.
+/// The query string of a URI.
 #[derive(Default)]
-struct Parameters(String);
+struct UriParameters(String);
 
-impl Parameters {
+impl UriParameters {
     fn add(&mut self, name: &str, value: &str) {
         self.0.push(if self.0.is_empty() { '?' } else { '&' });
         self.0 += name;

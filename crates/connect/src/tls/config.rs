@@ -1,4 +1,4 @@
-//! The rustls configuration that does what was asked for.
+//! The rustls configuration for given TLS settings.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,20 +17,21 @@ use super::{
     files,
     negotiation::ALPN_PROTOCOL,
     settings::{RootCertificates, SslMode, TlsSettings, TlsVersion},
-    verifier::{Authorities, ClientVerifier, Trust, Verifier},
+    verifier::{Authorities, ClientVerifier, ServerVerifier, TrustAnchors},
     x509::has_key,
 };
 use crate::Endpoint;
 
-/// The configuration for connections of these settings. Make it once and share it: it reads files.
+/// The client configuration for these settings. Create it once and share it, because it reads
+/// files.
 ///
 /// # Errors
 ///
-/// A file is missing, unreadable or not what it should be.
+/// A file is missing, unreadable or invalid.
 pub fn client_config(settings: &TlsSettings) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(default_provider());
-    let verifier = Verifier::new(
-        trust(settings, &provider)?,
+    let verifier = ServerVerifier::new(
+        trust_anchors(settings, &provider)?,
         settings.mode == SslMode::VerifyFull,
         provider.signature_verification_algorithms,
     );
@@ -49,7 +50,7 @@ pub fn client_config(settings: &TlsSettings) -> Result<Arc<ClientConfig>, TlsErr
     Ok(Arc::new(config))
 }
 
-/// The name that a server's certificate must be for, and that is sent to it as SNI.
+/// The name that a server's certificate must be for, and that is sent as SNI.
 ///
 /// # Errors
 ///
@@ -69,20 +70,23 @@ fn versions(settings: &TlsSettings) -> Vec<&'static SupportedProtocolVersion> {
         .collect()
 }
 
-/// Whom to believe. A root certificate file is believed in every mode, as libpq does.
-fn trust(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Trust, TlsError> {
+/// The trusted authorities. As in libpq, an existing root certificate file is used in every mode.
+fn trust_anchors(
+    settings: &TlsSettings,
+    provider: &Arc<CryptoProvider>,
+) -> Result<TrustAnchors, TlsError> {
     let missing = |path: Option<&std::path::PathBuf>| {
         if settings.mode >= SslMode::VerifyCa {
             Err(TlsError::NoRootCertificate { path: path.cloned() })
         } else {
-            Ok(Trust::Anybody)
+            Ok(TrustAnchors::Any)
         }
     };
     let path = match &settings.root_certificates {
         RootCertificates::None => return missing(None),
         RootCertificates::File(path) if !path.exists() => return missing(Some(path)),
         RootCertificates::File(path) => path,
-        RootCertificates::System => return system_trust(settings, provider),
+        RootCertificates::System => return system_trust_anchors(settings, provider),
     };
     let (certificates, roots) = roots(path)?;
     let revocations = revocations(settings)?;
@@ -96,16 +100,17 @@ fn trust(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Trust
             what: "list of revoked certificates",
             source: rustls::Error::General(error.to_string()),
         })?;
-    Ok(Trust::Authorities(Authorities { webpki, certificates, has_revocations }))
+    Ok(TrustAnchors::Authorities(Authorities { webpki, certificates, has_revocations }))
 }
 
-/// The certificates of a file, and those that rustls can take for authorities; at least one.
+/// The certificates of a file, and those that rustls accepts as authorities; at least one.
 fn roots(path: &Path) -> Result<(Vec<CertificateDer<'static>>, RootCertStore), TlsError> {
     let certificates = files::certificates(path)?;
     let mut roots = RootCertStore::empty();
     let mut first_error = None;
     for certificate in &certificates {
-        // A large bundle may hold a few that rustls cannot read; one that can be read will do.
+        // A large bundle may contain a few that rustls cannot parse; one valid certificate is
+        // enough.
         if let Err(error) = roots.add(certificate.clone()) {
             first_error.get_or_insert(error);
         }
@@ -118,12 +123,15 @@ fn roots(path: &Path) -> Result<(Vec<CertificateDer<'static>>, RootCertStore), T
     }
 }
 
-fn system_trust(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Trust, TlsError> {
+fn system_trust_anchors(
+    settings: &TlsSettings,
+    provider: &Arc<CryptoProvider>,
+) -> Result<TrustAnchors, TlsError> {
     if settings.revocations.is_some() || settings.revocation_directory.is_some() {
         return Err(TlsError::RevocationsOfSystem);
     }
     let verifier = rustls_platform_verifier::Verifier::new(provider.clone());
-    Ok(Trust::System(verifier.map_err(TlsError::SystemRoots)?))
+    Ok(TrustAnchors::System(verifier.map_err(TlsError::SystemRoots)?))
 }
 
 fn revocations(
@@ -157,54 +165,54 @@ fn identity(
     certified((path, certificates), (key_path, files::private_key(key_path)?), provider).map(Some)
 }
 
-/// The certificate, with those between it and its authority, and the key that a server shows its clients.
-/// Unlike rustls' own, it takes certificates of version 1, as the recipe of PostgreSQL's manual makes
-/// them: whether one will do is for the client to judge.
+/// A server's certificate chain and private key. Unlike rustls itself, this accepts certificates of
+/// version 1, which the instructions in PostgreSQL's manual produce; whether to trust one is the
+/// client's decision.
 ///
 /// # Errors
 ///
-/// A file is missing, unreadable or not what it should be, or the key belongs to another certificate.
+/// A file is missing, unreadable or invalid, or the key belongs to another certificate.
 pub fn server_identity(certificate: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
     let certificates = files::certificates(certificate)?;
-    let private = files::any_private_key(key)?;
+    let private = files::private_key_unchecked(key)?;
     certified((certificate, certificates), (key, private), &default_provider())
 }
 
-/// Whether a file holds certificates, and what is wrong if not.
+/// Checks that a file contains certificates.
 ///
 /// # Errors
 ///
-/// It is missing, unreadable or holds something else.
+/// The file is missing, unreadable or contains something else.
 pub fn check_certificates(path: &Path) -> Result<(), TlsError> {
     files::certificates(path).map(drop)
 }
 
-/// Whether a file holds a private key that can be used, and what is wrong if not.
+/// Checks that a file contains a usable private key.
 ///
 /// # Errors
 ///
-/// It is missing, unreadable or holds something else.
+/// The file is missing, unreadable or contains something else.
 pub fn check_private_key(path: &Path) -> Result<(), TlsError> {
-    let key = files::any_private_key(path)?;
+    let key = files::private_key_unchecked(path)?;
     let loaded = default_provider().key_provider.load_private_key(key);
     loaded.map(drop).map_err(|source| TlsError::UnusableKey { path: path.to_owned(), source })
 }
 
-/// Whether a file holds certificates of authorities, and what is wrong if not.
+/// Checks that a file contains certificates of authorities.
 ///
 /// # Errors
 ///
-/// It is missing, unreadable or holds something else.
+/// The file is missing, unreadable or contains something else.
 pub fn check_authorities(path: &Path) -> Result<(), TlsError> {
     roots(path).map(drop)
 }
 
-/// Checks clients' certificates by the authorities of a file; without one a client gets in unless they
-/// are `required`. Certificates of version 1 will do.
+/// Verifies clients' certificates by the authorities in a file. Clients without a certificate are
+/// accepted unless `required`. Certificates of version 1 are accepted.
 ///
 /// # Errors
 ///
-/// The file is missing, unreadable or not what it should be.
+/// The file is missing, unreadable or invalid.
 pub fn client_verifier(
     authorities: &Path,
     required: bool,
@@ -222,7 +230,8 @@ pub fn client_verifier(
     Ok(Arc::new(ClientVerifier::new(webpki, certificates, algorithms)))
 }
 
-/// A certificate with its key. rustls compares the two, but reads certificates of version 3 only.
+/// A certificate with its key. rustls checks that they match, but parses certificates of version 3
+/// only.
 fn certified(
     (path, certificates): (&Path, Vec<CertificateDer<'static>>),
     (key_path, key): (&Path, PrivateKeyDer<'static>),

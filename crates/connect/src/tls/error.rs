@@ -1,25 +1,25 @@
-//! What can be wrong with the files and settings of TLS.
+//! Errors in the files and settings of TLS.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-/// The settings for TLS cannot be put into effect. Nothing was sent yet.
+/// The TLS settings cannot be applied. Nothing was sent yet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A verifying mode without anything to verify by.
+    /// A verifying mode without root certificates.
     #[error(
         "root certificate file {} does not exist: provide it, use the system's trusted roots with \
          sslrootcert=system, or do without verification with sslmode=require",
         .path.as_deref().unwrap_or("~/.postgresql/root.crt".as_ref()).display()
     )]
     NoRootCertificate {
-        /// Where it was looked for, if there is a home directory.
+        /// The expected location, if there is a home directory.
         path: Option<PathBuf>,
     },
-    /// The operating system has no root certificates, or none that can be used.
+    /// The operating system has no usable root certificates.
     #[error("the system's root certificates cannot be used")]
     SystemRoots(#[source] rustls::Error),
     /// A list of revoked certificates cannot be combined with the system's root certificates.
@@ -30,28 +30,28 @@ pub enum TlsError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// A file holds nothing of what it should.
-    #[error("{} holds no {what}", .path.display())]
+    /// A file contains none of the expected items.
+    #[error("{} contains no {what}", .path.display())]
     Empty {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
     },
-    /// Something in a file cannot be used.
-    #[error("{} holds a {what} that cannot be used", .path.display())]
+    /// An item in a file is invalid.
+    #[error("{} contains a {what} that cannot be used", .path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         source: rustls::Error,
     },
-    /// A private key is of a kind or size that is not supported.
+    /// A private key has an unsupported type or size.
     #[error(
         "private key {} cannot be used: it must be RSA of 2048 to 8192 bits, ECDSA on P-256 or P-384, or \
          Ed25519; `openssl pkey -in FILE -noout -text` shows what it is", .path.display()
@@ -59,10 +59,10 @@ pub enum TlsError {
     UnusableKey {
         /// The key's file.
         path: PathBuf,
-        /// What rustls says of it.
+        /// The error of rustls.
         source: rustls::Error,
     },
-    /// A private key belongs to another certificate.
+    /// A private key does not match the certificate.
     #[error("private key {} does not belong to certificate {}", .key.display(), .certificate.display())]
     WrongKey {
         /// The key's file.
@@ -78,10 +78,10 @@ pub enum TlsError {
     NoKey {
         /// The certificate's file.
         certificate: PathBuf,
-        /// Where the key was looked for.
+        /// The expected location of the key.
         key: Option<PathBuf>,
     },
-    /// The private key has a passphrase.
+    /// The private key is encrypted with a passphrase.
     #[error(
         "private key {} is encrypted, which is not supported: decrypt it with openssl pkey",
         .path.display()
@@ -90,7 +90,7 @@ pub enum TlsError {
         /// The key's file.
         path: PathBuf,
     },
-    /// Others may read the private key.
+    /// The private key is accessible to others.
     #[error(
         "private key {} has mode {mode:04o}: it must be 0600 or less, or 0640 or less if root owns it",
         .path.display()
@@ -107,13 +107,13 @@ pub enum TlsError {
         /// The host.
         host: String,
     },
-    /// rustls does not accept the settings.
+    /// rustls rejects the settings.
     #[error("TLS cannot be configured")]
     Configuration(#[from] rustls::Error),
 }
 
 impl TlsError {
-    /// The file that is to be mended, if it is one.
+    /// The file that needs to be fixed, if the error is about one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::NoRootCertificate { path } => path.as_deref(),

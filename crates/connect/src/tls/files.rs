@@ -1,4 +1,4 @@
-//! Certificates, keys and revocation lists, read from the files that people keep them in.
+//! Reads certificates, keys and revocation lists from files.
 
 use std::{
     fs::{self, File},
@@ -14,7 +14,7 @@ use rustls_pki_types::{
 
 use super::error::TlsError;
 
-/// More than any bundle of certificates; a mistaken path should not fill the memory.
+/// More than any certificate bundle; a wrong path must not exhaust memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// All certificates of a PEM file, at least one.
@@ -29,7 +29,7 @@ pub(super) fn revocations(
     sections(path, &read(path)?, "list of revoked certificates")
 }
 
-/// The files in a folder, in order of their names.
+/// The files in a directory, sorted by name.
 pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, TlsError> {
     let unreadable = |source| TlsError::File { path: folder.to_owned(), source };
     let entries = fs::read_dir(folder).map_err(unreadable)?;
@@ -49,22 +49,22 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, TlsError> {
 /// Also if others than its owner may read it, or it is encrypted.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     check_permissions(path)?;
-    any_private_key(path)
+    private_key_unchecked(path)
 }
 
-/// The same whoever may read it. What is in the file counts, not what its label says: keys in PKCS #8
-/// stand below `BEGIN RSA PRIVATE KEY` here and there, and OpenSSL reads them.
+/// The same without checking permissions. The content of the file counts, not its label: keys in
+/// PKCS #8 sometimes appear under `BEGIN RSA PRIVATE KEY`, and OpenSSL accepts them.
 ///
 /// # Errors
 ///
 /// Also if it is encrypted.
-pub(super) fn any_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+pub(super) fn private_key_unchecked(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let bytes = read(path)?;
     let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
     if !has("-----BEGIN ") {
         return PrivateKeyDer::try_from(bytes.clone()).map_err(|_| nothing(path, "private key"));
     }
-    // PKCS #8 says it in the label, older keys in a header.
+    // PKCS #8 marks encryption in the label, older formats in a header.
     if has("BEGIN ENCRYPTED PRIVATE KEY") || has("Proc-Type: 4,ENCRYPTED") {
         return Err(TlsError::EncryptedKey { path: path.to_owned() });
     }
@@ -73,7 +73,7 @@ pub(super) fn any_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Tls
     Ok(PrivateKeyDer::try_from(labelled.secret_der().to_vec()).unwrap_or(labelled))
 }
 
-/// As libpq does: nobody but the owner, or a group if root owns it.
+/// As in libpq: only the owner may have access, or a group if root owns it.
 fn check_permissions(path: &Path) -> Result<(), TlsError> {
     let metadata =
         fs::metadata(path).map_err(|source| TlsError::File { path: path.to_owned(), source })?;

@@ -1,4 +1,4 @@
-//! How a connection begins: with TLS or without, and what may be tried after one way has failed.
+//! The start of a connection: with TLS or without, and what to try after a failure.
 //!
 //! ```text
 //!             send SSLRequest          'S'
@@ -17,27 +17,27 @@ use howdah_wire::startup::{self, EncryptionReply};
 use super::settings::{SslMode, SslNegotiation, TlsSettings};
 use crate::Endpoint;
 
-/// One way to begin a connection.
+/// A way to start a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
     /// Without TLS.
     Plain,
-    /// With TLS if the server says it has it.
+    /// With TLS if the server offers it.
     Optional,
-    /// With TLS, which the server is asked for.
+    /// With TLS, requested by an SSLRequest.
     Requested,
-    /// With TLS at once, without asking.
+    /// With TLS immediately, without an SSLRequest.
     Direct,
 }
 
 impl TlsSettings {
-    /// The ways to begin a connection to `endpoint`, in the order they are to be tried.
+    /// The ways to start a connection to `endpoint`, in the order they are to be tried.
     ///
-    /// The next one is for when the one before has failed because of how it began: the TLS
-    /// handshake failed, or the server would have let the client in only with, or only without,
-    /// encryption ([`Encryption::may_fall_back`]). A server that cannot be reached, or does not like
-    /// the password, will not like them better the next time. After an [`Encryption::Optional`]
-    /// that went on without TLS there is nothing left to try.
+    /// Try the next one only if the previous failed because of how it started: the TLS handshake
+    /// failed, or the server would accept the client only with, or only without, encryption
+    /// ([`Encryption::allows_fallback`]). An unreachable server or a wrong password will fail
+    /// again. After an [`Encryption::Optional`] that continued without TLS there is nothing left to
+    /// try.
     pub fn attempts(&self, endpoint: &Endpoint) -> &'static [Encryption] {
         use Encryption::{Direct, Optional, Plain, Requested};
         match (endpoint, self.mode, self.negotiation) {
@@ -51,21 +51,21 @@ impl TlsSettings {
 }
 
 impl Encryption {
-    /// Whether a server's refusal to log in, by its SQLSTATE, may be due to how the connection
-    /// began. `28000` is what a server without a matching line in `pg_hba.conf` answers.
-    pub fn may_fall_back(sqlstate: &[u8]) -> bool {
+    /// Whether a refused login, by its SQLSTATE, may be due to how the connection started. A server
+    /// without a matching line in `pg_hba.conf` returns `28000`.
+    pub fn allows_fallback(sqlstate: &[u8]) -> bool {
         sqlstate == b"28000"
     }
 }
 
-/// What is next at the beginning of a connection.
+/// The next step at the start of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
-    /// Send these bytes and show what the server answers to [`Negotiation::answer`].
-    Ask(&'static [u8]),
-    /// Begin the TLS handshake.
+pub enum OpeningStep {
+    /// Send these bytes and pass the server's reply to [`Negotiation::handle_reply`].
+    Send(&'static [u8]),
+    /// Start the TLS handshake.
     Handshake,
-    /// Begin with the startup packet.
+    /// Send the startup packet.
     Startup,
 }
 
@@ -75,63 +75,63 @@ pub struct Negotiation {
     encryption: Encryption,
 }
 
-/// The server's answer to an SSLRequest means that the connection cannot go on.
+/// The server's reply to an SSLRequest means that the connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NegotiationError {
-    /// TLS must be, and the server has none.
+    /// TLS is required, and the server does not offer it.
     #[error("the server does not offer TLS, but sslmode requires it")]
     NotOffered,
-    /// The server sent an error. Its text is not shown: it came without protection, so anybody
-    /// between us could have written it (CVE-2024-10977).
+    /// The server sent an error. Its text is not shown: it was not authenticated, so anyone on the
+    /// network path could have written it (CVE-2024-10977).
     #[error("the server answered the request for TLS with an error")]
     ServerError,
-    /// Another byte than the protocol knows: this is no PostgreSQL server.
+    /// A byte that the protocol does not define: the server is not PostgreSQL.
     #[error("the server answered the request for TLS with byte {byte:#04x}: it is not PostgreSQL")]
     NotPostgres {
         /// The byte.
         byte: u8,
     },
-    /// More bytes came than the one that answers. Somebody between us may have put them there, to
-    /// be believed as if they had come encrypted (CVE-2021-23222).
+    /// Bytes followed the one-byte reply. An attacker may have injected them so that they would be
+    /// accepted as if they had been encrypted (CVE-2021-23222).
     #[error("the server sent unencrypted data after its answer to the request for TLS")]
     UnencryptedData,
-    /// A server with which TLS began at once did not choose ALPN protocol `postgresql`.
-    #[error("the server took TLS at once, but does not say that it is PostgreSQL (ALPN)")]
+    /// A server with direct TLS did not select the ALPN protocol `postgresql`.
+    #[error("the server accepted direct TLS, but did not select the ALPN protocol \"postgresql\"")]
     NoAlpn,
 }
 
-/// What a PostgreSQL server calls its protocol in ALPN, since PostgreSQL 17.
+/// The ALPN protocol name of PostgreSQL, since version 17.
 pub(super) const ALPN_PROTOCOL: &[u8] = b"postgresql";
 
 impl Negotiation {
-    /// An attempt to begin in this way.
+    /// Starts an attempt.
     pub fn new(encryption: Encryption) -> Self {
         Self { encryption }
     }
 
-    /// What to do first.
-    pub fn opening(self) -> Opening {
+    /// The first step.
+    pub fn opening(self) -> OpeningStep {
         match self.encryption {
-            Encryption::Plain => Opening::Startup,
-            Encryption::Direct => Opening::Handshake,
+            Encryption::Plain => OpeningStep::Startup,
+            Encryption::Direct => OpeningStep::Handshake,
             Encryption::Optional | Encryption::Requested => {
-                Opening::Ask(&startup::SSL_REQUEST_PACKET)
+                OpeningStep::Send(&startup::SSL_REQUEST_PACKET)
             }
         }
     }
 
-    /// What the server's answer means. `received` is *everything* that has been received so far;
-    /// `None` while that is nothing. A caller that reads exactly one byte is safe as well.
+    /// The meaning of the server's reply. `received` is *everything* received so far; the result is
+    /// `None` while that is empty. A caller that reads exactly one byte is safe as well.
     ///
     /// # Errors
     ///
     /// Close the connection.
-    pub fn answer(self, received: &[u8]) -> Result<Option<Opening>, NegotiationError> {
+    pub fn handle_reply(self, received: &[u8]) -> Result<Option<OpeningStep>, NegotiationError> {
         let Some(&byte) = received.first() else { return Ok(None) };
         let opening = match (EncryptionReply::from_byte(byte), self.encryption) {
-            (Some(EncryptionReply::Tls), _) => Opening::Handshake,
-            (Some(EncryptionReply::Refused), Encryption::Optional) => Opening::Startup,
+            (Some(EncryptionReply::Tls), _) => OpeningStep::Handshake,
+            (Some(EncryptionReply::Refused), Encryption::Optional) => OpeningStep::Startup,
             (Some(EncryptionReply::Refused), _) => return Err(NegotiationError::NotOffered),
             (Some(EncryptionReply::Error), _) => return Err(NegotiationError::ServerError),
             _ => return Err(NegotiationError::NotPostgres { byte }),
@@ -139,12 +139,12 @@ impl Negotiation {
         if received.len() > 1 { Err(NegotiationError::UnencryptedData) } else { Ok(Some(opening)) }
     }
 
-    /// Judges a finished TLS handshake by the ALPN protocol that the server chose.
+    /// Checks the ALPN protocol that the server selected in a finished TLS handshake.
     ///
     /// # Errors
     ///
-    /// TLS began at once, so nothing but ALPN can tell that this is a PostgreSQL server, and the
-    /// server chose none.
+    /// With direct TLS only ALPN can prove that the server is PostgreSQL, and the server selected
+    /// no protocol.
     pub fn handshake_done(self, alpn_protocol: Option<&[u8]>) -> Result<(), NegotiationError> {
         match (self.encryption, alpn_protocol) {
             (Encryption::Direct, protocol) if protocol != Some(ALPN_PROTOCOL) => {
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mode_has_its_order_of_attempts() {
+    fn attempts_follow_sslmode() {
         use Encryption::{Direct, Optional, Plain, Requested};
         let tcp = Endpoint::Tcp { host: "db1".to_owned(), hostaddr: None, port: 5432 };
         let of = |mode| TlsSettings { mode, ..TlsSettings::default() };
@@ -176,35 +176,35 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_means_what_the_attempt_allows() {
+    fn reply_is_interpreted_by_attempt() {
         let optional = Negotiation::new(Encryption::Optional);
         let requested = Negotiation::new(Encryption::Requested);
         for negotiation in [optional, requested] {
-            assert_eq!(negotiation.opening(), Opening::Ask(&startup::SSL_REQUEST_PACKET));
-            assert_eq!(negotiation.answer(b""), Ok(None));
-            assert_eq!(negotiation.answer(b"S"), Ok(Some(Opening::Handshake)));
-            assert_eq!(negotiation.answer(b"E"), Err(NegotiationError::ServerError));
+            assert_eq!(negotiation.opening(), OpeningStep::Send(&startup::SSL_REQUEST_PACKET));
+            assert_eq!(negotiation.handle_reply(b""), Ok(None));
+            assert_eq!(negotiation.handle_reply(b"S"), Ok(Some(OpeningStep::Handshake)));
+            assert_eq!(negotiation.handle_reply(b"E"), Err(NegotiationError::ServerError));
             let http = Err(NegotiationError::NotPostgres { byte: b'H' });
-            assert_eq!(negotiation.answer(b"HTTP/1.1 400"), http);
+            assert_eq!(negotiation.handle_reply(b"HTTP/1.1 400"), http);
         }
-        assert_eq!(optional.answer(b"N"), Ok(Some(Opening::Startup)));
-        assert_eq!(requested.answer(b"N"), Err(NegotiationError::NotOffered));
+        assert_eq!(optional.handle_reply(b"N"), Ok(Some(OpeningStep::Startup)));
+        assert_eq!(requested.handle_reply(b"N"), Err(NegotiationError::NotOffered));
     }
 
     #[test]
-    fn bytes_before_the_handshake_are_not_believed() {
+    fn bytes_before_handshake_are_refused() {
         for encryption in [Encryption::Optional, Encryption::Requested] {
-            let answer = Negotiation::new(encryption).answer(b"SR\0\0\0\x08\0\0\0\0");
+            let answer = Negotiation::new(encryption).handle_reply(b"SR\0\0\0\x08\0\0\0\0");
             assert_eq!(answer, Err(NegotiationError::UnencryptedData));
         }
-        let answer = Negotiation::new(Encryption::Optional).answer(b"NR");
+        let answer = Negotiation::new(Encryption::Optional).handle_reply(b"NR");
         assert_eq!(answer, Err(NegotiationError::UnencryptedData));
     }
 
     #[test]
-    fn only_direct_tls_needs_the_name_of_the_protocol() {
+    fn only_direct_tls_requires_alpn() {
         let direct = Negotiation::new(Encryption::Direct);
-        assert_eq!(direct.opening(), Opening::Handshake);
+        assert_eq!(direct.opening(), OpeningStep::Handshake);
         assert_eq!(direct.handshake_done(Some(b"postgresql")), Ok(()));
         assert_eq!(direct.handshake_done(Some(b"http/1.1")), Err(NegotiationError::NoAlpn));
         assert_eq!(direct.handshake_done(None), Err(NegotiationError::NoAlpn));

@@ -1,27 +1,27 @@
-//! What was asked for about encryption, before any file is read.
+//! The encryption settings, before any file is read.
 
 use std::path::PathBuf;
 
 use crate::{
-    choice::choice, environment::Environment, resolve_error::ResolveError, settings::Settings,
+    choice::choice, environment::Environment, resolve_error::ResolveError, settings::KeywordValues,
 };
 
 choice! {
-    /// How much protection a connection must have (`sslmode`). Later ones give more.
+    /// How much protection a connection must have (`sslmode`), from least to most.
     ///
     /// Source: PostgreSQL manual, "SSL Mode Descriptions".
     pub enum SslMode {
         /// No TLS.
         Disable = "disable",
-        /// No TLS, unless the server insists.
+        /// No TLS, unless the server requires it.
         Allow = "allow",
-        /// TLS, unless the server has none.
+        /// TLS, unless the server does not offer it.
         Prefer = "prefer",
         /// TLS. The server's certificate is verified only if there is a root certificate file.
         Require = "require",
-        /// TLS with a certificate of a trusted authority.
+        /// TLS with a certificate signed by a trusted authority.
         VerifyCa = "verify-ca",
-        /// TLS with a certificate of a trusted authority for the host that was asked for.
+        /// TLS with a certificate signed by a trusted authority for the given host.
         VerifyFull = "verify-full",
     }
 }
@@ -38,12 +38,12 @@ choice! {
 
 choice! {
     /// Whether SCRAM is bound to the TLS connection (`channel_binding`).
-    pub enum ChannelBinding {
+    pub enum ChannelBindingMode {
         /// Never.
         Disable = "disable",
-        /// Where both sides can.
+        /// If both sides support it.
         Prefer = "prefer",
-        /// Or there is no connection.
+        /// Required.
         Require = "require",
     }
 }
@@ -58,7 +58,7 @@ pub enum TlsVersion {
 }
 
 impl TlsVersion {
-    /// The word that stands for it in a connection string, where case does not matter.
+    /// The keyword in a connection string, where case does not matter.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Tls12 => "TLSv1.2",
@@ -66,7 +66,7 @@ impl TlsVersion {
         }
     }
 
-    /// What a word stands for, if anything.
+    /// Parses the keyword.
     pub fn parse(word: &str) -> Option<Self> {
         let mut versions = [Self::Tls12, Self::Tls13].into_iter();
         versions.find(|version| version.as_str().eq_ignore_ascii_case(word))
@@ -78,16 +78,16 @@ impl TlsVersion {
 pub enum RootCertificates {
     /// Those of the operating system (`sslrootcert=system`).
     System,
-    /// Those in a PEM file. If it was given, it need not be there unless the mode is a verifying
-    /// one.
+    /// Those in a PEM file. A file that was set explicitly need not exist unless the mode is a
+    /// verifying one.
     File(PathBuf),
-    /// None were given, and there is no file at the usual place.
+    /// None was set, and the default file does not exist.
     None,
 }
 
-/// What was asked for about encryption.
+/// The encryption settings.
 ///
-/// Unix sockets carry no TLS: for them it has no meaning.
+/// Unix sockets have no TLS, so these settings do not apply to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsSettings {
@@ -95,30 +95,29 @@ pub struct TlsSettings {
     pub mode: SslMode,
     /// `sslnegotiation`.
     pub negotiation: SslNegotiation,
-    /// `sslrootcert`, by default `~/.postgresql/root.crt` if that is there.
+    /// `sslrootcert`, by default `~/.postgresql/root.crt` if it exists.
     pub root_certificates: RootCertificates,
-    /// `sslcrl`, by default `~/.postgresql/root.crl` if that is there: certificates that were
-    /// revoked, in PEM.
+    /// `sslcrl`, by default `~/.postgresql/root.crl` if it exists: revoked certificates, in PEM.
     pub revocations: Option<PathBuf>,
-    /// `sslcrldir`: a folder of such files.
+    /// `sslcrldir`: a directory of such files.
     pub revocation_directory: Option<PathBuf>,
-    /// `sslcert`, by default `~/.postgresql/postgresql.crt` if that is there. One that was given
-    /// need not be there; `None` if no certificate may be sent (`sslcertmode=disable`).
+    /// `sslcert`, by default `~/.postgresql/postgresql.crt` if it exists. A file that was set
+    /// explicitly need not exist; `None` if no certificate may be sent (`sslcertmode=disable`).
     pub certificate: Option<PathBuf>,
     /// `sslkey`, by default `~/.postgresql/postgresql.key`.
     pub key: Option<PathBuf>,
-    /// `sslsni`: whether the host name is sent in the clear, for a proxy to see.
+    /// `sslsni`: whether the host name is sent unencrypted, for proxies.
     pub sni: bool,
     /// `ssl_min_protocol_version`.
     pub min_version: TlsVersion,
     /// `ssl_max_protocol_version`.
     pub max_version: TlsVersion,
     /// `channel_binding`.
-    pub channel_binding: ChannelBinding,
+    pub channel_binding: ChannelBindingMode,
 }
 
 impl Default for TlsSettings {
-    /// What libpq does without any word and any file: TLS if the server has it, unverified.
+    /// libpq's defaults without settings or files: TLS if the server offers it, unverified.
     fn default() -> Self {
         Self {
             mode: SslMode::Prefer,
@@ -131,26 +130,25 @@ impl Default for TlsSettings {
             sni: true,
             min_version: TlsVersion::Tls12,
             max_version: TlsVersion::Tls13,
-            channel_binding: ChannelBinding::Prefer,
+            channel_binding: ChannelBindingMode::Prefer,
         }
     }
 }
 
 impl TlsSettings {
-    /// What binds a login to a TLS connection on which the server has shown this certificate: the
-    /// value for [`howdah_session::Login::channel_binding`]. `None` if that is not wanted, or not
-    /// possible.
+    /// The channel binding data for a TLS connection with this server certificate: the value for
+    /// [`howdah_session::Login::channel_binding`]. `None` if binding is off or not possible.
     pub fn binding(&self, peer_certificate: Option<&[u8]>) -> Option<Vec<u8>> {
         match self.channel_binding {
-            ChannelBinding::Disable => None,
-            ChannelBinding::Prefer | ChannelBinding::Require => {
+            ChannelBindingMode::Disable => None,
+            ChannelBindingMode::Prefer | ChannelBindingMode::Require => {
                 super::end_point_hash(peer_certificate?)
             }
         }
     }
 
     pub(crate) fn resolve(
-        settings: &Settings,
+        settings: &KeywordValues,
         environment: &Environment,
     ) -> Result<Self, ResolveError> {
         let usual = |name: &str| {
@@ -166,14 +164,14 @@ impl TlsSettings {
         let revocation_directory = settings.value("sslcrldir").map(PathBuf::from);
         let revocations = match (settings.value("sslcrl"), &revocation_directory) {
             (Some(path), _) => Some(PathBuf::from(path)),
-            // The usual list is that of the usual authority.
+            // The default list belongs to the default authority.
             (None, None) if root_certificates != RootCertificates::System => usual("root.crl"),
             (None, _) => None,
         };
         let certificate = match settings.value("sslcertmode") {
             None | Some("allow") => file("sslcert", "postgresql.crt"),
             Some("disable") => None,
-            // The handshake does not tell whether the server has asked for the certificate.
+            // The handshake does not reveal whether the server asked for the certificate.
             Some("require") => return Err(unsupported(settings, "sslcertmode")),
             Some(other) => {
                 return Err(settings.invalid(
@@ -210,17 +208,17 @@ impl TlsSettings {
             )?,
             channel_binding: settings.parsed(
                 "channel_binding",
-                ChannelBinding::Prefer,
-                ChannelBinding::EXPECTED,
-                ChannelBinding::parse,
+                ChannelBindingMode::Prefer,
+                ChannelBindingMode::EXPECTED,
+                ChannelBindingMode::parse,
             )?,
         };
         tls.check(settings)?;
         Ok(tls)
     }
 
-    /// Refuses combinations that promise more than they give.
-    fn check(&self, settings: &Settings) -> Result<(), ResolveError> {
+    /// Rejects combinations that promise more protection than they provide.
+    fn check(&self, settings: &KeywordValues) -> Result<(), ResolveError> {
         let weak = |option, needed| {
             Err(ResolveError::WeakSslMode { mode: self.mode.as_str(), option, needed })
         };
@@ -239,10 +237,12 @@ impl TlsSettings {
     }
 }
 
-fn resolve_mode(settings: &Settings, roots: &RootCertificates) -> Result<SslMode, ResolveError> {
+fn resolve_mode(
+    settings: &KeywordValues,
+    roots: &RootCertificates,
+) -> Result<SslMode, ResolveError> {
     let default = match (settings.value("requiressl"), roots) {
-        // The system's authorities sign certificates for everybody: only the name tells servers
-        // apart.
+        // The system's authorities sign certificates for anyone: only the name identifies a server.
         (_, RootCertificates::System) => SslMode::VerifyFull,
         (Some("1"), _) => SslMode::Require,
         _ => SslMode::Prefer,
@@ -250,16 +250,16 @@ fn resolve_mode(settings: &Settings, roots: &RootCertificates) -> Result<SslMode
     settings.parsed("sslmode", default, SslMode::EXPECTED, SslMode::parse)
 }
 
-fn resolve_min_version(settings: &Settings) -> Result<TlsVersion, ResolveError> {
-    // Older versions were never there, so a minimum below them is met.
+fn resolve_min_version(settings: &KeywordValues) -> Result<TlsVersion, ResolveError> {
+    // Older versions were never supported, so a lower minimum is always met.
     settings.parsed("ssl_min_protocol_version", TlsVersion::Tls12, "a TLS version", |value| {
         let older = ["TLSv1", "TLSv1.1"].iter().any(|name| name.eq_ignore_ascii_case(value));
         if older { Some(TlsVersion::Tls12) } else { TlsVersion::parse(value) }
     })
 }
 
-/// The error for a value that promises what is not kept here.
-pub(crate) fn unsupported(settings: &Settings, keyword: &'static str) -> ResolveError {
+/// The error for a value that asks for unsupported protection.
+pub(crate) fn unsupported(settings: &KeywordValues, keyword: &'static str) -> ResolveError {
     ResolveError::Unsupported {
         keyword,
         value: settings.value(keyword).unwrap_or_default().to_owned(),

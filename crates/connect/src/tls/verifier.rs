@@ -1,15 +1,15 @@
-//! Whether a peer's certificate is to be believed: a server's by the rules that libpq users rely on, a
-//! client's by those of PostgreSQL.
+//! Verifies peers' certificates: a server's by the rules that libpq users rely on, a client's by
+//! PostgreSQL's rules.
 //!
-//! webpki does the work. Three things that OpenSSL takes, and that PostgreSQL installations have,
-//! it does not:
+//! webpki does the work. It rejects three things that OpenSSL accepts and that PostgreSQL
+//! installations use:
 //!
-//! - a name that stands only in the subject's common name;
-//! - a self-signed certificate that is both the server's and the root that is trusted;
-//! - a certificate of version 1, as `openssl x509 -req` made them before OpenSSL 3.2, and with it
-//!   the recipe of PostgreSQL's manual.
+//! - a name that is only in the subject's common name;
+//! - a self-signed certificate that is both the server's and the trusted root;
+//! - a certificate of version 1, as `openssl x509 -req` created them before OpenSSL 3.2, and hence
+//!   the instructions in PostgreSQL's manual.
 //!
-//! They are verified here, each after webpki has said no for just that reason.
+//! Those are verified here, each after webpki has rejected it for just that reason.
 
 use std::sync::Arc;
 
@@ -30,19 +30,19 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::x509::Certificate;
 
-/// Judges servers' certificates.
+/// Verifies servers' certificates.
 #[derive(Debug)]
-pub(super) struct Verifier {
-    trust: Trust,
+pub(super) struct ServerVerifier {
+    trust: TrustAnchors,
     check_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// Who may vouch for a server.
+/// The trust anchors for server certificates.
 #[derive(Debug)]
-pub(super) enum Trust {
-    /// Nobody has to: TLS keeps out those who only listen.
-    Anybody,
+pub(super) enum TrustAnchors {
+    /// Any certificate is accepted: TLS only protects against passive eavesdropping.
+    Any,
     /// The authorities of a file.
     Authorities(Authorities),
     /// The authorities of the operating system.
@@ -52,15 +52,15 @@ pub(super) enum Trust {
 #[derive(Debug)]
 pub(super) struct Authorities {
     pub(super) webpki: Arc<WebPkiServerVerifier>,
-    /// The same authorities, whole.
+    /// The same authorities, as whole certificates.
     pub(super) certificates: Vec<CertificateDer<'static>>,
-    /// Whether revocations have to be looked for.
+    /// Whether revocation lists were given.
     pub(super) has_revocations: bool,
 }
 
-impl Verifier {
+impl ServerVerifier {
     pub(super) fn new(
-        trust: Trust,
+        trust: TrustAnchors,
         check_name: bool,
         algorithms: WebPkiSupportedAlgorithms,
     ) -> Self {
@@ -68,7 +68,7 @@ impl Verifier {
     }
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -78,25 +78,25 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let verifier: &dyn ServerCertVerifier = match &self.trust {
-            Trust::Anybody => return Ok(ServerCertVerified::assertion()),
-            Trust::Authorities(authorities) => &*authorities.webpki,
-            Trust::System(verifier) => verifier,
+            TrustAnchors::Any => return Ok(ServerCertVerified::assertion()),
+            TrustAnchors::Authorities(authorities) => &*authorities.webpki,
+            TrustAnchors::System(verifier) => verifier,
         };
         let verified =
             verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         let named = match (verified, &self.trust) {
-            // The name is looked at last: all else is well.
+            // The name is checked last: everything else is valid.
             (verified, _) if verified.as_ref().err().is_none_or(is_wrong_name) => {
                 verified.map(drop)
             }
-            (Err(error), Trust::Authorities(authorities)) => {
+            (Err(error), TrustAnchors::Authorities(authorities)) => {
                 let Authorities { certificates, has_revocations, .. } = authorities;
                 if *has_revocations
-                    || !vouch_directly(certificates, end_entity, now, &self.algorithms)?
+                    || !is_signed_by_any(certificates, end_entity, now, &self.algorithms)?
                 {
                     return Err(error);
                 }
-                // One of version 1 cannot be read here, and has no alternative names.
+                // webpki cannot parse a certificate of version 1, which has no alternative names.
                 ParsedCertificate::try_from(end_entity)
                     .map_err(|_| CertificateError::NotValidForName.into())
                     .and_then(|certificate| verify_server_name(&certificate, server_name))
@@ -168,11 +168,11 @@ fn verify_handshake(
     }
 }
 
-/// Judges clients' certificates.
+/// Verifies clients' certificates.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     webpki: Arc<dyn ClientCertVerifier>,
-    /// The authorities, whole.
+    /// The authorities, as whole certificates.
     certificates: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -208,9 +208,10 @@ impl ClientCertVerifier for ClientVerifier {
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.webpki.verify_client_cert(end_entity, intermediates, now);
         let Err(error) = verified else { return verified };
-        match vouch_directly(&self.certificates, end_entity, now, &self.algorithms)? {
-            true => Ok(ClientCertVerified::assertion()),
-            false => Err(error),
+        if is_signed_by_any(&self.certificates, end_entity, now, &self.algorithms)? {
+            Ok(ClientCertVerified::assertion())
+        } else {
+            Err(error)
         }
     }
 
@@ -239,13 +240,13 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// Whether one of these authorities has itself signed a certificate that webpki has no rules for: one of
-/// version 1, or one that is its own authority.
+/// Whether one of these authorities directly signed a certificate that webpki does not support: one
+/// of version 1, or a self-signed one.
 ///
 /// # Errors
 ///
-/// One has, but the certificate is not valid now.
-fn vouch_directly(
+/// An authority signed it, but the certificate is not valid now.
+fn is_signed_by_any(
     authorities: &[CertificateDer<'static>],
     end_entity: &CertificateDer<'_>,
     now: UnixTime,
@@ -294,8 +295,8 @@ fn is_wrong_name(error: &Error) -> bool {
     )
 }
 
-/// Whether the common name is the server's, in a certificate without alternative names of that
-/// kind. Source: PostgreSQL manual, "Client Verification of Server Certificates".
+/// Whether the common name matches the server's name, in a certificate without alternative names of
+/// that kind. Source: PostgreSQL manual, "Client Verification of Server Certificates".
 fn common_name_matches(end_entity: &CertificateDer<'_>, server_name: &ServerName<'_>) -> bool {
     let Some(certificate) = Certificate::parse(end_entity) else { return false };
     let is_address = matches!(server_name, ServerName::IpAddress(_));
@@ -308,7 +309,7 @@ fn common_name_matches(end_entity: &CertificateDer<'_>, server_name: &ServerName
     })
 }
 
-/// Whether `*.rest` stands for `label.rest`. The star is for one label, not for several.
+/// Whether `*.rest` matches `label.rest`. The star matches one label only.
 fn matches_wildcard(pattern: &str, host: &str) -> bool {
     let Some(rest) = pattern.strip_prefix("*.") else { return false };
     host.split_once('.').is_some_and(|(label, after)| {
@@ -321,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_for_one_label() {
+    fn wildcard_matches_one_label() {
         assert!(matches_wildcard("*.example.com", "db1.Example.com"));
         assert!(!matches_wildcard("*.example.com", "a.db1.example.com"));
         assert!(!matches_wildcard("*.example.com", "example.com"));

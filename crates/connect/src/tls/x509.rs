@@ -1,39 +1,38 @@
-//! The few fields of a certificate that rustls does not give: its signature algorithm, names,
+//! The few fields of a certificate that rustls does not expose: its signature algorithm, names,
 //! validity and version.
 //!
-//! Reading is not judging: whoever believes what stands here has to verify the signature as well.
+//! Parsing does not verify: a caller that trusts these fields must verify the signature as well.
 //! Source: RFC 5280, section 4.1; the encoding is DER (X.690).
 
 use ring::digest;
 
-/// The hash of a certificate that binds a login to the TLS connection it was presented on
-/// (`tls-server-end-point`).
+/// The hash of a certificate for channel binding (`tls-server-end-point`).
 ///
-/// It is made with the hash function of the certificate's own signature, SHA-256 in place of MD5
-/// and SHA-1. `None` if the signature has no hash function of its own (Ed25519) or an uncommon one;
-/// such a connection cannot be bound. Source: RFC 5929, section 4.1.
+/// It uses the hash function of the certificate's own signature, with SHA-256 in place of MD5 and
+/// SHA-1. `None` if the signature has no separate hash function (Ed25519) or an uncommon one; such
+/// a connection cannot be bound. Source: RFC 5929, section 4.1.
 pub fn end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
     let mut algorithm = Der(Certificate::parse(certificate)?.signature_algorithm);
-    let identifier = algorithm.take(OBJECT_IDENTIFIER)?;
+    let identifier = algorithm.expect(OBJECT_IDENTIFIER)?;
     let hash = match identifier {
-        RSASSA_PSS => pss_hash(algorithm.take(SEQUENCE)?)?,
+        RSASSA_PSS => pss_hash(algorithm.expect(SEQUENCE)?)?,
         other => signature_hash(other)?,
     };
     Some(digest::digest(hash, certificate).as_ref().to_vec())
 }
 
-/// The first common name of a certificate's subject: whom it is for, where a client shows it. Only
-/// somebody who has verified the certificate may believe it.
+/// The first common name of a certificate's subject: the user, in a client certificate. Only trust
+/// it after verifying the certificate.
 pub fn common_name(certificate: &[u8]) -> Option<String> {
     Certificate::parse(certificate)?.common_name().map(str::to_owned)
 }
 
-/// Whether a certificate is for this key, a `SubjectPublicKeyInfo` in DER; `None` if one of them cannot
-/// be read.
+/// Whether a certificate is for this key, a `SubjectPublicKeyInfo` in DER; `None` if one of them
+/// cannot be parsed.
 pub(super) fn has_key(certificate: &[u8], public_key: &[u8]) -> Option<bool> {
-    let mut info = Der(Der(public_key).take(SEQUENCE)?);
-    info.take(SEQUENCE)?;
-    Some(Certificate::parse(certificate)?.key == bits(info.take(BIT_STRING)?)?)
+    let mut info = Der(Der(public_key).expect(SEQUENCE)?);
+    info.expect(SEQUENCE)?;
+    Some(Certificate::parse(certificate)?.key == bits(info.expect(BIT_STRING)?)?)
 }
 
 const OBJECT_IDENTIFIER: u8 = 0x06;
@@ -63,7 +62,7 @@ const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 /// 2.5.29.17
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 17];
 
-/// The hash function to use for a signature algorithm that has one in its name.
+/// The hash function for a signature algorithm that names one.
 fn signature_hash(identifier: &[u8]) -> Option<&'static digest::Algorithm> {
     match identifier {
         // 1.2.840.113549.1.1: RSA with MD5, SHA-1, SHA-256, -384, -512.
@@ -80,10 +79,10 @@ fn signature_hash(identifier: &[u8]) -> Option<&'static digest::Algorithm> {
     }
 }
 
-/// `hashAlgorithm` of RSASSA-PSS parameters (RFC 4055, section 3.1); SHA-1 unless it is there.
+/// `hashAlgorithm` of RSASSA-PSS parameters (RFC 4055, section 3.1); the default is SHA-1.
 fn pss_hash(parameters: &[u8]) -> Option<&'static digest::Algorithm> {
-    let Some(explicit) = Der(parameters).take_if(context(0)) else { return Some(&digest::SHA256) };
-    match Der(Der(explicit).take(SEQUENCE)?).take(OBJECT_IDENTIFIER)? {
+    let Some(explicit) = Der(parameters).next_if(context(0)) else { return Some(&digest::SHA256) };
+    match Der(Der(explicit).expect(SEQUENCE)?).expect(OBJECT_IDENTIFIER)? {
         // 1.3.14.3.2.26 is SHA-1, 2.16.840.1.101.3.4.2 is SHA-2.
         [0x2b, 14, 3, 2, 26] => Some(&digest::SHA256),
         [0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, length] => sha2(*length),
@@ -100,22 +99,21 @@ fn sha2(length: u8) -> Option<&'static digest::Algorithm> {
     }
 }
 
-/// A certificate taken apart. Fields are contents without their tag and length, if not said
-/// otherwise.
+/// A parsed certificate. Fields are contents without their tag and length unless noted otherwise.
 #[derive(Clone, Debug)]
 pub(super) struct Certificate<'a> {
-    /// What the issuer signed, with tag and length.
+    /// The signed part, with tag and length.
     pub(super) signed: &'a [u8],
     /// 1 to 3.
     pub(super) version: u8,
     pub(super) issuer: &'a [u8],
     pub(super) subject: &'a [u8],
-    /// First and last second of its life, since the Unix epoch.
+    /// First and last second of validity, since the Unix epoch.
     pub(super) validity: (i64, i64),
     /// `AlgorithmIdentifier` of the subject's key.
     pub(super) key_algorithm: &'a [u8],
     pub(super) key: &'a [u8],
-    /// Bodies of the extensions, none before version 3.
+    /// Bodies of the extensions; empty before version 3.
     extensions: &'a [u8],
     /// `AlgorithmIdentifier` of the issuer's signature.
     pub(super) signature_algorithm: &'a [u8],
@@ -123,31 +121,31 @@ pub(super) struct Certificate<'a> {
 }
 
 impl<'a> Certificate<'a> {
-    /// Takes a certificate apart, or gives `None` if it is none.
+    /// Parses a certificate; `None` if it is invalid.
     pub(super) fn parse(der: &'a [u8]) -> Option<Self> {
-        let mut outer = Der(Der(der).take(SEQUENCE)?);
-        let signed = outer.take_whole(SEQUENCE)?;
-        let signature_algorithm = outer.take(SEQUENCE)?;
-        let signature = bits(outer.take(BIT_STRING)?)?;
+        let mut outer = Der(Der(der).expect(SEQUENCE)?);
+        let signed = outer.expect_raw(SEQUENCE)?;
+        let signature_algorithm = outer.expect(SEQUENCE)?;
+        let signature = bits(outer.expect(BIT_STRING)?)?;
 
-        let mut inner = Der(Der(signed).take(SEQUENCE)?);
-        let version = match inner.take_if(context(0)) {
-            Some(version) => *Der(version).take(INTEGER)?.first()? + 1,
+        let mut inner = Der(Der(signed).expect(SEQUENCE)?);
+        let version = match inner.next_if(context(0)) {
+            Some(version) => *Der(version).expect(INTEGER)?.first()? + 1,
             None => 1,
         };
-        inner.take(INTEGER)?;
-        inner.take(SEQUENCE)?;
-        let issuer = inner.take(SEQUENCE)?;
-        let mut validity = Der(inner.take(SEQUENCE)?);
+        inner.expect(INTEGER)?;
+        inner.expect(SEQUENCE)?;
+        let issuer = inner.expect(SEQUENCE)?;
+        let mut validity = Der(inner.expect(SEQUENCE)?);
         let validity = (validity.time()?, validity.time()?);
-        let subject = inner.take(SEQUENCE)?;
-        let mut key_info = Der(inner.take(SEQUENCE)?);
-        let key_algorithm = key_info.take(SEQUENCE)?;
-        let key = bits(key_info.take(BIT_STRING)?)?;
-        inner.take_if(context_primitive(1));
-        inner.take_if(context_primitive(2));
-        let extensions = match inner.take_if(context(3)) {
-            Some(explicit) => Der(explicit).take(SEQUENCE)?,
+        let subject = inner.expect(SEQUENCE)?;
+        let mut key_info = Der(inner.expect(SEQUENCE)?);
+        let key_algorithm = key_info.expect(SEQUENCE)?;
+        let key = bits(key_info.expect(BIT_STRING)?)?;
+        inner.next_if(context_primitive(1));
+        inner.next_if(context_primitive(2));
+        let extensions = match inner.next_if(context(3)) {
+            Some(explicit) => Der(explicit).expect(SEQUENCE)?,
             None => &[],
         };
         Some(Self {
@@ -167,9 +165,9 @@ impl<'a> Certificate<'a> {
     /// The first common name of the subject.
     pub(super) fn common_name(&self) -> Option<&'a str> {
         let mut names = Der(self.subject);
-        while let Some(mut name) = names.take(SET).map(Der) {
-            while let Some(mut attribute) = name.take(SEQUENCE).map(Der) {
-                if attribute.take(OBJECT_IDENTIFIER)? == COMMON_NAME {
+        while let Some(mut name) = names.expect(SET).map(Der) {
+            while let Some(mut attribute) = name.expect(SEQUENCE).map(Der) {
+                if attribute.expect(OBJECT_IDENTIFIER)? == COMMON_NAME {
                     let (_, text) = attribute.next()?;
                     return std::str::from_utf8(text).ok();
                 }
@@ -178,21 +176,21 @@ impl<'a> Certificate<'a> {
         None
     }
 
-    /// Whether the subject has alternative names of the kind that a host of this kind would be
-    /// listed under; `None` if they cannot be read.
+    /// Whether the subject has alternative names of the kind under which this kind of host would be
+    /// listed; `None` if they cannot be parsed.
     pub(super) fn has_alternative_name(&self, host_is_address: bool) -> Option<bool> {
-        let wanted = context_primitive(if host_is_address { 7 } else { 2 });
+        let tag = context_primitive(if host_is_address { 7 } else { 2 });
         let mut extensions = Der(self.extensions);
         while !extensions.0.is_empty() {
-            let mut extension = Der(extensions.take(SEQUENCE)?);
-            let identifier = extension.take(OBJECT_IDENTIFIER)?;
-            extension.take_if(BOOLEAN);
+            let mut extension = Der(extensions.expect(SEQUENCE)?);
+            let identifier = extension.expect(OBJECT_IDENTIFIER)?;
+            extension.next_if(BOOLEAN);
             if identifier != SUBJECT_ALT_NAME {
                 continue;
             }
-            let mut names = Der(Der(extension.take(OCTET_STRING)?).take(SEQUENCE)?);
+            let mut names = Der(Der(extension.expect(OCTET_STRING)?).expect(SEQUENCE)?);
             while !names.0.is_empty() {
-                if names.next()?.0 == wanted {
+                if names.next()?.0 == tag {
                     return Some(true);
                 }
             }
@@ -201,23 +199,23 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// The bytes of a bit string that ends at a byte's end.
+/// The bytes of a bit string without unused bits.
 fn bits(contents: &[u8]) -> Option<&[u8]> {
     contents.strip_prefix(&[0])
 }
 
-/// Takes DER values from the front.
+/// Reads DER values from the front.
 #[derive(Clone, Debug)]
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// Takes the next value: its tag and its contents.
+    /// Reads the next value: its tag and its contents.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, rest) = rest.split_first()?;
         let (bytes, rest) = match first {
             0..=0x7f => (usize::from(first), rest),
-            // That many bytes of length follow; a certificate is far from needing a fifth.
+            // The number of length bytes; a certificate never needs five.
             0x81..=0x84 => {
                 let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
                 (length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
@@ -229,25 +227,25 @@ impl<'a> Der<'a> {
         Some((tag, contents))
     }
 
-    /// Takes the next value, which must have this tag.
-    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
+    /// Reads the next value, which must have this tag.
+    fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
         let (found, contents) = self.next()?;
         (found == tag).then_some(contents)
     }
 
-    /// Takes the next value if it has this tag.
-    fn take_if(&mut self, tag: u8) -> Option<&'a [u8]> {
-        if self.0.first() == Some(&tag) { self.take(tag) } else { None }
+    /// Reads the next value if it has this tag.
+    fn next_if(&mut self, tag: u8) -> Option<&'a [u8]> {
+        if self.0.first() == Some(&tag) { self.expect(tag) } else { None }
     }
 
-    /// Takes the next value, which must have this tag, and gives it with tag and length.
-    fn take_whole(&mut self, tag: u8) -> Option<&'a [u8]> {
+    /// Reads the next value, which must have this tag, and returns it with tag and length.
+    fn expect_raw(&mut self, tag: u8) -> Option<&'a [u8]> {
         let before = self.0;
-        self.take(tag)?;
+        self.expect(tag)?;
         Some(&before[..before.len() - self.0.len()])
     }
 
-    /// Takes a time, in seconds since the Unix epoch.
+    /// Reads a time, in seconds since the Unix epoch.
     fn time(&mut self) -> Option<i64> {
         let (tag, text) = self.next()?;
         let digits = text.strip_suffix(b"Z")?;
@@ -255,7 +253,7 @@ impl<'a> Der<'a> {
             return None;
         }
         let (year, rest) = match tag {
-            // Two digits: 50 is 1950, 49 is 2049.
+            // Two-digit years: 50 is 1950, 49 is 2049.
             UTC_TIME => {
                 let (year, rest) = digits.split_at_checked(2)?;
                 let year = number(year);
@@ -274,7 +272,7 @@ impl<'a> Der<'a> {
     }
 }
 
-/// The number that decimal digits stand for.
+/// Parses decimal digits.
 fn number(digits: &[u8]) -> i64 {
     digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'))
 }

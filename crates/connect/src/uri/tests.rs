@@ -1,5 +1,5 @@
-//! What libpq makes of the same URIs: each row was checked against `PQconninfoParse`, but for the
-//! errors that are marked as our own.
+//! Expected values from libpq: each row was checked with `PQconninfoParse`, except for the errors
+//! that are marked as our own.
 
 use super::*;
 use crate::conninfo;
@@ -15,7 +15,7 @@ fn read(text: &str) -> String {
 }
 
 #[test]
-fn uris_mean_what_libpq_reads() {
+fn uris_parse_like_libpq() {
     let table = [
         ("postgresql://", ""),
         ("postgres://", ""),
@@ -68,7 +68,7 @@ fn uris_mean_what_libpq_reads() {
 }
 
 #[test]
-fn errors_say_what_is_wrong() {
+fn errors_name_the_uri_part() {
     let table = [
         ("postgresql://[::1", "the host of the URI is not an IPv6 address between \"[\" and \"]\""),
         ("postgresql://[]", "the host of the URI is not an IPv6 address between \"[\" and \"]\""),
@@ -99,7 +99,7 @@ fn errors_say_what_is_wrong() {
             "the database name of the URI has a \"%\" that two hexadecimal \
              digits, not 00, must follow",
         ),
-        ("postgresql://h/%ff", "the database name of the URI is not UTF-8 once decoded"),
+        ("postgresql://h/%ff", "the database name of the URI is not UTF-8 after decoding"),
         ("postgresql://h/a b", "the database name of the URI has a space: write it as %20"),
     ];
     for (text, expected) in table {
@@ -107,9 +107,9 @@ fn errors_say_what_is_wrong() {
     }
 }
 
-/// Ours: libpq takes some of these, and looks for a host that is a part of the password.
+/// Our own: libpq accepts some of these, and looks up a host that is a part of the password.
 #[test]
-fn no_error_repeats_what_may_be_a_part_of_a_password() {
+fn errors_never_contain_password_parts() {
     let table = [
         "postgresql://user:pa@hunter2@host/db",
         "postgresql://user:hunter2@pa@host/db",
@@ -126,14 +126,14 @@ fn no_error_repeats_what_may_be_a_part_of_a_password() {
         "postgres:user:hunter2@host/db",
     ];
     for text in table {
-        let error = conninfo::parse(text).err().unwrap_or_else(|| panic!("{text} was taken"));
+        let error = conninfo::parse(text).err().unwrap_or_else(|| panic!("{text} was accepted"));
         assert!(!error.to_string().contains("hunter2"), "{text}: {error}");
         assert!(!format!("{error:?}").contains("hunter2"), "{text}: {error:?}");
     }
 }
 
 #[test]
-fn encoding_is_undone_by_decoding() {
+fn percent_encoding_round_trips() {
     for text in ["plain", "a b/c:d@e?f&g=h%i,j", "/var/run/postgresql", "ü\u{1f418}", "[::1]"] {
         assert_eq!(decode("text", &encode(text, b"")).unwrap(), text);
         assert_eq!(decode("text", &encode(text, b"/,:")).unwrap(), text);

@@ -1,4 +1,4 @@
-//! Certificates for a test, made by the `openssl` program in a directory of the test's own.
+//! Certificates for a test, created by the `openssl` program in a temporary directory.
 
 use std::{
     io::Write,
@@ -12,11 +12,11 @@ use tempfile::TempDir;
 pub(crate) struct Certificates(TempDir);
 
 impl Certificates {
-    /// An empty one; or `None`, after saying so, if there is no `openssl`.
+    /// Creates an empty directory; `None`, with a message, if there is no `openssl`.
     pub(crate) fn new(test: &str) -> Option<Self> {
         let runs = Command::new("openssl").arg("version").stdout(Stdio::null()).status();
         if !runs.is_ok_and(|status| status.success()) {
-            // Written past the test harness, which would hide it.
+            // Written to stderr directly, because the test harness would capture it.
             let _ = writeln!(std::io::stderr(), "SKIPPED {test}: no openssl program found");
             return None;
         }
@@ -27,7 +27,7 @@ impl Certificates {
         self.0.path().join(file)
     }
 
-    /// Makes a self-signed certificate, which may sign others.
+    /// Creates a self-signed certificate, which may sign others.
     pub(crate) fn self_signed(&self, name: &str, common_name: &str, more: &[&str]) {
         let subject = format!("/CN={common_name}");
         let (key, certificate) = (format!("{name}.key"), format!("{name}.crt"));
@@ -36,8 +36,8 @@ impl Certificates {
         self.openssl(&[&fixed[..], &NEW_KEY, &files, more].concat());
     }
 
-    /// Makes a certificate signed by another, with these extensions; with none it is of version 1 if
-    /// `openssl` is older than 3.2.
+    /// Creates a certificate signed by another, with these extensions; without extensions it is of
+    /// version 1 if `openssl` is older than 3.2.
     pub(crate) fn signed(&self, name: &str, common_name: &str, issuer: &str, extensions: &str) {
         let file = |name: &str, suffix: &str| format!("{name}.{suffix}");
         let (key, request) = (file(name, "key"), file(name, "csr"));
@@ -72,5 +72,5 @@ impl AsRef<Path> for Certificates {
     }
 }
 
-/// Elliptic curves: quick to make.
+/// Elliptic curve keys are fast to create.
 const NEW_KEY: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];

@@ -1,4 +1,4 @@
-//! The cluster that tests share: TLS is on, and each role logs in by another method.
+//! The cluster that tests share: TLS is on, and each role has a different authentication method.
 
 use std::{
     fs,
@@ -8,17 +8,17 @@ use std::{
 };
 
 use howdah_connect::Client;
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_lab::{Cluster, skip_without_postgres};
 
 use crate::{certificates::Certificates, target};
 
-/// The shared cluster. It goes when the test process ends.
-pub(crate) struct Shared {
+/// The shared cluster. It is removed when the test process ends.
+pub(crate) struct SharedCluster {
     cluster: Cluster,
     certificates: Certificates,
 }
 
-/// The role's name says how it logs in. Every password is [`PASSWORD`].
+/// The role's name is its authentication method. Every password is [`PASSWORD`].
 const RULES: &str = "\
 local   all  postgres                 trust
 host    all  postgres   127.0.0.1/32  trust
@@ -51,20 +51,20 @@ alter system set ssl_ca_file = 'root.crt';
 
 pub(crate) const PASSWORD: &str = "it's % a secret";
 
-static SHARED: LazyLock<Option<Shared>> = LazyLock::new(start);
+static SHARED: LazyLock<Option<SharedCluster>> = LazyLock::new(start);
 
-/// The shared cluster; `None`, after saying so, where there cannot be one.
-pub(crate) fn shared() -> Option<&'static Shared> {
+/// The shared cluster; `None`, with a message, where it cannot be started.
+pub(crate) fn shared() -> Option<&'static SharedCluster> {
     SHARED.as_ref()
 }
 
-fn start() -> Option<Shared> {
+fn start() -> Option<SharedCluster> {
     let certificates = Certificates::new("all tests with a cluster")?;
     certificates.self_signed("root", "howdah test root", &[]);
     certificates.signed("server", "unused", "root", "subjectAltName=DNS:localhost\n");
     certificates.signed("cert", "cert", "root", "extendedKeyUsage=clientAuth\n");
     let built = Cluster::builder().name("connect").start();
-    let mut cluster = or_say_why_not("all tests with a cluster", built)?;
+    let mut cluster = skip_without_postgres("all tests with a cluster", built)?;
     let data = cluster.data_dir().to_owned();
     for file in ["root.crt", "server.crt", "server.key"] {
         let text = fs::read_to_string(certificates.path(file)).unwrap();
@@ -78,7 +78,7 @@ fn start() -> Option<Shared> {
     }
     client.close();
     cluster.restart().unwrap();
-    Some(Shared { cluster, certificates })
+    Some(SharedCluster { cluster, certificates })
 }
 
 /// Writes a file that belongs to the server's account, as its data directory does.
@@ -90,8 +90,8 @@ fn write_for_server(data: &Path, name: &str, text: &str) {
     chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
 }
 
-impl Shared {
-    /// A connection string for a role, by TCP, with the words of `more`.
+impl SharedCluster {
+    /// A connection string for a role, by TCP, with the settings in `more`.
     pub(crate) fn by_tcp(&self, user: &str, more: &str) -> String {
         let port = self.cluster.port();
         format!("host=localhost hostaddr=127.0.0.1 port={port} dbname=postgres user={user} {more}")
@@ -115,7 +115,7 @@ impl Shared {
         &self.cluster
     }
 
-    /// A connection of the superuser.
+    /// A connection as superuser.
     pub(crate) fn client(&self) -> Client {
         crate::connect(&self.by_tcp("postgres", "")).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Which certificates are believed, shown by a server of a few lines that does nothing but TLS.
+//! Verification of certificates, with a minimal server that only does TLS.
 
 use std::{
     io::{Read, Write},
@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use howdah_connect::{ConnectFailure, Target, tls::NegotiationError};
+use howdah_connect::{ConnectFailure, ConnectTarget, tls::NegotiationError};
 use rustls::{
     ServerConfig, ServerConnection, StreamOwned,
     crypto::ring::default_provider,
@@ -14,10 +14,10 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
-use crate::{certificates::Certificates, failure, pretenders::serve, target};
+use crate::{certificates::Certificates, fake_servers::serve, only_failure, target};
 
-/// A server with this certificate and this key, which need not fit, and perhaps a name for ALPN. It
-/// hangs up after the handshake.
+/// Starts a server with this certificate and key, which need not match, and optionally an ALPN
+/// protocol. It closes the connection after the handshake.
 fn tls_server(certificate: &Path, key: &Path, direct: bool, alpn: Option<&[u8]>) -> u16 {
     let provider = Arc::new(default_provider());
     let certificate = CertificateDer::from_pem_file(certificate).unwrap();
@@ -38,7 +38,7 @@ fn tls_server(certificate: &Path, key: &Path, direct: bool, alpn: Option<&[u8]>)
             stream.write_all(b"S").unwrap();
         }
         let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
-        // The startup packet comes only if the client is content with the handshake.
+        // The startup packet arrives only if the client accepted the handshake.
         let _ = stream.read(&mut [0; 1000]);
         stream.conn.send_close_notify();
         let _ = stream.flush();
@@ -46,21 +46,21 @@ fn tls_server(certificate: &Path, key: &Path, direct: bool, alpn: Option<&[u8]>)
 }
 
 /// Whether the handshake with such a server succeeds; if not, why.
-fn shake_hands(target: &Target) -> Result<(), String> {
-    match failure(howdah_connect::Client::connect(target)) {
+fn shake_hands(target: &ConnectTarget) -> Result<(), String> {
+    match only_failure(howdah_connect::Client::connect(target)) {
         ConnectFailure::Closed => Ok(()),
         cause @ ConnectFailure::Handshake(_) => Err(cause.to_string()),
         other => panic!("{other}"),
     }
 }
 
-struct Case {
+struct HandshakeCase {
     certificates: Certificates,
 }
 
-impl Case {
-    /// Whether a client that trusts `root.crt` believes the server's certificate.
-    fn is_believed(&self, root: &str, server: &str, host: &str, mode: &str) -> Result<(), String> {
+impl HandshakeCase {
+    /// Whether a client that trusts `root.crt` accepts the server's certificate.
+    fn is_accepted(&self, root: &str, server: &str, host: &str, mode: &str) -> Result<(), String> {
         let mut results = Vec::new();
         for version in ["TLSv1.2", "TLSv1.3"] {
             let file = |suffix: &str| self.certificates.path(&format!("{server}.{suffix}"));
@@ -79,13 +79,13 @@ impl Case {
 
     #[track_caller]
     fn assert_refused(&self, root: &str, server: &str, host: &str, mode: &str, because: &str) {
-        let refused = self.is_believed(root, server, host, mode).unwrap_err();
+        let refused = self.is_accepted(root, server, host, mode).unwrap_err();
         assert!(refused.contains(because), "{refused}");
     }
 }
 
 #[test]
-fn a_certificate_is_believed_if_its_authority_is() {
+fn certificate_of_trusted_authority_is_accepted() {
     let Some(certificates) = Certificates::new("handshakes") else { return };
     certificates.self_signed("root", "root", &[]);
     // The same name, but another key.
@@ -94,25 +94,25 @@ fn a_certificate_is_believed_if_its_authority_is() {
     certificates.signed("forged", "db1", "forger", "subjectAltName=DNS:db1.example.com\n");
     certificates.signed("plain", "db1.example.com", "root", "");
     certificates.signed("plain-forged", "db1.example.com", "forger", "");
-    let case = Case { certificates };
+    let case = HandshakeCase { certificates };
     for host in ["db1.example.com", "db2.example.com", "127.0.0.1"] {
-        assert_eq!(case.is_believed("root", "leaf", host, "verify-ca"), Ok(()));
-        assert_eq!(case.is_believed("root", "plain", host, "verify-ca"), Ok(()));
+        assert_eq!(case.is_accepted("root", "leaf", host, "verify-ca"), Ok(()));
+        assert_eq!(case.is_accepted("root", "plain", host, "verify-ca"), Ok(()));
     }
-    assert_eq!(case.is_believed("root", "leaf", "db1.example.com", "verify-full"), Ok(()));
-    assert_eq!(case.is_believed("root", "plain", "db1.example.com", "verify-full"), Ok(()));
+    assert_eq!(case.is_accepted("root", "leaf", "db1.example.com", "verify-full"), Ok(()));
+    assert_eq!(case.is_accepted("root", "plain", "db1.example.com", "verify-full"), Ok(()));
     case.assert_refused("root", "plain", "db2.example.com", "verify-full", "another host");
     for mode in ["require", "verify-ca", "verify-full"] {
         let signature = "certificate";
         case.assert_refused("root", "forged", "db1.example.com", mode, signature);
         case.assert_refused("root", "plain-forged", "db1.example.com", mode, signature);
     }
-    assert_eq!(case.is_believed("none", "forged", "db1.example.com", "require"), Ok(()));
-    assert_eq!(case.is_believed("none", "plain-forged", "x", "require"), Ok(()));
+    assert_eq!(case.is_accepted("none", "forged", "db1.example.com", "require"), Ok(()));
+    assert_eq!(case.is_accepted("none", "plain-forged", "x", "require"), Ok(()));
 }
 
 #[test]
-fn the_name_is_an_alternative_name_or_else_the_common_name() {
+fn alternative_names_override_common_name() {
     let Some(certificates) = Certificates::new("names") else { return };
     certificates.self_signed("root", "root", &[]);
     let names = "subjectAltName=DNS:db1.example.com,DNS:*.dbs.example.com,IP:127.0.0.1\n";
@@ -120,7 +120,7 @@ fn the_name_is_an_alternative_name_or_else_the_common_name() {
     certificates.signed("common", "db1.example.com", "root", "basicConstraints=CA:FALSE\n");
     certificates.signed("star", "*.example.com", "root", "basicConstraints=CA:FALSE\n");
     certificates.signed("address", "db1.example.com", "root", "subjectAltName=IP:10.0.0.1\n");
-    let case = Case { certificates };
+    let case = HandshakeCase { certificates };
     for (server, host) in [
         ("names", "db1.example.com"),
         ("names", "DB1.example.com"),
@@ -131,13 +131,13 @@ fn the_name_is_an_alternative_name_or_else_the_common_name() {
         ("address", "db1.example.com"),
     ] {
         assert_eq!(
-            case.is_believed("root", server, host, "verify-full"),
+            case.is_accepted("root", server, host, "verify-full"),
             Ok(()),
             "{server} {host}"
         );
     }
     for (server, host) in [
-        // With alternative names, the common name does not count.
+        // If there are alternative names, the common name does not count.
         ("names", "db9.example.com"),
         ("names", "dbs.example.com"),
         ("names", "127.0.0.2"),
@@ -151,28 +151,28 @@ fn the_name_is_an_alternative_name_or_else_the_common_name() {
 }
 
 #[test]
-fn a_self_signed_certificate_can_be_its_own_authority() {
+fn self_signed_certificate_can_be_trusted_root() {
     let Some(certificates) = Certificates::new("self-signed") else { return };
     let names = ["-addext", "subjectAltName=DNS:db1.example.com"];
     certificates.self_signed("own", "db1", &names);
     certificates.self_signed("other", "db1", &names);
     certificates.self_signed("common", "db1.example.com", &[]);
-    let case = Case { certificates };
-    assert_eq!(case.is_believed("own", "own", "db1.example.com", "verify-full"), Ok(()));
-    assert_eq!(case.is_believed("common", "common", "db1.example.com", "verify-full"), Ok(()));
-    assert_eq!(case.is_believed("own", "own", "db2.example.com", "verify-ca"), Ok(()));
+    let case = HandshakeCase { certificates };
+    assert_eq!(case.is_accepted("own", "own", "db1.example.com", "verify-full"), Ok(()));
+    assert_eq!(case.is_accepted("common", "common", "db1.example.com", "verify-full"), Ok(()));
+    assert_eq!(case.is_accepted("own", "own", "db2.example.com", "verify-ca"), Ok(()));
     case.assert_refused("own", "own", "db2.example.com", "verify-full", "not valid for name");
     case.assert_refused("common", "common", "db2.example.com", "verify-full", "not valid for name");
     case.assert_refused("own", "other", "db1.example.com", "verify-ca", "certificate");
 }
 
 #[test]
-fn a_certificate_without_its_key_proves_nothing() {
+fn certificate_without_its_key_is_refused() {
     let Some(certificates) = Certificates::new("stolen certificates") else { return };
     certificates.self_signed("root", "root", &[]);
     certificates.signed("leaf", "db1.example.com", "root", "basicConstraints=CA:FALSE\n");
     certificates.signed("plain", "db1.example.com", "root", "");
-    let case = Case { certificates };
+    let case = HandshakeCase { certificates };
     for certificate in ["leaf", "plain"] {
         let path = |file: String| case.certificates.path(&file);
         let (certificate, key) = (path(format!("{certificate}.crt")), path("root.key".to_owned()));
@@ -190,7 +190,7 @@ fn a_certificate_without_its_key_proves_nothing() {
 }
 
 #[test]
-fn a_revoked_certificate_is_refused() {
+fn revoked_certificate_is_refused() {
     let Some(certificates) = Certificates::new("revocation") else { return };
     certificates.self_signed("root", "root", &[]);
     for name in ["good", "bad"] {
@@ -227,7 +227,7 @@ fn a_revoked_certificate_is_refused() {
 }
 
 #[test]
-fn tls_that_begins_at_once_names_its_protocol() {
+fn direct_tls_requires_alpn() {
     let Some(certificates) = Certificates::new("direct TLS") else { return };
     certificates.self_signed("root", "localhost", &[]);
     let (certificate, key) = (certificates.path("root.crt"), certificates.path("root.key"));
@@ -237,7 +237,7 @@ fn tls_that_begins_at_once_names_its_protocol() {
     let port = tls_server(&certificate, &key, true, Some(b"postgresql"));
     assert_eq!(shake_hands(&to(port)), Ok(()));
     let port = tls_server(&certificate, &key, true, None);
-    let cause = failure(howdah_connect::Client::connect(&to(port)));
+    let cause = only_failure(howdah_connect::Client::connect(&to(port)));
     assert!(matches!(cause, ConnectFailure::Negotiation(NegotiationError::NoAlpn)), "{cause}");
     let port = tls_server(&certificate, &key, true, Some(b"http/1.1"));
     assert!(shake_hands(&to(port)).is_err());

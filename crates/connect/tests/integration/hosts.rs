@@ -1,12 +1,12 @@
-//! Which of several hosts is taken.
+//! The choice among several hosts.
 
 use howdah_connect::{ConnectFailure, Endpoint};
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_lab::{Cluster, skip_without_postgres};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
-use crate::{cluster::shared, connect, failure, failures, pretenders::serve};
+use crate::{cluster::shared, connect, failures, fake_servers::serve, only_failure};
 
-/// A port that refuses connections for as long as the value lives: it is taken, but nobody listens.
+/// A port that refuses connections as long as the value lives: it is bound, but has no listener.
 struct Refusing {
     _socket: rustix::fd::OwnedFd,
     port: u16,
@@ -23,27 +23,27 @@ impl Refusing {
 }
 
 #[test]
-fn a_refused_connection_names_the_place() {
+fn refused_connection_names_address() {
     let refusing = Refusing::new();
     let conninfo = format!("host=127.0.0.1 port={} password=hunter2", refusing.port);
     let error = connect(&conninfo).unwrap_err();
     let text = error.to_string();
     assert!(text.contains(&format!("127.0.0.1:{}: Connection refused", refusing.port)), "{text}");
     assert!(!format!("{error:?}").contains("hunter2"));
-    assert!(matches!(failure(Err(error)), ConnectFailure::Unreachable(_)));
-    let cause = failure(connect("host=/nowhere/at/all"));
+    assert!(matches!(only_failure(Err(error)), ConnectFailure::Unreachable(_)));
+    let cause = only_failure(connect("host=/nowhere/at/all"));
     assert!(matches!(cause, ConnectFailure::Unreachable(_)), "{cause}");
 }
 
 #[test]
-fn a_name_that_nobody_has_is_looked_up_in_vain() {
-    // RFC 6761 sees to it that there is no such name.
-    let cause = failure(connect("host=howdah.invalid"));
+fn unknown_host_name_is_an_error() {
+    // RFC 6761 reserves this name.
+    let cause = only_failure(connect("host=howdah.invalid"));
     assert!(matches!(cause, ConnectFailure::Lookup { .. }), "{cause}");
 }
 
 #[test]
-fn hosts_that_cannot_be_reached_are_passed_over() {
+fn unreachable_hosts_are_skipped() {
     let Some(shared) = shared() else { return };
     let (refusing, closing) = (Refusing::new(), serve(drop));
     let (refused, good) = (refusing.port, shared.port());
@@ -59,21 +59,25 @@ fn hosts_that_cannot_be_reached_are_passed_over() {
 }
 
 #[test]
-fn a_refused_login_ends_the_search() {
+fn refused_login_stops_search() {
     let Some(shared) = shared() else { return };
     let good = shared.port();
     let conninfo =
         format!("host=127.0.0.1,127.0.0.1 port={good} dbname=postgres user=scram password=hunter2");
-    assert!(matches!(failure(connect(&conninfo)), ConnectFailure::Sql(_)));
+    assert!(matches!(only_failure(connect(&conninfo)), ConnectFailure::Sql(_)));
     let none = connect(&shared.by_tcp("postgres", "dbname=nope")).unwrap_err();
     assert_eq!(none.sqlstate(), Some("3D000"), "{none}");
 }
 
 #[test]
-fn a_standby_is_told_from_its_primary() {
+fn session_attributes_distinguish_standby_from_primary() {
     let Some(shared) = shared() else { return };
     let built = Cluster::builder().name("standby").standby_of(shared.cluster()).start();
-    let Some(standby) = or_say_why_not("a_standby_is_told_from_its_primary", built) else { return };
+    let Some(standby) =
+        skip_without_postgres("session_attributes_distinguish_standby_from_primary", built)
+    else {
+        return;
+    };
     let (primary, replica) = (shared.port(), standby.port());
     for (wanted, first, second, expected) in [
         ("any", replica, primary, replica),
@@ -92,7 +96,7 @@ fn a_standby_is_told_from_its_primary() {
 }
 
 #[test]
-fn the_kind_of_session_decides() {
+fn session_kind_must_match() {
     let Some(shared) = shared() else { return };
     let table = [
         ("postgres", "any", true),

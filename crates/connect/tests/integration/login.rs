@@ -4,14 +4,14 @@ use howdah_connect::{ConnectError, ConnectFailure, LoginRefused, tls::TlsError};
 
 use crate::{
     cluster::{PASSWORD, shared},
-    connect, failure, failures,
+    connect, failures, only_failure,
 };
 
-/// The password of every role, as a word of a connection string.
+/// The password of every role, for a connection string.
 const WITH_PASSWORD: &str = r"password='it\'s % a secret'";
 
 #[test]
-fn every_method_lets_us_in() {
+fn every_method_logs_in() {
     let Some(shared) = shared() else { return };
     for mode in ["disable", "prefer", "require"] {
         for user in ["postgres", "scram", "md5", "plain"] {
@@ -29,7 +29,7 @@ fn every_method_lets_us_in() {
 }
 
 #[test]
-fn a_wrong_password_is_what_the_server_says() {
+fn wrong_password_reports_server_error() {
     let Some(shared) = shared() else { return };
     for user in ["scram", "md5", "plain"] {
         for mode in ["disable", "prefer", "allow", "require"] {
@@ -39,24 +39,24 @@ fn a_wrong_password_is_what_the_server_says() {
             let printed = format!("{error} {error:?}");
             assert!(printed.contains("password authentication failed"), "{printed}");
             assert!(!printed.contains("hunter2"));
-            // It would not be right at the second attempt.
-            assert!(matches!(failure(Err(error)), ConnectFailure::Sql(_)));
+            // A second attempt would fail in the same way.
+            assert!(matches!(only_failure(Err(error)), ConnectFailure::Sql(_)));
         }
     }
 }
 
 #[test]
-fn a_missing_password_is_our_own_error() {
+fn missing_password_is_a_client_error() {
     let Some(shared) = shared() else { return };
     for user in ["scram", "md5", "plain"] {
-        let cause = failure(connect(&shared.by_tcp(user, "")));
+        let cause = only_failure(connect(&shared.by_tcp(user, "")));
         assert!(cause.to_string().contains("asks for a password"), "{cause}");
     }
 }
 
 #[test]
-fn the_password_may_come_from_the_password_file() {
-    use howdah_connect::{Client, Environment, Target, Words};
+fn password_is_read_from_passfile() {
+    use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
     use std::{fs, os::unix::fs::PermissionsExt};
     let Some(shared) = shared() else { return };
     let home = tempfile::tempdir().unwrap();
@@ -64,14 +64,14 @@ fn the_password_may_come_from_the_password_file() {
     fs::write(&file, format!("localhost:{}:*:scram:{PASSWORD}\n", shared.port())).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let environment = Environment::empty().with_home(home.path()).with_os_user("nobody");
-    let words = Words::from_conninfo(shared.by_tcp("postgres", ""));
-    let target = Target::resolve(&words, &environment).unwrap().with_user("scram");
+    let words = ConnParams::from_conninfo(shared.by_tcp("postgres", ""));
+    let target = ConnectTarget::resolve(&words, &environment).unwrap().with_user("scram");
     let mut client = Client::connect(&target).unwrap();
     assert_eq!(client.one_value("select current_user").unwrap().as_deref(), Some("scram"));
 }
 
 #[test]
-fn a_mode_that_leaves_the_choice_finds_the_way_that_is_let_in() {
+fn optional_modes_fall_back_to_accepted_encryption() {
     let Some(shared) = shared() else { return };
     for (user, mode, encrypted) in [
         ("tls", "allow", true),
@@ -88,23 +88,23 @@ fn a_mode_that_leaves_the_choice_finds_the_way_that_is_let_in() {
         let error = connect(&shared.by_tcp(user, &format!("sslmode={mode}"))).unwrap_err();
         assert_eq!(error.sqlstate(), Some("28000"), "{error}");
     }
-    // Nobody is let in under this name: both ways were tried.
+    // pg_hba.conf rejects this name: both encryption methods were tried.
     let both = failures(connect(&shared.by_tcp("nobody", "sslmode=prefer")));
     assert_eq!(both.len(), 2, "{both:?}");
 }
 
 #[test]
-fn certificates_are_verified_as_the_mode_says() {
+fn certificate_verification_follows_sslmode() {
     let Some(shared) = shared() else { return };
     let certificates = shared.certificates();
     let root = certificates.path("root.crt").display().to_string();
-    // It is no authority, least of all of the server's certificate.
+    // Not an authority at all.
     let other = certificates.path("cert.crt").display().to_string();
     for mode in ["require", "verify-ca", "verify-full"] {
         let ours = format!("sslmode={mode} sslrootcert={root}");
         assert!(connect(&shared.by_tcp("tls", &ours)).unwrap().is_encrypted());
         let theirs = format!("sslmode={mode} sslrootcert={other}");
-        let cause = failure(connect(&shared.by_tcp("tls", &theirs)));
+        let cause = only_failure(connect(&shared.by_tcp("tls", &theirs)));
         assert!(matches!(cause, ConnectFailure::Handshake(_)), "{cause}");
     }
     let by_address = |mode: &str| {
@@ -114,14 +114,14 @@ fn certificates_are_verified_as_the_mode_says() {
         )
     };
     assert!(connect(&by_address("verify-ca")).is_ok());
-    let cause = failure(connect(&by_address("verify-full")));
+    let cause = only_failure(connect(&by_address("verify-full")));
     assert!(cause.to_string().contains("not valid for name"), "{cause}");
     for mode in ["verify-ca", "verify-full"] {
         let missing = format!("sslmode={mode} sslrootcert=/nowhere/root.crt");
         let error = connect(&shared.by_tcp("tls", &missing)).unwrap_err();
         assert!(matches!(error, ConnectError::Tls(TlsError::NoRootCertificate { .. })), "{error}");
     }
-    // As with libpq, a root certificate that does not fit is a reason to do without TLS.
+    // As in libpq, an invalid root certificate makes `prefer` fall back to no TLS.
     let prefer = format!("sslmode=prefer sslrootcert={other}");
     assert!(!connect(&shared.by_tcp("postgres", &prefer)).unwrap().is_encrypted());
     let missing = "sslmode=require sslrootcert=/nowhere/root.crt";
@@ -129,7 +129,7 @@ fn certificates_are_verified_as_the_mode_says() {
 }
 
 #[test]
-fn a_client_certificate_is_a_login() {
+fn client_certificate_logs_in() {
     let Some(shared) = shared() else { return };
     let certificates = shared.certificates();
     let file = |name: &str| certificates.path(name).display().to_string();
@@ -144,7 +144,7 @@ fn a_client_certificate_is_a_login() {
     assert!(matches!(error, ConnectError::Tls(TlsError::WrongKey { .. })), "{error}");
     let error = with("cert.crt", "none.key").unwrap_err();
     assert!(matches!(error, ConnectError::Tls(TlsError::NoKey { .. })), "{error}");
-    // Without a certificate the server says no, in its own words.
+    // Without a certificate the server refuses the login with its own message.
     let error = with("none.crt", "none.key").unwrap_err();
     assert_eq!(error.sqlstate(), Some("28000"), "{error}");
 
@@ -163,7 +163,7 @@ fn a_client_certificate_is_a_login() {
 }
 
 #[test]
-fn a_key_that_others_may_read_is_refused() {
+fn key_readable_by_others_is_refused() {
     use std::{fs, os::unix::fs::PermissionsExt};
     let Some(shared) = shared() else { return };
     let certificates = shared.certificates();
@@ -181,25 +181,25 @@ fn a_key_that_others_may_read_is_refused() {
 }
 
 #[test]
-fn a_required_channel_binding_is_there_or_there_is_no_login() {
+fn required_channel_binding_is_enforced() {
     let Some(shared) = shared() else { return };
     let with = |user: &str, more: &str| {
         connect(&shared.by_tcp(user, &format!("{WITH_PASSWORD} channel_binding=require {more}")))
     };
     assert!(with("scram", "sslmode=require").unwrap().is_encrypted());
     for user in ["md5", "plain", "postgres"] {
-        let cause = failure(with(user, "sslmode=require"));
+        let cause = only_failure(with(user, "sslmode=require"));
         let refused = matches!(cause, ConnectFailure::LoginRefused(LoginRefused::NotBound));
         assert!(refused, "{user}: {cause}");
     }
-    let cause = failure(with("scram", "sslmode=disable"));
+    let cause = only_failure(with("scram", "sslmode=disable"));
     assert!(matches!(cause, ConnectFailure::LoginRefused(LoginRefused::NotBound)), "{cause}");
     let unbound = format!("{WITH_PASSWORD} channel_binding=disable sslmode=require");
     assert!(connect(&shared.by_tcp("scram", &unbound)).is_ok());
 }
 
 #[test]
-fn only_methods_that_are_required_are_answered() {
+fn require_auth_restricts_methods() {
     let Some(shared) = shared() else { return };
     let with = |user: &str, methods: &str| {
         connect(&shared.by_tcp(user, &format!("{WITH_PASSWORD} require_auth={methods}")))
@@ -213,14 +213,14 @@ fn only_methods_that_are_required_are_answered() {
         ("md5", "scram-sha-256"),
         ("postgres", "!none"),
     ] {
-        let cause = failure(with(user, methods));
+        let cause = only_failure(with(user, methods));
         let refused = matches!(cause, ConnectFailure::LoginRefused(LoginRefused::Method { .. }));
         assert!(refused, "{user} {methods}: {cause}");
     }
 }
 
 #[test]
-fn tls_may_begin_at_once_since_postgresql_17() {
+fn direct_tls_works_since_postgresql_17() {
     let Some(shared) = shared() else { return };
     let direct = connect(&shared.by_tcp("tls", "sslmode=require sslnegotiation=direct"));
     let version = shared.client().server_version_num().unwrap();
@@ -228,8 +228,8 @@ fn tls_may_begin_at_once_since_postgresql_17() {
         assert!(direct.unwrap().is_encrypted());
         return;
     }
-    // An older server takes the first bytes of TLS for a startup packet, and hangs up.
-    let cause = failure(direct);
+    // An older server takes the first bytes of TLS for a startup packet, and closes the connection.
+    let cause = only_failure(direct);
     let hung_up = matches!(
         cause,
         ConnectFailure::Closed | ConnectFailure::Lost(_) | ConnectFailure::Handshake(_)

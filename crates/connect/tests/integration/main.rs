@@ -1,31 +1,33 @@
-//! Connections to real servers, and to servers that only pretend.
+//! Connections to real servers, and to servers that misbehave.
 //!
-//! Those that need PostgreSQL share one throw-away cluster; where there is none they say so and
-//! pass. Those that need certificates make them with the `openssl` program.
+//! Tests that need PostgreSQL share one temporary cluster; without PostgreSQL they print a message
+//! and pass. Tests that need certificates create them with the `openssl` program.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod certificates;
 mod cluster;
+mod fake_servers;
 mod handshake;
 mod hosts;
 mod login;
-mod pretenders;
 mod query;
 
-use howdah_connect::{Client, ConnectError, ConnectFailure, Environment, Target, Words};
+use howdah_connect::{
+    Client, ConnParams, ConnectError, ConnectFailure, ConnectTarget, Environment,
+};
 
-/// Resolves a connection string in an environment of its own.
-fn target(conninfo: &str) -> Target {
+/// Resolves a connection string in an empty environment.
+fn target(conninfo: &str) -> ConnectTarget {
     let environment = Environment::empty().with_os_user("nobody");
-    Target::resolve(&Words::from_conninfo(conninfo), &environment).unwrap()
+    ConnectTarget::resolve(&ConnParams::from_conninfo(conninfo), &environment).unwrap()
 }
 
 fn connect(conninfo: &str) -> Result<Client, ConnectError> {
     Client::connect(&target(conninfo))
 }
 
-/// What each attempt met with.
+/// The failure of each attempt.
 #[track_caller]
 fn failures(result: Result<Client, ConnectError>) -> Vec<ConnectFailure> {
     match result {
@@ -37,9 +39,9 @@ fn failures(result: Result<Client, ConnectError>) -> Vec<ConnectFailure> {
     }
 }
 
-/// What the only attempt met with.
+/// The failure of the only attempt.
 #[track_caller]
-fn failure(result: Result<Client, ConnectError>) -> ConnectFailure {
+fn only_failure(result: Result<Client, ConnectError>) -> ConnectFailure {
     let mut failures = failures(result);
     assert_eq!(failures.len(), 1, "{failures:?}");
     failures.remove(0)

@@ -1,4 +1,4 @@
-//! Statements and what they give back.
+//! Statements and their results.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -8,6 +8,7 @@ use std::{
 };
 
 use howdah_connect::{QueryError, ResultSet};
+use howdah_lab::wait_until;
 
 use crate::{cluster::shared, connect};
 
@@ -17,7 +18,7 @@ fn cells(result: &ResultSet) -> Vec<Vec<Option<String>>> {
 }
 
 #[test]
-fn each_statement_has_its_result() {
+fn each_statement_returns_a_result() {
     let Some(shared) = shared() else { return };
     let mut client = shared.client();
     let results = client
@@ -49,7 +50,7 @@ fn each_statement_has_its_result() {
 }
 
 #[test]
-fn an_error_leaves_the_connection_usable() {
+fn connection_is_usable_after_sql_error() {
     let Some(shared) = shared() else { return };
     let mut client = shared.client();
     let error = client.query("select 1; select 1/0; select 2").unwrap_err();
@@ -88,7 +89,7 @@ fn values_are_bound() {
 }
 
 #[test]
-fn copy_goes_out_and_never_in() {
+fn copy_out_returns_data_and_refuses_copy_in() {
     let Some(shared) = shared() else { return };
     let mut client = shared.client();
     let mut data = Vec::new();
@@ -112,7 +113,7 @@ fn copy_goes_out_and_never_in() {
 }
 
 #[test]
-fn copy_goes_in() {
+fn copy_in_sends_data() {
     let Some(shared) = shared() else { return };
     let mut client = shared.client();
     client.query("create temp table t (id int, note text)").unwrap();
@@ -125,7 +126,8 @@ fn copy_goes_in() {
     assert_eq!(client.query(sum).unwrap()[0].rows[0].text(1).as_deref(), Some("4999950000"));
     assert_eq!(client.copy_in("copy t from stdin", &mut io::empty()).unwrap(), 0);
 
-    // The server refuses a row in the midst of much data: nothing was copied, the session goes on.
+    // The server rejects a row in the middle of much data: nothing was copied, the session
+    // continues.
     let half = data.len() / 2;
     data.splice(half..half, *b"\nnonsense\n");
     let error = client.copy_in("copy t from stdin", &mut &data[..]).unwrap_err();
@@ -140,7 +142,7 @@ fn copy_goes_in() {
 }
 
 #[test]
-fn a_reader_that_fails_ends_the_copy_without_effect() {
+fn failed_reader_cancels_copy() {
     struct Broken;
     impl io::Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -158,7 +160,7 @@ fn a_reader_that_fails_ends_the_copy_without_effect() {
 }
 
 #[test]
-fn a_writer_that_fails_ends_the_copy_and_the_connection() {
+fn failed_writer_closes_connection() {
     struct Full;
     impl io::Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -177,7 +179,7 @@ fn a_writer_that_fails_ends_the_copy_and_the_connection() {
 }
 
 #[test]
-fn the_server_is_known_by_what_it_reports() {
+fn reported_parameters_are_available() {
     let Some(shared) = shared() else { return };
     let more = "application_name='a b' options='-c work_mem=123kB'";
     let mut client = connect(&shared.by_tcp("postgres", more)).unwrap();
@@ -193,7 +195,7 @@ fn the_server_is_known_by_what_it_reports() {
 }
 
 #[test]
-fn a_statement_can_be_cancelled_from_another_thread() {
+fn statement_is_cancelled_from_another_thread() {
     let Some(shared) = shared() else { return };
     for more in ["sslmode=disable", "sslmode=require"] {
         let mut client = connect(&shared.by_tcp("postgres", more)).unwrap();
@@ -206,7 +208,9 @@ fn a_statement_can_be_cancelled_from_another_thread() {
         let mut watcher = shared.client();
         let asleep =
             format!("select 1 from pg_stat_activity where pid = {pid} and wait_event = 'PgSleep'");
-        while watcher.one_value(&asleep).unwrap().is_none() {}
+        wait_until("the statement to sleep", Duration::from_secs(60), || {
+            watcher.one_value(&asleep).unwrap().is_some()
+        });
         handle.cancel().unwrap();
         let outcome = sleeper.join().unwrap();
         assert_eq!(outcome, (Some("57014".to_owned()), Some("7".to_owned())));
@@ -214,7 +218,7 @@ fn a_statement_can_be_cancelled_from_another_thread() {
 }
 
 #[test]
-fn a_call_that_takes_too_long_closes_the_connection() {
+fn timeout_closes_connection() {
     let Some(shared) = shared() else { return };
     let mut client = shared.client();
     client.set_timeout(Some(Duration::from_millis(20)));
@@ -225,14 +229,16 @@ fn a_call_that_takes_too_long_closes_the_connection() {
 }
 
 #[test]
-fn a_session_that_was_ended_says_by_whom() {
+fn terminated_session_reports_reason() {
     let Some(shared) = shared() else { return };
     let mut client = shared.client();
     let pid = client.process_id().unwrap();
     let mut other = shared.client();
     other.query(&format!("select pg_terminate_backend({pid})")).unwrap();
     let gone = format!("select 1 from pg_stat_activity where pid = {pid}");
-    while other.one_value(&gone).unwrap().is_some() {}
+    wait_until("the backend to exit", Duration::from_secs(60), || {
+        other.one_value(&gone).unwrap().is_none()
+    });
     let error = client.query("select 1").unwrap_err();
     assert_eq!(error.sqlstate(), Some("57P01"), "{error}");
     assert!(error.is_fatal());
@@ -240,9 +246,9 @@ fn a_session_that_was_ended_says_by_whom() {
 }
 
 #[test]
-fn notices_go_to_the_log() {
+fn notices_are_logged() {
     let Some(shared) = shared() else { return };
-    let log = Log::default();
+    let log = LogCapture::default();
     let subscriber = log.clone();
     let mut client = shared.client();
     tracing::subscriber::with_default(subscriber, || {
@@ -251,13 +257,13 @@ fn notices_go_to_the_log() {
     assert_eq!(*log.lines.lock().unwrap(), ["WARN look out"]);
 }
 
-/// Keeps the messages of this crate's events.
+/// Collects the messages of this crate's events.
 #[derive(Clone, Default)]
-struct Log {
+struct LogCapture {
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-impl tracing::Subscriber for Log {
+impl tracing::Subscriber for LogCapture {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         metadata.target().starts_with("howdah_connect")
     }
@@ -271,15 +277,15 @@ impl tracing::Subscriber for Log {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
-        struct Message(String);
-        impl tracing::field::Visit for Message {
+        struct MessageVisitor(String);
+        impl tracing::field::Visit for MessageVisitor {
             fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
                 if field.name() == "message" {
                     self.0 = format!("{value:?}");
                 }
             }
         }
-        let mut message = Message(String::new());
+        let mut message = MessageVisitor(String::new());
         event.record(&mut message);
         self.lines.lock().unwrap().push(format!("{} {}", event.metadata().level(), message.0));
     }

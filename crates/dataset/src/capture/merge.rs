@@ -1,9 +1,9 @@
-//! Merging the row groups of a capture into one stream in the order of time.
+//! Merges the row groups of a capture into one stream ordered by time.
 //!
-//! Every row group is sorted. A heap holds the files not yet opened (at their first time), the row
-//! groups not yet opened (at theirs), and the row groups being read (at their next event). What is
-//! smallest is opened or yielded, so nothing is opened before its first event is due, and what is
-//! exhausted is closed.
+//! Every row group is sorted. A heap contains the files not yet opened (keyed by their first time),
+//! the row groups not yet opened (likewise), and the open row groups (keyed by their next event).
+//! The smallest is opened or yielded, so nothing is opened before its first event is due, and
+//! exhausted row groups are closed.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -17,8 +17,8 @@ use std::{
 use howdah_traffic::{Event, Timestamp};
 
 use super::{
+    event_row::StoredEvent,
     reader::{EventFile, time_range},
-    record::StoredEvent,
 };
 use crate::{
     error::ReadError,
@@ -26,25 +26,25 @@ use crate::{
     table::{GroupRows, TableFile},
 };
 
-/// The events of a capture in the order of their time.
+/// The events of a capture, ordered by time.
 ///
-/// After an error there are no more: the events before it are sound, those after it are unknown.
+/// The stream ends after an error: the events before it are valid, those after it are unknown.
 pub struct Events {
-    sources: BinaryHeap<Reverse<Source>>,
+    sources: BinaryHeap<Reverse<MergeSource>>,
     range: Option<Range<Timestamp>>,
-    /// Met while looking for the event after the one that was yielded.
-    failed: Option<ReadError>,
+    /// An error found while reading the event after the one that was yielded.
+    pending_error: Option<ReadError>,
 }
 
-/// A place where events come from.
-enum Source {
+/// A file or row group that has events left.
+enum MergeSource {
     File { first: Timestamp, path: PathBuf },
     Group { first: Timestamp, file: Arc<TableFile<StoredEvent>>, group: usize },
-    Reading(Box<Reading>),
+    Open(Box<OpenGroup>),
 }
 
-/// A row group that is open, and its next event.
-struct Reading {
+/// An open row group, and its next event.
+struct OpenGroup {
     next: StoredEvent,
     rest: GroupRows<StoredEvent>,
 }
@@ -54,39 +54,39 @@ impl Events {
         let sources = files
             .iter()
             .filter(|file| overlaps(range.as_ref(), (file.first, file.last)))
-            .map(|file| Reverse(Source::File { first: file.first, path: file.path.clone() }))
+            .map(|file| Reverse(MergeSource::File { first: file.first, path: file.path.clone() }))
             .collect();
-        Self { sources, range, failed: None }
+        Self { sources, range, pending_error: None }
     }
 
-    /// The next event in order, from whatever time.
+    /// The next event in order, regardless of the range.
     fn advance(&mut self) -> Result<Option<StoredEvent>, ReadError> {
         loop {
             match self.sources.pop() {
                 None => return Ok(None),
-                Some(Reverse(Source::File { path, .. })) => self.open_file(&path)?,
-                Some(Reverse(Source::Group { file, group, .. })) => {
+                Some(Reverse(MergeSource::File { path, .. })) => self.open_file(&path)?,
+                Some(Reverse(MergeSource::Group { file, group, .. })) => {
                     let mut rest = file.read(group)?;
                     if let Some(next) = rest.next().transpose()? {
-                        let reading = Box::new(Reading { next, rest });
-                        self.sources.push(Reverse(Source::Reading(reading)));
+                        let reading = Box::new(OpenGroup { next, rest });
+                        self.sources.push(Reverse(MergeSource::Open(reading)));
                     }
                 }
-                Some(Reverse(Source::Reading(reading))) => return Ok(Some(self.step(reading))),
+                Some(Reverse(MergeSource::Open(reading))) => return Ok(Some(self.step(reading))),
             }
         }
     }
 
-    /// Takes the next event of a row group, and puts the row group back at the one after it.
-    fn step(&mut self, mut reading: Box<Reading>) -> StoredEvent {
+    /// Takes the next event of a row group, and returns the row group to the heap.
+    fn step(&mut self, mut reading: Box<OpenGroup>) -> StoredEvent {
         match reading.rest.next() {
             Some(Ok(after)) => {
                 let event = mem::replace(&mut reading.next, after);
-                self.sources.push(Reverse(Source::Reading(reading)));
+                self.sources.push(Reverse(MergeSource::Open(reading)));
                 event
             }
             Some(Err(error)) => {
-                self.failed = Some(error);
+                self.pending_error = Some(error);
                 reading.next
             }
             None => reading.next,
@@ -99,19 +99,19 @@ impl Events {
             let (first, last) = time_range(&file, group);
             if overlaps(self.range.as_ref(), (first, last)) {
                 let file = Arc::clone(&file);
-                self.sources.push(Reverse(Source::Group { first, file, group }));
+                self.sources.push(Reverse(MergeSource::Group { first, file, group }));
             }
         }
         Ok(())
     }
 
-    /// Row groups that are open now.
+    /// Number of row groups that are open.
     #[cfg(test)]
-    pub(super) fn groups_being_read(&self) -> usize {
-        self.sources.iter().filter(|source| matches!(source.0, Source::Reading(_))).count()
+    pub(super) fn open_groups(&self) -> usize {
+        self.sources.iter().filter(|source| matches!(source.0, MergeSource::Open(_))).count()
     }
 
-    fn end(&mut self) {
+    fn stop(&mut self) {
         self.sources.clear();
     }
 }
@@ -121,7 +121,7 @@ impl Iterator for Events {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let next = match self.failed.take() {
+            let next = match self.pending_error.take() {
                 Some(error) => Err(error),
                 None => self.advance(),
             };
@@ -129,14 +129,14 @@ impl Iterator for Events {
                 Ok(Some(stored)) => stored.event,
                 Ok(None) => return None,
                 Err(error) => {
-                    self.end();
+                    self.stop();
                     return Some(Err(error));
                 }
             };
             match &self.range {
                 Some(range) if event.time >= range.end => {
-                    self.end();
-                    self.failed = None;
+                    self.stop();
+                    self.pending_error = None;
                     return None;
                 }
                 Some(range) if event.time < range.start => {}
@@ -156,32 +156,32 @@ fn overlaps(range: Option<&Range<Timestamp>>, (first, last): (Timestamp, Timesta
     range.is_none_or(|range| first < range.end && last >= range.start)
 }
 
-impl Source {
-    /// What is not open yet comes before the events of its first time.
+impl MergeSource {
+    /// A source that is not open yet sorts before the events of its first time.
     fn key(&self) -> (Timestamp, i64) {
         match self {
             Self::File { first, .. } | Self::Group { first, .. } => (*first, i64::MIN),
-            Self::Reading(reading) => reading.next.key(),
+            Self::Open(reading) => reading.next.key(),
         }
     }
 }
 
-impl Ord for Source {
+impl Ord for MergeSource {
     fn cmp(&self, other: &Self) -> Ordering {
         self.key().cmp(&other.key())
     }
 }
 
-impl PartialOrd for Source {
+impl PartialOrd for MergeSource {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Source {
+impl PartialEq for MergeSource {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Source {}
+impl Eq for MergeSource {}

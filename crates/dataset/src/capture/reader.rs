@@ -1,4 +1,4 @@
-//! Reading a capture.
+//! Reads a capture.
 
 use std::{
     fs,
@@ -7,17 +7,17 @@ use std::{
 
 use howdah_traffic::Timestamp;
 
-use super::{Events, record::StoredEvent};
+use super::{Events, event_row::StoredEvent};
 use crate::{
     error::ReadError,
     folder::{DatasetKind, Folder},
     manifest::CaptureManifest,
-    table::{Record, TableFile},
+    table::{TableFile, TableRecord},
 };
 
 /// A capture on disk.
 ///
-/// Files that a writer adds after [`Self::open`] are not seen.
+/// Files that a writer adds after [`Self::open`] are ignored.
 #[derive(Clone, Debug)]
 pub struct Capture {
     manifest: CaptureManifest,
@@ -25,7 +25,7 @@ pub struct Capture {
     bytes: u64,
 }
 
-/// A file of events and the times that it covers.
+/// A file of events and the range of their times.
 #[derive(Clone, Debug)]
 pub(super) struct EventFile {
     pub(super) path: PathBuf,
@@ -34,18 +34,18 @@ pub(super) struct EventFile {
 }
 
 impl Capture {
-    /// Opens a capture and checks that its files are there and their footers sound.
+    /// Opens a capture and checks that its files exist and their footers are valid.
     ///
-    /// A capture whose writer was killed opens too; its manifest says `finished: false` and
-    /// counts what is there.
+    /// A capture whose writer was killed can be opened too; its manifest says `finished: false` and
+    /// counts the events that exist.
     ///
     /// # Errors
     ///
-    /// There is no capture, it is of another version, or a file is missing or damaged.
+    /// There is no capture, its version is not supported, or a file is missing or damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         let (folder, mut manifest) = Folder::open::<CaptureManifest>(dir, DatasetKind::Capture)?;
         let counted = manifest.files as usize;
-        let paths = folder.files(StoredEvent::STEM, manifest.files, manifest.finished)?;
+        let paths = folder.files(StoredEvent::FILE_PREFIX, manifest.files, manifest.finished)?;
         let mut files = Vec::with_capacity(paths.len());
         let mut bytes = 0;
         for (index, path) in paths.into_iter().enumerate() {
@@ -65,39 +65,39 @@ impl Capture {
         Ok(Self { manifest, files, bytes })
     }
 
-    /// What the capture says about itself.
+    /// The manifest, which describes the capture.
     pub fn manifest(&self) -> &CaptureManifest {
         &self.manifest
     }
 
-    /// Size of its files of events on disk.
+    /// Size of its files of events on disk, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// All events, in the order of their time; events of the same time in the order in which the
-    /// writer got them.
+    /// All events ordered by time; events of the same time are in the order in which the writer
+    /// received them.
     ///
-    /// Files are opened when their first event is due. Memory is bounded by a few megabytes per file
-    /// whose range of time overlaps the present one, whatever the size of the capture.
+    /// Files are opened when their first event is due. Memory is bounded by a few megabytes per
+    /// file whose time range overlaps the current time, whatever the size of the capture.
     pub fn events(&self) -> Events {
         Events::new(&self.files, None)
     }
 
-    /// The events from `from` on and before `to`, in the same order. Files and row groups outside
-    /// are not read.
+    /// The events from `from` (inclusive) to `to` (exclusive), in the same order. Files and row
+    /// groups outside of the range are not read.
     pub fn events_between(&self, from: Timestamp, to: Timestamp) -> Events {
         Events::new(&self.files, Some(from..to))
     }
 }
 
-/// The times that a row group covers.
+/// The time range of a row group.
 pub(super) fn time_range(file: &TableFile<StoredEvent>, group: usize) -> (Timestamp, Timestamp) {
     let (first, last) = file.range(group, "time");
     (Timestamp::from_micros(first), Timestamp::from_micros(last))
 }
 
-/// Adds the rows of a file to a manifest that was written before it.
+/// Counts the rows of a file in a manifest that was written before it.
 fn count_rows(
     file: &TableFile<StoredEvent>,
     manifest: &mut CaptureManifest,

@@ -1,18 +1,18 @@
-//! Captures written, damaged, cut short and read back.
+//! Captures that are written, damaged, truncated and read back.
 
 mod support;
 
 use std::{fs, io, path::Path};
 
-use howdah_traffic::{Action, Bound, Event, EventHash, Kind, Parameter, Timestamp, Wire};
+use howdah_traffic::{Action, Bound, Event, EventHash, Kind, Parameter, Timestamp, WireDetail};
 use proptest::prelude::*;
-use support::{any_event, connect, events_of, simple_at, write_all};
+use support::{any_event, collect_events, connect, simple_at, write_all};
 
 use super::*;
-use crate::{Damage, DatasetKind, ReadError, WriteError, buffer::Limits};
+use crate::{Corruption, DatasetKind, ReadError, WriteError, buffer::BufferLimits};
 
-/// Files and row groups small enough that a few events make several.
-const SMALL: Limits = Limits {
+/// Limits so small that a few events make several files and row groups.
+const SMALL: BufferLimits = BufferLimits {
     file_rows: 8,
     file_bytes: 4096,
     group_rows: 3,
@@ -24,7 +24,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn events_come_back_as_they_were_in_order_of_time(
+    fn events_round_trip_ordered_by_time(
         events in proptest::collection::vec(any_event(), 0..60),
     ) {
         let scratch = tempfile::tempdir().unwrap();
@@ -33,11 +33,11 @@ proptest! {
         expected.sort_by_key(|event| event.time);
         let capture = Capture::open(scratch.path()).unwrap();
         prop_assert_eq!(capture.manifest().events, expected.len() as u64);
-        prop_assert_eq!(events_of(capture.events()), expected);
+        prop_assert_eq!(collect_events(capture.events()), expected);
     }
 
     #[test]
-    fn a_range_of_time_holds_just_its_events(
+    fn time_range_contains_only_its_events(
         times in proptest::collection::vec(0_i64..40, 0..60),
         from in 0_i64..40,
         to in 0_i64..40,
@@ -50,13 +50,13 @@ proptest! {
             events.into_iter().filter(|event| (from..to).contains(&event.time)).collect();
         expected.sort_by_key(|event| event.time);
         let capture = Capture::open(scratch.path()).unwrap();
-        prop_assert_eq!(events_of(capture.events_between(from, to)), expected);
+        prop_assert_eq!(collect_events(capture.events_between(from, to)), expected);
     }
 }
 
-/// Texts that fill pages and outgrow a dictionary, beside those that repeat.
+/// Texts that fill pages and exceed a dictionary, next to repeated ones.
 #[test]
-fn pages_and_dictionaries_end_where_they_are_full() {
+fn full_pages_and_dictionaries_round_trip() {
     let scratch = tempfile::tempdir().unwrap();
     let value = |number: usize, index: usize| match (number + index) % 7 {
         0 => Parameter::Null,
@@ -77,19 +77,20 @@ fn pages_and_dictionaries_end_where_they_are_full() {
         let mut event = simple_at(i64::try_from(number).unwrap());
         event.action = Action::Execute(bound);
         event.outcome.duration_us = (!number.is_multiple_of(3)).then_some(number as u64);
-        event.wire = Some(Box::new(Wire { types: vec![23; number % 40], ..Wire::default() }));
+        event.wire =
+            Some(Box::new(WireDetail { types: vec![23; number % 40], ..WireDetail::default() }));
         event
     };
     let events: Vec<Event> = (0..6000).map(event).collect();
-    write_all(scratch.path(), Limits::default(), &events);
+    write_all(scratch.path(), BufferLimits::default(), &events);
     let capture = Capture::open(scratch.path()).unwrap();
-    assert!(events_of(capture.events()) == events);
+    assert!(collect_events(capture.events()) == events);
 }
 
 #[test]
-fn a_statement_that_ran_for_an_hour_does_not_hold_row_groups_open() {
+fn late_events_do_not_keep_row_groups_open() {
     let scratch = tempfile::tempdir().unwrap();
-    // Each of 50 files gets one event that began before everything else.
+    // Each of 50 files gets one event that started before all others.
     let events: Vec<Event> =
         (0..400).map(|time| simple_at(if time % 8 == 7 { time - 1000 } else { time })).collect();
     write_all(scratch.path(), SMALL, &events);
@@ -101,16 +102,16 @@ fn a_statement_that_ran_for_an_hour_does_not_hold_row_groups_open() {
         let time = event.unwrap().time;
         assert!(time >= last);
         last = time;
-        reading_at_once = reading_at_once.max(stream.groups_being_read());
+        reading_at_once = reading_at_once.max(stream.open_groups());
     }
     assert!(reading_at_once <= 2, "{reading_at_once} row groups were open at once");
 }
 
 #[test]
-fn the_manifest_says_what_is_inside() {
+fn manifest_describes_events() {
     let scratch = tempfile::tempdir().unwrap();
     let events = [simple_at(20), connect(10), simple_at(30)];
-    let written = write_all(scratch.path(), Limits::default(), &events);
+    let written = write_all(scratch.path(), BufferLimits::default(), &events);
     let capture = Capture::open(scratch.path()).unwrap();
     assert_eq!(capture.manifest(), &written);
     assert_eq!(written.first, Some(Timestamp::from_micros(10)));
@@ -122,7 +123,7 @@ fn the_manifest_says_what_is_inside() {
 }
 
 #[test]
-fn an_empty_capture_is_a_capture() {
+fn empty_capture_is_valid() {
     let scratch = tempfile::tempdir().unwrap();
     write_all(scratch.path(), SMALL, &[]);
     let capture = Capture::open(scratch.path()).unwrap();
@@ -131,7 +132,7 @@ fn an_empty_capture_is_a_capture() {
 }
 
 /// Leaves a folder as a killed writer does: 16 of 20 events in two files.
-fn killed(dir: &Path) {
+fn write_and_crash(dir: &Path) {
     let mut writer = CaptureWriter::with_limits(dir, CaptureSettings::default(), SMALL).unwrap();
     for time in 0..20 {
         writer.write(simple_at(time)).unwrap();
@@ -140,17 +141,17 @@ fn killed(dir: &Path) {
 }
 
 #[test]
-fn a_killed_writer_leaves_its_finished_files() {
+fn killed_writer_leaves_finished_files() {
     let scratch = tempfile::tempdir().unwrap();
-    killed(scratch.path());
+    write_and_crash(scratch.path());
     fs::write(scratch.path().join(".events-000003.parquet.tmp"), b"PAR1 half").unwrap();
     let capture = Capture::open(scratch.path()).unwrap();
     assert_eq!((capture.manifest().events, capture.manifest().finished), (16, false));
-    assert_eq!(events_of(capture.events()), (0..16).map(simple_at).collect::<Vec<_>>());
+    assert_eq!(collect_events(capture.events()), (0..16).map(simple_at).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_stopped_capture_keeps_everything_and_is_not_finished() {
+fn stopped_capture_keeps_events_and_is_unfinished() {
     let scratch = tempfile::tempdir().unwrap();
     let mut writer = CaptureWriter::create(scratch.path(), CaptureSettings::default()).unwrap();
     writer.write(simple_at(1)).unwrap();
@@ -161,7 +162,7 @@ fn a_stopped_capture_keeps_everything_and_is_not_finished() {
 }
 
 #[test]
-fn a_file_newer_than_the_manifest_is_counted() {
+fn file_newer_than_manifest_is_counted() {
     let scratch = tempfile::tempdir().unwrap();
     let manifest = scratch.path().join(DatasetKind::Capture.manifest_name());
     let mut writer =
@@ -182,9 +183,9 @@ fn a_file_newer_than_the_manifest_is_counted() {
 }
 
 #[test]
-fn nothing_is_overwritten_unless_asked() {
+fn capture_is_overwritten_only_on_request() {
     let scratch = tempfile::tempdir().unwrap();
-    killed(scratch.path());
+    write_and_crash(scratch.path());
     let create = |overwrite| {
         let settings = CaptureSettings { overwrite, ..CaptureSettings::default() };
         CaptureWriter::create(scratch.path(), settings)
@@ -201,7 +202,7 @@ fn nothing_is_overwritten_unless_asked() {
 }
 
 #[test]
-fn foreign_folders_are_left_alone_even_when_asked() {
+fn foreign_folders_are_never_overwritten() {
     let scratch = tempfile::tempdir().unwrap();
     let create = |dir: &Path| {
         let settings = CaptureSettings { overwrite: true, ..CaptureSettings::default() };
@@ -219,7 +220,7 @@ fn foreign_folders_are_left_alone_even_when_asked() {
 }
 
 #[test]
-fn what_is_not_a_capture_is_said_with_its_path() {
+fn invalid_capture_is_reported_with_path() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("capture");
     let open = || Capture::open(&dir).unwrap_err();
@@ -229,7 +230,7 @@ fn what_is_not_a_capture_is_said_with_its_path() {
     fs::write(dir.join("run.json"), "{}").unwrap();
     assert!(matches!(open(), ReadError::OtherKind { .. }));
     fs::write(dir.join("capture.json"), "{\"format\":").unwrap();
-    assert!(matches!(open(), ReadError::Damaged { source: Damage::Manifest(_), .. }));
+    assert!(matches!(open(), ReadError::Damaged { source: Corruption::Manifest(_), .. }));
     fs::write(dir.join("capture.json"), r#"{"format":"howdah-capture","version":5}"#).unwrap();
     let error = open();
     assert!(matches!(error, ReadError::Version { found: 5, supported: 4, .. }));
@@ -240,11 +241,11 @@ fn what_is_not_a_capture_is_said_with_its_path() {
 }
 
 #[test]
-fn a_capture_of_version_1_is_read_without_what_it_lacks() {
+fn version_1_capture_is_read_without_new_columns() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let capture = Capture::open(&root.join("tests/fixtures/capture-version-1")).unwrap();
     assert_eq!(capture.manifest().version, 1);
-    let events = events_of(capture.events());
+    let events = collect_events(capture.events());
     let kinds: Vec<_> = events.iter().map(|event| event.action.kind()).collect();
     assert_eq!(kinds, [Kind::Connect, Kind::Execute, Kind::Disconnect]);
     assert!(events.iter().all(|event| event.pipeline.is_none()));
@@ -252,25 +253,25 @@ fn a_capture_of_version_1_is_read_without_what_it_lacks() {
 }
 
 #[test]
-fn a_capture_of_version_3_has_what_the_wire_told_then() {
+fn version_3_capture_has_its_wire_details() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let capture = Capture::open(&root.join("tests/fixtures/capture-version-3")).unwrap();
     assert_eq!(capture.manifest().version, 3);
-    let events = events_of(capture.events());
+    let events = collect_events(capture.events());
     assert!(events.iter().all(|event| {
         event.wire.as_ref().is_some_and(|wire| wire.messages.is_none() && wire.arguments.is_none())
     }));
     let executed = events.iter().find(|event| event.action.kind() == Kind::Execute).unwrap();
     let wire = executed.wire.as_ref().unwrap();
     assert_eq!((wire.rows, &*wire.result_formats), (Some(1), &[0][..]));
-    // What the recorder of that version summed up is what is read.
+    // The hash written by the recorder of that version matches what is read.
     let mut hash = EventHash::default();
     events.iter().for_each(|event| hash.add(event));
     assert_eq!(capture.manifest().report["hash"], hash.to_string());
 }
 
 #[test]
-fn a_missing_or_foreign_file_is_noticed() {
+fn missing_or_foreign_file_is_an_error() {
     let scratch = tempfile::tempdir().unwrap();
     let events: Vec<Event> = (0..20).map(simple_at).collect();
     write_all(scratch.path(), SMALL, &events);
@@ -278,17 +279,20 @@ fn a_missing_or_foreign_file_is_noticed() {
     let copy = fs::read(&second).unwrap();
     fs::write(scratch.path().join("events-000004.parquet"), &copy).unwrap();
     let error = Capture::open(scratch.path()).unwrap_err();
-    assert!(matches!(error, ReadError::Damaged { source: Damage::UncountedFile, .. }), "{error}");
+    assert!(
+        matches!(error, ReadError::Damaged { source: Corruption::UncountedFile, .. }),
+        "{error}"
+    );
     fs::remove_file(scratch.path().join("events-000004.parquet")).unwrap();
     fs::remove_file(&second).unwrap();
     match Capture::open(scratch.path()).unwrap_err() {
-        ReadError::Damaged { path, source: Damage::MissingFile } => assert_eq!(path, second),
+        ReadError::Damaged { path, source: Corruption::MissingFile } => assert_eq!(path, second),
         error => panic!("{error}"),
     }
 }
 
 #[test]
-fn a_file_cut_anywhere_is_an_error_with_its_path() {
+fn truncated_file_is_an_error_with_path() {
     let scratch = tempfile::tempdir().unwrap();
     write_all(scratch.path(), SMALL, &(0..8).map(simple_at).collect::<Vec<_>>());
     let path = scratch.path().join("events-000001.parquet");
@@ -303,13 +307,13 @@ fn a_file_cut_anywhere_is_an_error_with_its_path() {
 }
 
 #[test]
-fn a_damaged_byte_never_panics_and_ends_the_stream() {
+fn damaged_byte_never_panics_and_ends_the_stream() {
     let scratch = tempfile::tempdir().unwrap();
     let events: Vec<Event> = (0..8).map(simple_at).collect();
     write_all(scratch.path(), SMALL, &events);
     let path = scratch.path().join("events-000001.parquet");
     let whole = fs::read(&path).unwrap();
-    // Every byte would take a minute; a prime step meets every column and the footer.
+    // Every byte would take a minute; a prime step reaches every column and the footer.
     for at in (0..whole.len()).step_by(13) {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x55;
@@ -323,14 +327,14 @@ fn a_damaged_byte_never_panics_and_ends_the_stream() {
 }
 
 #[test]
-fn a_parquet_file_of_somebody_else_is_no_event_file() {
+fn foreign_parquet_file_is_rejected() {
     use std::sync::Arc;
 
     use arrow_array::{Int64Array, RecordBatch};
     use parquet::arrow::ArrowWriter;
 
     let scratch = tempfile::tempdir().unwrap();
-    killed(scratch.path());
+    write_and_crash(scratch.path());
     let numbers = Arc::new(Int64Array::from(vec![1, 2, 3])) as _;
     let batch = RecordBatch::try_from_iter([("time", numbers)]).unwrap();
     let file = fs::File::create(scratch.path().join("events-000002.parquet")).unwrap();
@@ -338,11 +342,11 @@ fn a_parquet_file_of_somebody_else_is_no_event_file() {
     writer.write(&batch).unwrap();
     writer.close().unwrap();
     let error = Capture::open(scratch.path()).unwrap_err();
-    assert!(matches!(error, ReadError::Damaged { source: Damage::NoVersion, .. }), "{error}");
+    assert!(matches!(error, ReadError::Damaged { source: Corruption::NoVersion, .. }), "{error}");
 }
 
 #[test]
-fn an_event_too_large_is_refused_and_the_next_is_taken() {
+fn oversized_event_is_refused_and_next_accepted() {
     let scratch = tempfile::tempdir().unwrap();
     let mut writer = CaptureWriter::create(scratch.path(), CaptureSettings::default()).unwrap();
     let mut large = simple_at(1);
@@ -355,19 +359,20 @@ fn an_event_too_large_is_refused_and_the_next_is_taken() {
 }
 
 #[test]
-fn a_stream_of_events_may_move_to_another_thread() {
+fn event_stream_is_send() {
     fn is_send<T: Send>() {}
     is_send::<Events>();
     is_send::<CaptureWriter>();
 }
 
-/// Runs in a process of its own, whose files the shell limits to 64 KiB: a disk that is full for one
-/// process only.
+/// Runs in a separate process, whose files the shell limits to 64 KiB: a full disk for that process
+/// only.
 #[test]
-fn a_full_disk_keeps_the_finished_files() {
+fn full_disk_keeps_finished_files() {
     let scratch = tempfile::tempdir().unwrap();
     let status = std::process::Command::new("sh")
-        // Blocks of 512 bytes or 1 KiB, as the shell has it. Without the trap the signal would kill.
+        // Blocks of 512 bytes or 1 KiB, depending on the shell. Without the trap the signal would
+        // kill.
         .args(["-c", r#"trap "" XFSZ; ulimit -f 64; exec "$0" "$@""#])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "capture::tests::fill_the_disk", "--ignored", "--quiet"])
@@ -378,17 +383,17 @@ fn a_full_disk_keeps_the_finished_files() {
     assert!(status.success());
     let capture = Capture::open(scratch.path()).unwrap();
     assert_eq!((capture.manifest().events, capture.manifest().finished), (8, false));
-    assert_eq!(events_of(capture.events()).len(), 8);
+    assert_eq!(collect_events(capture.events()).len(), 8);
     let names: Vec<_> =
         fs::read_dir(scratch.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
 #[test]
-#[ignore = "started by a_full_disk_keeps_the_finished_files with a limit on file sizes"]
+#[ignore = "started by full_disk_keeps_finished_files with a limit on file sizes"]
 fn fill_the_disk() {
     let Some(dir) = std::env::var_os("HOWDAH_TEST_DIR") else { return };
-    let limits = Limits { file_bytes: 1 << 20, ..SMALL };
+    let limits = BufferLimits { file_bytes: 1 << 20, ..SMALL };
     let mut writer =
         CaptureWriter::with_limits(dir.as_ref(), CaptureSettings::default(), limits).unwrap();
     for time in 0..8 {
@@ -418,10 +423,10 @@ fn fill_the_disk() {
 }
 
 #[test]
-fn events_are_on_disk_before_there_are_enough_for_a_file() {
+fn events_are_saved_before_a_file_is_full() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path();
-    let limits = Limits { unsaved_max: std::time::Duration::ZERO, ..SMALL };
+    let limits = BufferLimits { unsaved_max: std::time::Duration::ZERO, ..SMALL };
     let settings = || CaptureSettings { overwrite: true, ..CaptureSettings::default() };
     let mut writer = CaptureWriter::with_limits(dir, settings(), limits).unwrap();
     for micros in [3, 1, 2] {
@@ -434,7 +439,7 @@ fn events_are_on_disk_before_there_are_enough_for_a_file() {
     let found = Capture::open(dir).unwrap();
     assert_eq!((found.manifest().files, found.manifest().events), (1, 3));
     let times = |capture: &Capture| -> Vec<i64> {
-        events_of(capture.events()).iter().map(|event| event.time.as_micros()).collect()
+        collect_events(capture.events()).iter().map(|event| event.time.as_micros()).collect()
     };
     assert_eq!(times(&found), [1, 2, 3]);
     for micros in 0..8 {

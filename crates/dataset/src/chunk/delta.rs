@@ -1,4 +1,5 @@
-//! DELTA_BINARY_PACKED: numbers as their differences, each block with as many bits as its largest needs.
+//! DELTA_BINARY_PACKED: numbers as differences, each miniblock with as many bits as its largest
+//! needs.
 //!
 //! ```text
 //! page      = varint(values per block), varint(miniblocks per block), varint(values), zigzag(first), block …
@@ -6,35 +7,35 @@
 //! miniblock = differences above the least one, packed, least significant bit first
 //! ```
 
-use super::hybrid::put_varint;
+use super::hybrid::write_varint;
 
 const BLOCK: usize = 128;
 const MINIBLOCKS: usize = 4;
 const MINIBLOCK: usize = BLOCK / MINIBLOCKS;
 
-/// Appends numbers.
-pub(super) fn put(out: &mut Vec<u8>, values: &[i64]) {
-    put_varint(out, BLOCK as u64);
-    put_varint(out, MINIBLOCKS as u64);
-    put_varint(out, values.len() as u64);
-    put_zigzag(out, values.first().copied().unwrap_or(0));
+/// Appends encoded numbers.
+pub(super) fn encode(out: &mut Vec<u8>, values: &[i64]) {
+    write_varint(out, BLOCK as u64);
+    write_varint(out, MINIBLOCKS as u64);
+    write_varint(out, values.len() as u64);
+    write_zigzag(out, values.first().copied().unwrap_or(0));
     let mut deltas = [0; BLOCK];
     let mut from = 0;
     while values.len() - from > 1 {
         let count = (values.len() - from - 1).min(BLOCK);
-        // The differences may overflow, and so do the sums of the reader: they meet again.
+        // The differences may overflow, and so do the reader's sums: the overflows cancel out.
         let pairs = values[from..].iter().zip(&values[from + 1..]);
         for (delta, (before, after)) in deltas.iter_mut().zip(pairs) {
             *delta = after.wrapping_sub(*before);
         }
-        put_block(out, &deltas[..count]);
+        encode_block(out, &deltas[..count]);
         from += count;
     }
 }
 
-fn put_block(out: &mut Vec<u8>, deltas: &[i64]) {
+fn encode_block(out: &mut Vec<u8>, deltas: &[i64]) {
     let least = deltas.iter().copied().min().unwrap_or(0);
-    put_zigzag(out, least);
+    write_zigzag(out, least);
     let widths_at = out.len();
     out.resize(widths_at + MINIBLOCKS, 0);
     for (number, deltas) in deltas.chunks(MINIBLOCK).enumerate() {
@@ -52,22 +53,22 @@ fn pack(out: &mut Vec<u8>, values: impl Iterator<Item = u64>, width: u32) {
     if width == 0 {
         return;
     }
-    let (mut bits, mut held) = (0_u64, 0);
+    let (mut bits, mut bit_count) = (0_u64, 0);
     for value in values {
-        bits |= value << held;
-        held += width;
-        if held >= u64::BITS {
+        bits |= value << bit_count;
+        bit_count += width;
+        if bit_count >= u64::BITS {
             out.extend_from_slice(&bits.to_le_bytes());
-            held -= u64::BITS;
-            // What of the value found no room.
-            bits = value.checked_shr(width - held).unwrap_or(0);
+            bit_count -= u64::BITS;
+            // The high bits of the value that did not fit.
+            bits = value.checked_shr(width - bit_count).unwrap_or(0);
         }
     }
-    out.extend_from_slice(&bits.to_le_bytes()[..held.div_ceil(8) as usize]);
+    out.extend_from_slice(&bits.to_le_bytes()[..bit_count.div_ceil(8) as usize]);
 }
 
-fn put_zigzag(out: &mut Vec<u8>, number: i64) {
-    put_varint(out, (number << 1 ^ number >> 63).cast_unsigned());
+fn write_zigzag(out: &mut Vec<u8>, number: i64) {
+    write_varint(out, (number << 1 ^ number >> 63).cast_unsigned());
 }
 
 #[cfg(test)]
@@ -94,7 +95,7 @@ mod tests {
         (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
     }
 
-    /// The reverse, by the specification.
+    /// Decodes by the specification.
     fn read(mut bytes: &[u8]) -> Vec<i64> {
         let (block, miniblocks) = (varint(&mut bytes), varint(&mut bytes));
         let count = varint(&mut bytes) as usize;
@@ -106,9 +107,10 @@ mod tests {
             let (widths, rest) = bytes.split_at(miniblocks as usize);
             bytes = rest;
             for width in widths {
-                let (packed, rest) = match values.len() < count {
-                    true => bytes.split_at((block / miniblocks) as usize * *width as usize / 8),
-                    false => (&[][..], bytes),
+                let (packed, rest) = if values.len() < count {
+                    bytes.split_at((block / miniblocks) as usize * *width as usize / 8)
+                } else {
+                    (&[][..], bytes)
                 };
                 bytes = rest;
                 for at in 0..(block / miniblocks) as usize {
@@ -130,25 +132,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_put_is_read(
+        fn encoded_values_round_trip(
             seeds in proptest::collection::vec(any::<i64>(), 0..400),
             shift in 0_u32..64,
         ) {
             let values: Vec<i64> = seeds.iter().map(|seed| seed >> shift).collect();
             let mut out = Vec::new();
-            put(&mut out, &values);
+            encode(&mut out, &values);
             prop_assert_eq!(read(&out), values);
         }
     }
 
     #[test]
-    fn the_widest_differences_meet_again() {
+    fn widest_differences_round_trip() {
         let values = [i64::MIN, i64::MAX, 0, i64::MAX, i64::MIN, -1];
         let mut out = Vec::new();
-        put(&mut out, &values);
+        encode(&mut out, &values);
         assert_eq!(read(&out), values);
         out.clear();
-        put(&mut out, &[7; 1000]);
+        encode(&mut out, &[7; 1000]);
         assert!(out.len() < 60, "{}", out.len());
         assert_eq!(read(&out), [7; 1000]);
     }

@@ -1,4 +1,4 @@
-//! [`GroupWriter`]: the columns of a row group, one after another.
+//! [`GroupWriter`]: writes the columns of a row group, one after another.
 
 use std::slice;
 
@@ -13,144 +13,144 @@ use parquet::{
 
 use super::{
     delta,
-    hybrid::{self, width_of},
-    pages::{Packer, Pages},
+    hybrid::{self, bit_width},
+    pages::{ChunkBuilder, PageCompressor},
 };
 use crate::{
     columns::Column,
-    words::{Slot, Words},
+    dictionary::{DictionaryIndex, StringDictionary},
 };
 
-/// A reader holds one page of each column of each row group that it merges.
+/// Page size: a reader holds one page of each column of each row group that it merges.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// And one dictionary. Texts that make a larger one hardly repeat.
+/// A reader also holds one dictionary per column. Texts that exceed this hardly repeat.
 const DICTIONARY_BYTES_MAX: usize = 1 << 20;
 
-/// Longer words are no use for finding rows.
+/// Longer strings are useless for finding rows.
 const STATISTIC_BYTES_MAX: usize = 64;
 
-/// Takes the columns of a row group, in their order.
+/// Writes the columns of a row group, in their order.
 pub(crate) struct GroupWriter<'a> {
     columns: slice::Iter<'a, Column>,
     leaves: slice::Iter<'a, ColumnDescPtr>,
     rows: usize,
-    packer: &'a mut Packer,
+    packer: &'a mut PageCompressor,
     append: Append<'a>,
 }
 
-/// What takes column chunks: their bytes, and what the footer says of them.
+/// Receives column chunks: their bytes, and their metadata for the footer.
 pub(crate) type Append<'a> =
     &'a mut dyn FnMut(Vec<u8>, ColumnCloseResult) -> Result<(), ParquetError>;
 
-/// The levels of a column, one for each value and each null, and what they are to be at most.
+/// The levels of a column, one for each value and each null, and their maxima.
 struct Levels {
     repetition: Vec<u8>,
-    /// None if there is a value everywhere.
+    /// Empty if there is a value everywhere.
     definition: Vec<u8>,
     repetition_max: u32,
     definition_max: u32,
 }
 
-/// Up to where a page goes.
+/// The end of a page.
 #[derive(Clone, Copy)]
-struct Cut {
+struct PageBoundary {
     levels: usize,
     values: usize,
 }
 
 impl<'a> GroupWriter<'a> {
-    /// For so many rows of these columns, which are leaves of the file's schema.
+    /// Creates a writer for `rows` rows of these columns, which are leaves of the file's schema.
     pub(crate) fn new(
         columns: &'a [Column],
         leaves: &'a [ColumnDescPtr],
         rows: usize,
-        packer: &'a mut Packer,
+        packer: &'a mut PageCompressor,
         append: Append<'a>,
     ) -> Self {
         Self { columns: columns.iter(), leaves: leaves.iter(), rows, packer, append }
     }
 
-    /// A column of which every row is null.
-    pub(crate) fn nothing(&mut self) -> Result<(), ParquetError> {
+    /// Writes a column where every row is null.
+    pub(crate) fn nulls(&mut self) -> Result<(), ParquetError> {
         let (column, leaf) = self.next()?;
         let mut body = Vec::new();
         for max in [leaf.max_rep_level(), leaf.max_def_level()] {
-            put_level_run(&mut body, max as u32, 0, self.rows);
+            write_level_run(&mut body, max as u32, 0, self.rows);
         }
-        let mut pages = Pages::new(self.packer, leaf.clone());
+        let mut pages = ChunkBuilder::new(self.packer, leaf.clone());
         pages.data(&body, self.rows, Encoding::PLAIN)?;
         let nulls = Some(self.rows as u64);
-        let statistics = column.is_searched().then(|| match leaf.physical_type() {
+        let statistics = column.has_statistics().then(|| match leaf.physical_type() {
             Type::INT64 => Statistics::int64(None, None, None, nulls, false),
             _ => Statistics::byte_array(None, None, None, nulls, false),
         });
         let chunk = pages.finish(self.rows, statistics)?;
-        self.end(chunk)
+        self.append_chunk(chunk)
     }
 
-    /// A column of numbers or times, one in every row.
+    /// Writes a column of numbers or times without nulls.
     pub(crate) fn all_numbers(
         &mut self,
         numbers: impl Iterator<Item = i64>,
     ) -> Result<(), ParquetError> {
-        self.put_numbers(&numbers.collect::<Vec<_>>(), Vec::new())
+        self.write_numbers(&numbers.collect::<Vec<_>>(), Vec::new())
     }
 
-    /// A column of numbers.
+    /// Writes a column of numbers.
     pub(crate) fn numbers(
         &mut self,
         values: impl Iterator<Item = Option<i64>> + Clone,
     ) -> Result<(), ParquetError> {
         let definition = values.clone().map(|value| value.is_some().into()).collect();
-        self.put_numbers(&values.flatten().collect::<Vec<_>>(), definition)
+        self.write_numbers(&values.flatten().collect::<Vec<_>>(), definition)
     }
 
-    fn put_numbers(&mut self, numbers: &[i64], definition: Vec<u8>) -> Result<(), ParquetError> {
+    fn write_numbers(&mut self, numbers: &[i64], definition: Vec<u8>) -> Result<(), ParquetError> {
         let (column, leaf) = self.next()?;
-        let levels = Levels { definition, ..Levels::of(leaf) };
+        let levels = Levels { definition, ..Levels::new(leaf) };
         let mut body = Vec::with_capacity(self.rows * 2);
-        levels.put(&mut body, Cut::START, levels.end(numbers.len()));
-        delta::put(&mut body, numbers);
-        let mut pages = Pages::new(self.packer, leaf.clone());
+        levels.encode(&mut body, PageBoundary::START, levels.end(numbers.len()));
+        delta::encode(&mut body, numbers);
+        let mut pages = ChunkBuilder::new(self.packer, leaf.clone());
         pages.data(&body, self.rows, Encoding::DELTA_BINARY_PACKED)?;
-        let statistics = column.is_searched().then(|| {
+        let statistics = column.has_statistics().then(|| {
             let nulls = Some((self.rows - numbers.len()) as u64);
             let (min, max) = (numbers.iter().min().copied(), numbers.iter().max().copied());
             Statistics::int64(min, max, None, nulls, false)
         });
         let chunk = pages.finish(self.rows, statistics)?;
-        self.end(chunk)
+        self.append_chunk(chunk)
     }
 
-    /// A column of words.
-    pub(crate) fn words(
+    /// Writes a column of strings.
+    pub(crate) fn strings(
         &mut self,
-        words: &Words,
-        slots: impl Iterator<Item = Slot>,
+        words: &StringDictionary,
+        slots: impl Iterator<Item = DictionaryIndex>,
     ) -> Result<(), ParquetError> {
         let (column, leaf) = self.next()?;
-        let mut levels = Levels::of(leaf);
-        let mut slots: Vec<Slot> = slots.collect();
+        let mut levels = Levels::new(leaf);
+        let mut slots: Vec<DictionaryIndex> = slots.collect();
         if slots.contains(&0) {
             levels.definition.extend(slots.iter().map(|slot| u8::from(*slot != 0)));
             slots.retain(|slot| *slot != 0);
         }
-        self.put_words(column, leaf, words, &levels, slots)
+        self.write_strings(column, leaf, words, &levels, slots)
     }
 
-    /// A column of lists of words.
-    pub(crate) fn word_lists<'l>(
+    /// Writes a column of lists of strings.
+    pub(crate) fn string_lists<'l>(
         &mut self,
-        words: &Words,
-        lists: impl Iterator<Item = Option<&'l [Slot]>>,
+        words: &StringDictionary,
+        lists: impl Iterator<Item = Option<&'l [DictionaryIndex]>>,
     ) -> Result<(), ParquetError> {
         let (column, leaf) = self.next()?;
-        let mut levels = Levels::of(leaf);
+        let mut levels = Levels::new(leaf);
         let mut present = Vec::with_capacity(self.rows);
         for list in lists {
-            // A list that is null, one that is empty, a null in it, a word in it.
-            levels.begin_row(list.map(<[Slot]>::len));
+            // Levels: null list, empty list, null entry, string entry.
+            levels.start_row(list.map(<[DictionaryIndex]>::len));
             for slot in list.into_iter().flatten() {
                 levels.definition.push(if *slot == 0 { 2 } else { 3 });
                 if *slot != 0 {
@@ -158,53 +158,53 @@ impl<'a> GroupWriter<'a> {
                 }
             }
         }
-        self.put_words(column, leaf, words, &levels, present)
+        self.write_strings(column, leaf, words, &levels, present)
     }
 
-    /// A column of lists of numbers.
+    /// Writes a column of lists of numbers.
     pub(crate) fn number_lists<'l>(
         &mut self,
         lists: impl Iterator<Item = Option<&'l [i32]>>,
     ) -> Result<(), ParquetError> {
         let (_, leaf) = self.next()?;
-        let mut levels = Levels::of(leaf);
+        let mut levels = Levels::new(leaf);
         let mut numbers = Vec::new();
         for list in lists {
-            levels.begin_row(list.map(<[i32]>::len));
+            levels.start_row(list.map(<[i32]>::len));
             for number in list.into_iter().flatten() {
                 levels.definition.push(2);
                 numbers.extend_from_slice(&number.to_le_bytes());
             }
         }
         const BYTES: usize = size_of::<i32>();
-        let mut pages = Pages::new(self.packer, leaf.clone());
-        let mut from = Cut::START;
-        for to in levels.cuts(numbers.len() / BYTES, numbers.len(), |_| BYTES) {
+        let mut pages = ChunkBuilder::new(self.packer, leaf.clone());
+        let mut from = PageBoundary::START;
+        for to in levels.page_boundaries(numbers.len() / BYTES, numbers.len(), |_| BYTES) {
             let mut body = Vec::new();
-            levels.put(&mut body, from, to);
+            levels.encode(&mut body, from, to);
             body.extend_from_slice(&numbers[from.values * BYTES..to.values * BYTES]);
             pages.data(&body, to.levels - from.levels, Encoding::PLAIN)?;
             from = to;
         }
         let chunk = pages.finish(self.rows, None)?;
-        self.end(chunk)
+        self.append_chunk(chunk)
     }
 
-    /// Words with these slots, and nulls where the levels have them.
-    fn put_words(
+    /// Writes strings with these dictionary indexes, and nulls where the levels have them.
+    fn write_strings(
         &mut self,
         column: &Column,
         leaf: &ColumnDescPtr,
-        words: &Words,
+        words: &StringDictionary,
         levels: &Levels,
-        mut slots: Vec<Slot>,
+        mut slots: Vec<DictionaryIndex>,
     ) -> Result<(), ParquetError> {
         let (indices, distinct) = (&mut self.packer.indices, &mut self.packer.distinct);
         distinct.clear();
         if indices.len() <= words.len() {
             indices.resize(words.len() + 1, 0);
         }
-        // What stands in the dictionary, in the order of first use, and where each of the words is there.
+        // The dictionary entries in order of first use, and the position of each string among them.
         let is_one = slots.first().is_some_and(|first| slots.iter().all(|slot| slot == first));
         for slot in if is_one { &slots[..1] } else { &slots[..] } {
             if let Some(index @ 0) = indices.get_mut(*slot as usize) {
@@ -212,12 +212,12 @@ impl<'a> GroupWriter<'a> {
                 *index = distinct.len() as u32;
             }
         }
-        let bytes_of = |slot: Slot| size_of::<u32>() + words.word(slot).len();
+        let bytes_of = |slot: DictionaryIndex| size_of::<u32>() + words.get(slot).len();
         let dictionary_bytes: usize = distinct.iter().map(|slot| bytes_of(*slot)).sum();
-        // A dictionary of words that hardly repeat is more than the words themselves.
-        let repeat = !distinct.is_empty() && distinct.len() * 4 <= slots.len() * 3;
-        let is_unique = !distinct.iter().any(|slot| words.may_repeat(*slot));
-        let has_dictionary = repeat && is_unique && dictionary_bytes <= DICTIONARY_BYTES_MAX;
+        // A dictionary of strings that hardly repeat is larger than the strings themselves.
+        let do_repeat = !distinct.is_empty() && distinct.len() * 4 <= slots.len() * 3;
+        let is_unique = !distinct.iter().any(|slot| words.may_be_duplicate(*slot));
+        let has_dictionary = do_repeat && is_unique && dictionary_bytes <= DICTIONARY_BYTES_MAX;
         if has_dictionary && is_one {
             slots.fill(0);
         } else if has_dictionary {
@@ -228,46 +228,48 @@ impl<'a> GroupWriter<'a> {
         for slot in &*distinct {
             indices[*slot as usize] = 0;
         }
-        let statistics = column.is_searched().then(|| {
-            let within = |word: &[u8]| word.len() <= STATISTIC_BYTES_MAX;
-            let all = || distinct.iter().map(|slot| words.word(*slot));
+        let statistics = column.has_statistics().then(|| {
+            let is_short = |word: &[u8]| word.len() <= STATISTIC_BYTES_MAX;
+            let all = || distinct.iter().map(|slot| words.get(*slot));
             let bound = |word: Option<&[u8]>| Some(ByteArray::from(word?.to_vec()));
-            let (min, max) = match all().all(within) {
-                true => (bound(all().min()), bound(all().max())),
-                false => (None, None),
+            let (min, max) = if all().all(is_short) {
+                (bound(all().min()), bound(all().max()))
+            } else {
+                (None, None)
             };
             let nulls = Some((self.rows - slots.len()) as u64);
             Statistics::byte_array(min, max, None, nulls, false)
         });
         let distinct = std::mem::take(distinct);
-        let mut pages = Pages::new(self.packer, leaf.clone());
+        let mut pages = ChunkBuilder::new(self.packer, leaf.clone());
         if has_dictionary {
             let mut body = Vec::with_capacity(dictionary_bytes);
-            distinct.iter().for_each(|slot| put_word(&mut body, words.word(*slot)));
+            distinct.iter().for_each(|slot| write_string(&mut body, words.get(*slot)));
             pages.dictionary(&body, distinct.len())?;
         }
-        let width = width_of(distinct.len().saturating_sub(1) as u32);
+        let width = bit_width(distinct.len().saturating_sub(1) as u32);
         let cuts = if has_dictionary {
             let bytes = width.div_ceil(8) as usize;
-            levels.cuts(slots.len(), slots.len() * bytes, |_| bytes)
+            levels.page_boundaries(slots.len(), slots.len() * bytes, |_| bytes)
         } else {
             let bytes = slots.iter().map(|slot| bytes_of(*slot)).sum();
-            levels.cuts(slots.len(), bytes, |value| bytes_of(slots[value]))
+            levels.page_boundaries(slots.len(), bytes, |value| bytes_of(slots[value]))
         };
-        let mut from = Cut::START;
+        let mut from = PageBoundary::START;
         for to in cuts {
             let mut body = Vec::new();
-            levels.put(&mut body, from, to);
+            levels.encode(&mut body, from, to);
             let values = &slots[from.values..to.values];
             let encoding = if has_dictionary {
                 body.push(width as u8);
-                match is_one {
-                    true => hybrid::put_run(&mut body, 0, values.len(), width),
-                    false => hybrid::put(&mut body, values, width),
+                if is_one {
+                    hybrid::encode_run(&mut body, 0, values.len(), width);
+                } else {
+                    hybrid::encode(&mut body, values, width);
                 }
                 Encoding::RLE_DICTIONARY
             } else {
-                values.iter().for_each(|slot| put_word(&mut body, words.word(*slot)));
+                values.iter().for_each(|slot| write_string(&mut body, words.get(*slot)));
                 Encoding::PLAIN
             };
             pages.data(&body, to.levels - from.levels, encoding)?;
@@ -275,25 +277,25 @@ impl<'a> GroupWriter<'a> {
         }
         let chunk = pages.finish(self.rows, statistics)?;
         self.packer.distinct = distinct;
-        self.end(chunk)
+        self.append_chunk(chunk)
     }
 
     fn next(&mut self) -> Result<(&'a Column, &'a ColumnDescPtr), ParquetError> {
         let next = self.columns.next().zip(self.leaves.next());
-        next.ok_or_else(|| ParquetError::General("a row group has no more columns".to_owned()))
+        next.ok_or_else(|| ParquetError::General("the row group has no more columns".to_owned()))
     }
 
-    fn end(&mut self, chunk: (Vec<u8>, ColumnCloseResult)) -> Result<(), ParquetError> {
+    fn append_chunk(&mut self, chunk: (Vec<u8>, ColumnCloseResult)) -> Result<(), ParquetError> {
         (self.append)(chunk.0, chunk.1)
     }
 }
 
-impl Cut {
+impl PageBoundary {
     const START: Self = Self { levels: 0, values: 0 };
 }
 
 impl Levels {
-    fn of(leaf: &ColumnDescPtr) -> Self {
+    fn new(leaf: &ColumnDescPtr) -> Self {
         Self {
             repetition: Vec::new(),
             definition: Vec::new(),
@@ -302,9 +304,10 @@ impl Levels {
         }
     }
 
-    /// A row's list has so many entries; if it has any, their definition levels are to follow.
+    /// Starts a row whose list has this many entries; the caller adds the definition levels of the
+    /// entries.
     #[inline]
-    fn begin_row(&mut self, entries: Option<usize>) {
+    fn start_row(&mut self, entries: Option<usize>) {
         match entries {
             None => self.definition.push(0),
             Some(0) => self.definition.push(1),
@@ -316,19 +319,25 @@ impl Levels {
         }
     }
 
-    /// The end of a column with so many values.
-    fn end(&self, values: usize) -> Cut {
-        Cut { levels: self.definition.len().max(values), values }
+    /// The end of a column with this many values.
+    fn end(&self, values: usize) -> PageBoundary {
+        PageBoundary { levels: self.definition.len().max(values), values }
     }
 
-    /// Where pages end: before a row, and after values of so many bytes. All values have `all_bytes`.
-    fn cuts(&self, values: usize, all_bytes: usize, bytes_of: impl Fn(usize) -> usize) -> Vec<Cut> {
+    /// The ends of pages: each before the start of a row, after about [`PAGE_BYTES`]. All values
+    /// together have `all_bytes`.
+    fn page_boundaries(
+        &self,
+        values: usize,
+        all_bytes: usize,
+        bytes_of: impl Fn(usize) -> usize,
+    ) -> Vec<PageBoundary> {
         let end = self.end(values);
         if all_bytes <= PAGE_BYTES {
             return vec![end];
         }
         let mut cuts = Vec::new();
-        let (mut at, mut bytes) = (Cut::START, 0);
+        let (mut at, mut bytes) = (PageBoundary::START, 0);
         while at.levels < end.levels {
             let begins_row = self.repetition.get(at.levels).is_none_or(|level| *level == 0);
             if bytes >= PAGE_BYTES && begins_row {
@@ -346,30 +355,30 @@ impl Levels {
         cuts
     }
 
-    /// Appends those of a page.
-    fn put(&self, out: &mut Vec<u8>, from: Cut, to: Cut) {
+    /// Appends the levels of a page.
+    fn encode(&self, out: &mut Vec<u8>, from: PageBoundary, to: PageBoundary) {
         if self.repetition_max > 0 {
             let levels = &self.repetition[from.levels..to.levels];
-            put_levels(out, |out| hybrid::put(out, levels, width_of(self.repetition_max)));
+            write_levels(out, |out| hybrid::encode(out, levels, bit_width(self.repetition_max)));
         }
         if self.definition.is_empty() {
-            put_level_run(out, self.definition_max, self.definition_max, to.levels - from.levels);
+            write_level_run(out, self.definition_max, self.definition_max, to.levels - from.levels);
         } else {
             let levels = &self.definition[from.levels..to.levels];
-            put_levels(out, |out| hybrid::put(out, levels, width_of(self.definition_max)));
+            write_levels(out, |out| hybrid::encode(out, levels, bit_width(self.definition_max)));
         }
     }
 }
 
 /// Appends levels that are all the same, if the column has any.
-fn put_level_run(out: &mut Vec<u8>, max: u32, level: u32, count: usize) {
+fn write_level_run(out: &mut Vec<u8>, max: u32, level: u32, count: usize) {
     if max > 0 {
-        put_levels(out, |out| hybrid::put_run(out, level, count, width_of(max)));
+        write_levels(out, |out| hybrid::encode_run(out, level, count, bit_width(max)));
     }
 }
 
-/// Appends levels with the number of their bytes in front.
-fn put_levels(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
+/// Appends levels, preceded by their length in bytes.
+fn write_levels(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.extend_from_slice(&[0; size_of::<u32>()]);
     put(out);
@@ -377,7 +386,7 @@ fn put_levels(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     out[at..at + size_of::<u32>()].copy_from_slice(&bytes.to_le_bytes());
 }
 
-fn put_word(out: &mut Vec<u8>, word: &[u8]) {
+fn write_string(out: &mut Vec<u8>, word: &[u8]) {
     out.extend_from_slice(&(word.len() as u32).to_le_bytes());
     out.extend_from_slice(word);
 }

@@ -1,4 +1,5 @@
-//! [`Packer`] and [`Pages`]: the pages of one column chunk, compressed, with what the footer says of them.
+//! [`PageCompressor`] and [`ChunkBuilder`]: the compressed pages of one column chunk, with their
+//! metadata.
 
 use std::io;
 
@@ -17,26 +18,27 @@ use parquet::{
     schema::types::ColumnDescPtr,
 };
 
-use crate::words::Slot;
+use crate::dictionary::DictionaryIndex;
 
-/// Compresses pages; what takes memory while column chunks are made is kept for the next.
-pub(crate) struct Packer {
+/// Compresses pages and keeps its buffers for the next column chunk.
+pub(crate) struct PageCompressor {
     zstd: zstd::bulk::Compressor<'static>,
-    /// By a word's slot, its place in the dictionary, from 1: all 0 between two columns.
+    /// By dictionary index, the position in the page's dictionary, from 1: all 0 between two
+    /// columns.
     pub(super) indices: Vec<u32>,
-    /// Slots of the words in the dictionary.
-    pub(super) distinct: Vec<Slot>,
+    /// Indexes of the strings in the page's dictionary.
+    pub(super) distinct: Vec<DictionaryIndex>,
 }
 
-impl Packer {
-    /// Compresses as the other tables' files are compressed.
+impl PageCompressor {
+    /// Uses the compression level of the files of other tables.
     pub(crate) fn new() -> Result<Self, ParquetError> {
         let level = ZstdLevel::default().compression_level();
         let zstd = zstd::bulk::Compressor::new(level).map_err(external)?;
         Ok(Self { zstd, indices: Vec::new(), distinct: Vec::new() })
     }
 
-    fn pack(&mut self, body: &[u8]) -> Result<Vec<u8>, ParquetError> {
+    fn compress(&mut self, body: &[u8]) -> Result<Vec<u8>, ParquetError> {
         self.zstd.compress(body).map_err(external)
     }
 }
@@ -49,38 +51,38 @@ fn signed(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A column chunk that is being made.
-pub(super) struct Pages<'a> {
-    packer: &'a mut Packer,
+/// A column chunk under construction.
+pub(super) struct ChunkBuilder<'a> {
+    packer: &'a mut PageCompressor,
     column: ColumnDescPtr,
     sink: TrackedWrite<Vec<u8>>,
     encodings: Vec<Encoding>,
     values: usize,
-    packed_bytes: usize,
+    compressed_bytes: usize,
     bytes: usize,
     dictionary_at: Option<i64>,
     data_at: Option<i64>,
 }
 
-impl<'a> Pages<'a> {
-    pub(super) fn new(packer: &'a mut Packer, column: ColumnDescPtr) -> Self {
+impl<'a> ChunkBuilder<'a> {
+    pub(super) fn new(packer: &'a mut PageCompressor, column: ColumnDescPtr) -> Self {
         Self {
             packer,
             column,
             sink: TrackedWrite::new(Vec::new()),
             encodings: vec![Encoding::RLE],
             values: 0,
-            packed_bytes: 0,
+            compressed_bytes: 0,
             bytes: 0,
             dictionary_at: None,
             data_at: None,
         }
     }
 
-    /// Adds the dictionary, before all else: words, each with its length in front.
+    /// Adds the dictionary page, which must be the first: strings, each preceded by its length.
     pub(super) fn dictionary(&mut self, body: &[u8], words: usize) -> Result<(), ParquetError> {
         let page = Page::DictionaryPage {
-            buf: self.packer.pack(body)?.into(),
+            buf: self.packer.compress(body)?.into(),
             num_values: words as u32,
             encoding: Encoding::PLAIN,
             is_sorted: false,
@@ -91,7 +93,7 @@ impl<'a> Pages<'a> {
         Ok(())
     }
 
-    /// Adds values, nulls among them, with their levels in front.
+    /// Adds a page of values and nulls, preceded by their levels.
     pub(super) fn data(
         &mut self,
         body: &[u8],
@@ -99,7 +101,7 @@ impl<'a> Pages<'a> {
         encoding: Encoding,
     ) -> Result<(), ParquetError> {
         let page = Page::DataPage {
-            buf: self.packer.pack(body)?.into(),
+            buf: self.packer.compress(body)?.into(),
             num_values: values as u32,
             encoding,
             def_level_encoding: Encoding::RLE,
@@ -118,12 +120,12 @@ impl<'a> Pages<'a> {
     fn write(&mut self, page: Page, bytes: usize) -> Result<PageWriteSpec, ParquetError> {
         let page = CompressedPage::new(page, bytes);
         let spec = SerializedPageWriter::new(&mut self.sink).write_page(page)?;
-        self.packed_bytes += spec.compressed_size;
+        self.compressed_bytes += spec.compressed_size;
         self.bytes += spec.uncompressed_size;
         Ok(spec)
     }
 
-    /// The chunk's bytes, and what is to be said of it.
+    /// Returns the chunk's bytes and metadata.
     pub(super) fn finish(
         self,
         rows: usize,
@@ -132,7 +134,7 @@ impl<'a> Pages<'a> {
         let mut metadata = ColumnChunkMetaData::builder(self.column)
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_encodings(self.encodings)
-            .set_total_compressed_size(signed(self.packed_bytes))
+            .set_total_compressed_size(signed(self.compressed_bytes))
             .set_total_uncompressed_size(signed(self.bytes))
             .set_num_values(signed(self.values))
             .set_data_page_offset(self.data_at.unwrap_or(0))
@@ -141,7 +143,7 @@ impl<'a> Pages<'a> {
             metadata = metadata.set_statistics(statistics);
         }
         let close = ColumnCloseResult {
-            bytes_written: self.packed_bytes as u64,
+            bytes_written: self.compressed_bytes as u64,
             rows_written: rows as u64,
             metadata: metadata.build()?,
             bloom_filter: None,

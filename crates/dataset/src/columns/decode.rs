@@ -1,7 +1,7 @@
-//! Arrays to rows.
+//! Decodes arrays to rows.
 //!
-//! The file was opened with the schema that the columns declare, so a column of that name and type is
-//! in every batch of it. What the values are is checked here.
+//! The file was opened with the schema that the columns declare, so every batch has a column of
+//! that name and type. Values are checked here.
 
 use arrow_array::{
     Array, ArrayRef, BinaryArray, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray,
@@ -11,7 +11,7 @@ use arrow_array::{
 };
 use howdah_traffic::{Parameter, Text, Timestamp};
 
-use crate::error::Damage;
+use crate::error::Corruption;
 
 const DECLARED: &str = "the reader was given the schema that declares this column";
 
@@ -20,10 +20,10 @@ fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a ArrayRef {
 }
 
 /// A column of times.
-pub(crate) struct Times<'a>(&'a TimestampMicrosecondArray);
+pub(crate) struct TimeReader<'a>(&'a TimestampMicrosecondArray);
 
-impl<'a> Times<'a> {
-    pub(crate) fn of(batch: &'a RecordBatch, name: &'static str) -> Self {
+impl<'a> TimeReader<'a> {
+    pub(crate) fn new(batch: &'a RecordBatch, name: &'static str) -> Self {
         Self(column(batch, name).as_primitive::<TimestampMicrosecondType>())
     }
 
@@ -33,18 +33,18 @@ impl<'a> Times<'a> {
 }
 
 /// A column of numbers.
-pub(crate) struct Numbers<'a> {
+pub(crate) struct Int64Reader<'a> {
     name: &'static str,
     values: &'a Int64Array,
 }
 
-impl<'a> Numbers<'a> {
-    pub(crate) fn of(batch: &'a RecordBatch, name: &'static str) -> Self {
+impl<'a> Int64Reader<'a> {
+    pub(crate) fn new(batch: &'a RecordBatch, name: &'static str) -> Self {
         Self { name, values: column(batch, name).as_primitive::<Int64Type>() }
     }
 
-    /// The column, unless the file is of a version before it.
-    pub(crate) fn of_added(batch: &'a RecordBatch, name: &'static str) -> Option<Self> {
+    /// The column, or `None` if the file's version is older than the column.
+    pub(crate) fn new_if_present(batch: &'a RecordBatch, name: &'static str) -> Option<Self> {
         Some(Self { name, values: batch.column_by_name(name)?.as_primitive::<Int64Type>() })
     }
 
@@ -57,35 +57,35 @@ impl<'a> Numbers<'a> {
         self.values.value(row)
     }
 
-    /// The value, which must be a small number.
-    pub(crate) fn count(&self, row: usize) -> Result<Option<u32>, Damage> {
+    /// The value, which must fit into 32 bits.
+    pub(crate) fn small(&self, row: usize) -> Result<Option<u32>, Corruption> {
         let Some(value) = self.at(row) else { return Ok(None) };
         match u32::try_from(value) {
             Ok(count) => Ok(Some(count)),
-            Err(_) => Err(Damage::Number { column: self.name, value }),
+            Err(_) => Err(Corruption::OutOfRange { column: self.name, value }),
         }
     }
 
     /// The value, which must not be negative.
-    pub(crate) fn amount(&self, row: usize) -> Result<Option<u64>, Damage> {
+    pub(crate) fn unsigned(&self, row: usize) -> Result<Option<u64>, Corruption> {
         let Some(value) = self.at(row) else { return Ok(None) };
         match u64::try_from(value) {
             Ok(amount) => Ok(Some(amount)),
-            Err(_) => Err(Damage::Number { column: self.name, value }),
+            Err(_) => Err(Corruption::OutOfRange { column: self.name, value }),
         }
     }
 }
 
 /// A column of texts. Rows with the same text share one allocation, so `T` is a shared pointer.
-pub(crate) struct Strings<'a, T> {
+pub(crate) struct StringReader<'a, T> {
     name: &'static str,
     keys: &'a DictionaryArray<Int32Type>,
     values: &'a StringArray,
     shared: Vec<Option<T>>,
 }
 
-impl<'a, T: Clone + From<&'a str>> Strings<'a, T> {
-    pub(crate) fn of(batch: &'a RecordBatch, name: &'static str) -> Self {
+impl<'a, T: Clone + From<&'a str>> StringReader<'a, T> {
+    pub(crate) fn new(batch: &'a RecordBatch, name: &'static str) -> Self {
         let keys = column(batch, name).as_dictionary::<Int32Type>();
         let values = keys.values().as_string::<i32>();
         Self { name, keys, values, shared: vec![None; values.len()] }
@@ -101,43 +101,43 @@ impl<'a, T: Clone + From<&'a str>> Strings<'a, T> {
         Some(self.values.value(self.keys.key(row)?))
     }
 
-    /// The value that a word of a fixed list stands for.
-    pub(crate) fn word<W>(
+    /// Parses a code from a fixed list.
+    pub(crate) fn parse_code<W>(
         &self,
         row: usize,
         parse: impl Fn(&str) -> Option<W>,
-    ) -> Result<Option<W>, Damage> {
+    ) -> Result<Option<W>, Corruption> {
         let Some(word) = self.text(row) else { return Ok(None) };
         match parse(word) {
             Some(value) => Ok(Some(value)),
-            None => Err(Damage::Word { column: self.name, word: word.to_owned() }),
+            None => Err(Corruption::UnknownCode { column: self.name, code: word.to_owned() }),
         }
     }
 
-    /// The same, in a row that needs one.
-    pub(crate) fn required_word<W>(
+    /// Parses a code in a row that must have one.
+    pub(crate) fn parse_required<W>(
         &self,
         row: usize,
         parse: impl Fn(&str) -> Option<W>,
-    ) -> Result<W, Damage> {
-        self.word(row, parse)?.ok_or_else(|| self.null())
+    ) -> Result<W, Corruption> {
+        self.parse_code(row, parse)?.ok_or_else(|| self.null())
     }
 
-    /// The error for a row that needs a value here.
-    pub(crate) fn null(&self) -> Damage {
-        Damage::Null { column: self.name }
+    /// The error for a row that must have a value here.
+    pub(crate) fn null(&self) -> Corruption {
+        Corruption::Null { column: self.name }
     }
 }
 
-/// A text's two columns.
-pub(crate) struct Texts<'a> {
-    readable: Strings<'a, Text>,
+/// The two columns of a text.
+pub(crate) struct TextPairReader<'a> {
+    readable: StringReader<'a, Text>,
     exact: &'a BinaryArray,
 }
 
-impl<'a> Texts<'a> {
-    pub(crate) fn of(batch: &'a RecordBatch, name: &'static str, exact: &'static str) -> Self {
-        Self { readable: Strings::of(batch, name), exact: column(batch, exact).as_binary() }
+impl<'a> TextPairReader<'a> {
+    pub(crate) fn new(batch: &'a RecordBatch, name: &'static str, exact: &'static str) -> Self {
+        Self { readable: StringReader::new(batch, name), exact: column(batch, exact).as_binary() }
     }
 
     pub(crate) fn at(&mut self, row: usize) -> Option<Text> {
@@ -147,26 +147,26 @@ impl<'a> Texts<'a> {
         self.readable.at(row)
     }
 
-    /// The text, in a row whose kind needs one.
-    pub(crate) fn required(&mut self, row: usize) -> Result<Text, Damage> {
+    /// The text, in a row whose kind requires one.
+    pub(crate) fn required(&mut self, row: usize) -> Result<Text, Corruption> {
         self.at(row).ok_or_else(|| self.readable.null())
     }
 }
 
-/// A parameter list's three columns.
-pub(crate) struct ParameterLists<'a> {
+/// The three columns of a parameter list.
+pub(crate) struct ParameterListReader<'a> {
     readable: &'a ListArray,
     exact: &'a ListArray,
     truncated: &'a ListArray,
 }
 
-impl<'a> ParameterLists<'a> {
-    pub(crate) fn of(batch: &'a RecordBatch, [readable, exact, truncated]: [&str; 3]) -> Self {
+impl<'a> ParameterListReader<'a> {
+    pub(crate) fn new(batch: &'a RecordBatch, [readable, exact, truncated]: [&str; 3]) -> Self {
         let list = |name| column(batch, name).as_list::<i32>();
         Self { readable: list(readable), exact: list(exact), truncated: list(truncated) }
     }
 
-    pub(crate) fn at(&self, row: usize) -> Result<Option<Vec<Parameter>>, Damage> {
+    pub(crate) fn at(&self, row: usize) -> Result<Option<Vec<Parameter>>, Corruption> {
         if self.readable.is_null(row) {
             return Ok(None);
         }
@@ -177,11 +177,11 @@ impl<'a> ParameterLists<'a> {
             .map(|text| text.map_or(Parameter::Null, |text| Parameter::Value(text.into())))
             .collect();
         self.restore_bytes(row, &mut parameters)?;
-        self.restore_cuts(row, &mut parameters)?;
+        self.restore_truncated(row, &mut parameters)?;
         Ok(Some(parameters))
     }
 
-    fn restore_bytes(&self, row: usize, parameters: &mut [Parameter]) -> Result<(), Damage> {
+    fn restore_bytes(&self, row: usize, parameters: &mut [Parameter]) -> Result<(), Corruption> {
         if self.exact.is_null(row) {
             return Ok(());
         }
@@ -189,7 +189,11 @@ impl<'a> ParameterLists<'a> {
         let exact = exact.as_binary::<i32>();
         let (found, wanted) = (exact.len(), parameters.len());
         if found != wanted {
-            return Err(Damage::Length { column: "parameters_bytes", found, wanted });
+            return Err(Corruption::ListLength {
+                column: "parameters_bytes",
+                found,
+                expected: wanted,
+            });
         }
         for (parameter, bytes) in parameters.iter_mut().zip(exact) {
             if let Some(bytes) = bytes {
@@ -199,7 +203,11 @@ impl<'a> ParameterLists<'a> {
         Ok(())
     }
 
-    fn restore_cuts(&self, row: usize, parameters: &mut [Parameter]) -> Result<(), Damage> {
+    fn restore_truncated(
+        &self,
+        row: usize,
+        parameters: &mut [Parameter],
+    ) -> Result<(), Corruption> {
         if self.truncated.is_null(row) {
             return Ok(());
         }
@@ -213,7 +221,7 @@ impl<'a> ParameterLists<'a> {
             };
             let (Some(parameter), Some(cut)) = (parameter, cut) else {
                 let (column, value) = ("parameters_truncated", i64::from(number));
-                return Err(Damage::Number { column, value });
+                return Err(Corruption::OutOfRange { column, value });
             };
             *parameter = cut;
         }

@@ -1,8 +1,8 @@
-//! Rows to arrays.
+//! Encodes rows to arrays.
 //!
-//! Each function walks the rows once for one column (or for the columns of one value), which keeps
-//! the builders' branches predictable and a table's encoder a list. Most columns of most tables hold
-//! nothing: that is looked for first, as it takes a fraction of the time of saying so row by row.
+//! Each function visits the rows once for one column (or for the columns of one value), which keeps
+//! branches predictable and a table's encoder a simple list. Most columns of most tables are empty:
+//! that is checked first, because it takes a fraction of the time of encoding nulls row by row.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use arrow_array::{
     new_null_array,
 };
 use arrow_schema::DataType;
-use howdah_traffic::{Parameter, Parameters, Text, Timestamp};
+use howdah_traffic::{Parameter, ParametersRef, Text, Timestamp};
 
-use super::{Shape, UTC, list_entry, number_entry};
+use super::{StoredType, UTC, list_entry, number_entry};
 
 /// A column of times.
 pub(crate) fn times(values: impl Iterator<Item = Timestamp>) -> ArrayRef {
@@ -24,14 +24,14 @@ pub(crate) fn times(values: impl Iterator<Item = Timestamp>) -> ArrayRef {
 
 /// A column of numbers.
 pub(crate) fn numbers(values: impl Iterator<Item = Option<i64>> + Clone) -> ArrayRef {
-    match nothing(values.clone()) {
+    match count_if_all_null(values.clone()) {
         Some(rows) => new_null_array(&DataType::Int64, rows),
         None => Arc::new(values.collect::<Int64Array>()),
     }
 }
 
-/// How many values there are, if all of them are null.
-fn nothing<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize> {
+/// The number of values, if all of them are null.
+fn count_if_all_null<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize> {
     let mut rows = 0;
     for value in values {
         if value.is_some() {
@@ -42,33 +42,32 @@ fn nothing<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize> {
     Some(rows)
 }
 
-/// A column of counts or microseconds. A value beyond `i64` is stored as the largest one: signed
-/// numbers are what the tools that read these files subtract without surprises, and 292 thousand
-/// years are enough.
-pub(crate) fn amounts(values: impl Iterator<Item = Option<u64>> + Clone) -> ArrayRef {
+/// A column of counts or microseconds. Values beyond `i64::MAX` are stored as that: common tools
+/// subtract signed numbers without surprises, and 292 thousand years are enough.
+pub(crate) fn unsigned_numbers(values: impl Iterator<Item = Option<u64>> + Clone) -> ArrayRef {
     numbers(values.map(|value| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX))))
 }
 
 /// A column of UTF-8 texts.
 pub(crate) fn strings<'a>(values: impl Iterator<Item = Option<&'a str>> + Clone) -> ArrayRef {
-    match nothing(values.clone()) {
+    match count_if_all_null(values.clone()) {
         Some(rows) => new_null_array(&DataType::Utf8, rows),
         None => Arc::new(values.collect::<StringArray>()),
     }
 }
 
-/// The empty text stands for "not known" in an event's session facts; a file says null.
-pub(crate) fn known(text: &Arc<str>) -> Option<&str> {
+/// In an event's session fields, the empty text stands for "not known"; a file stores null.
+pub(crate) fn non_empty(text: &Arc<str>) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A text's two columns: readable, and exact where that differs.
+/// The two columns of a text: readable, and exact where that differs.
 pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>> + Clone) -> [ArrayRef; 2] {
-    if let Some(rows) = nothing(values.clone()) {
+    if let Some(rows) = count_if_all_null(values.clone()) {
         return [DataType::Utf8, DataType::Binary].map(|it| new_null_array(&it, rows));
     }
     let mut readable = StringBuilder::new();
-    // Nearly all texts are UTF-8, so the other column is begun with the first that is not.
+    // Nearly all texts are UTF-8, so the other column is created with the first that is not.
     let mut exact: Option<BinaryBuilder> = None;
     let mut rows = 0;
     for value in values {
@@ -96,20 +95,22 @@ pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>> + Clone) 
     [Arc::new(readable.finish()), exact]
 }
 
-/// A parameter list's three columns: readable values, exact values where any differs, and the
-/// numbers (from 1, as in `$1`) of those that the server cut.
+/// The three columns of a parameter list: readable values, exact values where any differs, and the
+/// numbers (from 1, as in `$1`) of values that the server truncated.
 pub(crate) fn parameters<'a>(
     values: impl Iterator<Item = Option<&'a [Parameter]>> + Clone,
 ) -> [ArrayRef; 3] {
-    if let Some(rows) = nothing(values.clone()) {
-        return [Shape::TextList, Shape::BytesList, Shape::Int32List]
+    if let Some(rows) = count_if_all_null(values.clone()) {
+        return [StoredType::TextList, StoredType::BytesList, StoredType::Int32List]
             .map(|shape| new_null_array(&shape.stored(), rows));
     }
-    let mut readable = ListBuilder::new(StringBuilder::new()).with_field(list_entry(Shape::Text));
-    let mut exact =
-        Rare::new(|| ListBuilder::new(BinaryBuilder::new()).with_field(list_entry(Shape::Bytes)));
+    let mut readable =
+        ListBuilder::new(StringBuilder::new()).with_field(list_entry(StoredType::Text));
+    let mut exact = SparseListBuilder::new(|| {
+        ListBuilder::new(BinaryBuilder::new()).with_field(list_entry(StoredType::Bytes))
+    });
     let mut truncated =
-        Rare::new(|| ListBuilder::new(Int32Builder::new()).with_field(number_entry()));
+        SparseListBuilder::new(|| ListBuilder::new(Int32Builder::new()).with_field(number_entry()));
     for row in values {
         let values = row.unwrap_or_default();
         let (mut any_inexact, mut any_truncated) = (false, false);
@@ -134,23 +135,23 @@ pub(crate) fn parameters<'a>(
             }
         });
     }
-    let exact = exact.finish(Shape::BytesList);
-    [Arc::new(readable.finish()), exact, truncated.finish(Shape::Int32List)]
+    let exact = exact.finish(StoredType::BytesList);
+    [Arc::new(readable.finish()), exact, truncated.finish(StoredType::Int32List)]
 }
 
-/// A column of lists of which few are not null. It is begun with the first of these.
-struct Rare<B: ArrayBuilder, New> {
+/// A column of lists that are mostly null. It is created with the first that is not.
+struct SparseListBuilder<B: ArrayBuilder, New> {
     new: New,
     lists: Option<ListBuilder<B>>,
     rows: usize,
 }
 
-impl<B: ArrayBuilder, New: Fn() -> ListBuilder<B>> Rare<B, New> {
+impl<B: ArrayBuilder, New: Fn() -> ListBuilder<B>> SparseListBuilder<B, New> {
     fn new(new: New) -> Self {
         Self { new, lists: None, rows: 0 }
     }
 
-    /// Adds a list, which `fill` fills, or a null.
+    /// Adds a list filled by `fill`, or a null.
     fn append(&mut self, is_known: bool, fill: impl FnOnce(&mut B)) {
         if is_known || self.lists.is_some() {
             let lists = self.lists.get_or_insert_with(|| {
@@ -166,7 +167,7 @@ impl<B: ArrayBuilder, New: Fn() -> ListBuilder<B>> Rare<B, New> {
         self.rows += 1;
     }
 
-    fn finish(self, shape: Shape) -> ArrayRef {
+    fn finish(self, shape: StoredType) -> ArrayRef {
         match self.lists {
             Some(mut lists) => Arc::new(lists.finish()),
             None => new_null_array(&shape.stored(), self.rows),
@@ -188,12 +189,12 @@ fn inexact_bytes(parameter: &Parameter) -> Option<&[u8]> {
 
 /// Bytes of all values.
 pub(crate) fn parameter_bytes(parameters: Option<&Vec<Parameter>>) -> usize {
-    parameters.map_or(0, |values| ref_parameter_bytes(Parameters::List(values)))
+    parameters.map_or(0, |values| ref_parameter_bytes(ParametersRef::List(values)))
 }
 
-/// The same of values that lie elsewhere.
-pub(crate) fn ref_parameter_bytes(parameters: Parameters<'_>) -> usize {
-    // Each value also costs its place in the lists, which matters when there are thousands of NULLs.
+/// Bytes of all values, for borrowed values.
+pub(crate) fn ref_parameter_bytes(parameters: ParametersRef<'_>) -> usize {
+    // Each value also costs its entry in the lists, which matters with thousands of NULLs.
     const PLACE: usize = 8;
     parameters.iter().map(|value| value.text().map_or(0, <[u8]>::len) + PLACE).sum()
 }

@@ -1,52 +1,51 @@
-//! What only the wire tells of an event, read from its columns.
+//! The columns with details that only captures of the wire have.
 //!
-//! An event has it whole or not at all; that it has it, though nothing of it, is told by `rows_max`, which is
-//! null only where there is none.
+//! An event has all of these details or none: `rows_max` is null exactly if it has none.
 
 use arrow_array::{
     Array, ArrayRef, BinaryArray, ListArray, RecordBatch, cast::AsArray, types::Int32Type,
 };
-use howdah_traffic::{CopyIn, Text, Wire};
+use howdah_traffic::{CopyInData, Text, WireDetail};
 
-use super::Numbers;
-use crate::error::Damage;
+use super::Int64Reader;
+use crate::error::Corruption;
 
 const DONE: &str = "done";
 const FAILED: &str = "failed";
 
-/// How a COPY ended.
-pub(crate) fn copy_end_word(copy: &CopyIn) -> &'static str {
+/// The code for the end of a COPY.
+pub(crate) fn copy_end_code(copy: &CopyInData) -> &'static str {
     if copy.failed { FAILED } else { DONE }
 }
 
 /// The columns of one batch.
 pub(crate) struct WireColumns<'a> {
-    rows: Numbers<'a>,
-    rows_max: Numbers<'a>,
+    rows: Int64Reader<'a>,
+    rows_max: Int64Reader<'a>,
     types: &'a ListArray,
     formats: &'a ListArray,
     result_formats: &'a ListArray,
     settings: &'a ListArray,
-    copy_bytes: Numbers<'a>,
+    copy_bytes: Int64Reader<'a>,
     copy_data: &'a ListArray,
     copy_end: &'a ArrayRef,
-    /// Of version 4, as are those behind it.
+    /// Added in version 4, like those below.
     arguments: Option<&'a ListArray>,
     messages: Option<&'a BinaryArray>,
 }
 
 impl<'a> WireColumns<'a> {
-    /// The columns, unless the file is of a version before them.
-    pub(crate) fn of(batch: &'a RecordBatch) -> Option<Self> {
+    /// The columns, or `None` if the file's version is older.
+    pub(crate) fn new(batch: &'a RecordBatch) -> Option<Self> {
         let list = |name| Some(batch.column_by_name(name)?.as_list::<i32>());
         Some(Self {
-            rows: Numbers::of_added(batch, "rows")?,
-            rows_max: Numbers::of_added(batch, "rows_max")?,
+            rows: Int64Reader::new_if_present(batch, "rows")?,
+            rows_max: Int64Reader::new_if_present(batch, "rows_max")?,
             types: list("types")?,
             formats: list("formats")?,
             result_formats: list("result_formats")?,
             settings: list("settings")?,
-            copy_bytes: Numbers::of_added(batch, "copy_bytes")?,
+            copy_bytes: Int64Reader::new_if_present(batch, "copy_bytes")?,
             copy_data: list("copy_data")?,
             copy_end: batch.column_by_name("copy_end")?,
             arguments: list("arguments"),
@@ -54,10 +53,10 @@ impl<'a> WireColumns<'a> {
         })
     }
 
-    pub(crate) fn at(&self, row: usize) -> Result<Option<Wire>, Damage> {
-        let Some(rows_max) = self.rows_max.count(row)? else { return Ok(None) };
-        Ok(Some(Wire {
-            rows: self.rows.amount(row)?,
+    pub(crate) fn at(&self, row: usize) -> Result<Option<WireDetail>, Corruption> {
+        let Some(rows_max) = self.rows_max.small(row)? else { return Ok(None) };
+        Ok(Some(WireDetail {
+            rows: self.rows.unsigned(row)?,
             rows_max,
             types: entries(self.types, row).map(i32::cast_unsigned).collect(),
             formats: codes(self.formats, "formats", row)?,
@@ -75,27 +74,30 @@ impl<'a> WireColumns<'a> {
         }))
     }
 
-    fn settings(&self, row: usize) -> Result<Vec<(Text, Text)>, Damage> {
-        let damage = || Damage::Null { column: "settings" };
-        let words: Vec<_> = texts(self.settings, row).collect::<Option<_>>().ok_or_else(damage)?;
-        if !words.len().is_multiple_of(2) {
-            let (found, wanted) = (words.len(), words.len() + 1);
-            return Err(Damage::Length { column: "settings", found, wanted });
+    fn settings(&self, row: usize) -> Result<Vec<(Text, Text)>, Corruption> {
+        let damage = || Corruption::Null { column: "settings" };
+        let texts_of_row: Vec<_> =
+            texts(self.settings, row).collect::<Option<_>>().ok_or_else(damage)?;
+        if !texts_of_row.len().is_multiple_of(2) {
+            let (found, wanted) = (texts_of_row.len(), texts_of_row.len() + 1);
+            return Err(Corruption::ListLength { column: "settings", found, expected: wanted });
         }
-        Ok(words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+        Ok(texts_of_row.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
     }
 
-    fn copy_in(&self, row: usize) -> Result<Option<CopyIn>, Damage> {
-        let Some(bytes) = self.copy_bytes.amount(row)? else { return Ok(None) };
+    fn copy_in(&self, row: usize) -> Result<Option<CopyInData>, Corruption> {
+        let Some(bytes) = self.copy_bytes.unsigned(row)? else { return Ok(None) };
         let end = self.copy_end.as_dictionary::<Int32Type>();
         let end = end.key(row).map(|key| end.values().as_string::<i32>().value(key));
         let failed = match end {
             Some(DONE) => false,
             Some(FAILED) => true,
-            Some(word) => return Err(Damage::Word { column: "copy_end", word: word.to_owned() }),
-            None => return Err(Damage::Null { column: "copy_end" }),
+            Some(code) => {
+                return Err(Corruption::UnknownCode { column: "copy_end", code: code.to_owned() });
+            }
+            None => return Err(Corruption::Null { column: "copy_end" }),
         };
-        Ok(Some(CopyIn { bytes, data: texts(self.copy_data, row).collect(), failed }))
+        Ok(Some(CopyInData { bytes, data: texts(self.copy_data, row).collect(), failed }))
     }
 }
 
@@ -105,9 +107,9 @@ fn entries(list: &ListArray, row: usize) -> impl Iterator<Item = i32> + use<> {
     values.into_iter().flatten()
 }
 
-fn codes(list: &ListArray, column: &'static str, row: usize) -> Result<Vec<u16>, Damage> {
+fn codes(list: &ListArray, column: &'static str, row: usize) -> Result<Vec<u16>, Corruption> {
     let code = |number: i32| {
-        u16::try_from(number).map_err(|_| Damage::Number { column, value: number.into() })
+        u16::try_from(number).map_err(|_| Corruption::OutOfRange { column, value: number.into() })
     };
     entries(list, row).map(code).collect()
 }

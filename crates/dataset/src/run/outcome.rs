@@ -8,72 +8,72 @@ use howdah_traffic::{Kind, SessionId, SqlState, Text};
 use super::{Disposition, ReplayOutcome, fingerprint_from_text, fingerprint_text};
 use crate::{
     columns::{
-        Column, Numbers, Shape, Strings, Texts, Times, amounts, known, numbers, strings, texts,
-        times,
+        Column, Int64Reader, StoredType, StringReader, TextPairReader, TimeReader, non_empty,
+        numbers, strings, texts, times, unsigned_numbers,
     },
-    error::Damage,
-    table::{Encode, Record},
+    error::Corruption,
+    table::{Encode, TableRecord},
 };
 
-impl Record for ReplayOutcome {
-    const STEM: &'static str = "outcomes";
+impl TableRecord for ReplayOutcome {
+    const FILE_PREFIX: &'static str = "outcomes";
     const COLUMNS: &'static [Column] = &[
-        Column::required("time", Shape::Time),
-        Column::required("session", Shape::Text),
-        Column::optional("user", Shape::Text),
-        Column::optional("database", Shape::Text),
-        Column::required("kind", Shape::Text),
-        Column::optional("fingerprint", Shape::Text),
-        Column::required("due_us", Shape::Int64),
-        Column::optional("sent_us", Shape::Int64),
-        Column::optional("service_us", Shape::Int64),
-        Column::optional("schedule_error_us", Shape::Int64),
-        Column::optional("dependency_lag_us", Shape::Int64),
-        Column::optional("rows", Shape::Int64),
-        Column::required("disposition", Shape::Text),
-        Column::optional("sqlstate", Shape::Text),
-        Column::optional("error", Shape::Text),
-        Column::optional("error_bytes", Shape::Bytes),
-        Column::optional("skip_reason", Shape::Text),
-        Column::optional("captured_us", Shape::Int64),
-        Column::optional("input_late_us", Shape::Int64).since(2),
+        Column::required("time", StoredType::Time),
+        Column::required("session", StoredType::Text),
+        Column::optional("user", StoredType::Text),
+        Column::optional("database", StoredType::Text),
+        Column::required("kind", StoredType::Text),
+        Column::optional("fingerprint", StoredType::Text),
+        Column::required("due_us", StoredType::Int64),
+        Column::optional("sent_us", StoredType::Int64),
+        Column::optional("service_us", StoredType::Int64),
+        Column::optional("schedule_error_us", StoredType::Int64),
+        Column::optional("dependency_lag_us", StoredType::Int64),
+        Column::optional("rows", StoredType::Int64),
+        Column::required("disposition", StoredType::Text),
+        Column::optional("sqlstate", StoredType::Text),
+        Column::optional("error", StoredType::Text),
+        Column::optional("error_bytes", StoredType::Bytes),
+        Column::optional("skip_reason", StoredType::Text),
+        Column::optional("captured_us", StoredType::Int64),
+        Column::optional("input_late_us", StoredType::Int64).since(2),
     ];
 
-    fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Damage> {
-        let time = Times::of(batch, "time");
-        let mut session = Strings::<SessionId>::of(batch, "session");
-        let mut user = Strings::<Arc<str>>::of(batch, "user");
-        let mut database = Strings::<Arc<str>>::of(batch, "database");
-        let kind = Strings::<Text>::of(batch, "kind");
-        let fingerprint = Strings::<Text>::of(batch, "fingerprint");
-        let amount = |name| Numbers::of(batch, name);
+    fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Corruption> {
+        let time = TimeReader::new(batch, "time");
+        let mut session = StringReader::<SessionId>::new(batch, "session");
+        let mut user = StringReader::<Arc<str>>::new(batch, "user");
+        let mut database = StringReader::<Arc<str>>::new(batch, "database");
+        let kind = StringReader::<Text>::new(batch, "kind");
+        let fingerprint = StringReader::<Text>::new(batch, "fingerprint");
+        let amount = |name| Int64Reader::new(batch, name);
         let (due_us, sent_us) = (amount("due_us"), amount("sent_us"));
         let (service_us, captured_us) = (amount("service_us"), amount("captured_us"));
         let schedule_error_us = amount("schedule_error_us");
         let dependency_lag_us = amount("dependency_lag_us");
-        let input_late_us = Numbers::of_added(batch, "input_late_us");
+        let input_late_us = Int64Reader::new_if_present(batch, "input_late_us");
         let rows = amount("rows");
-        let mut disposition = Dispositions::of(batch);
+        let mut disposition = DispositionColumns::new(batch);
         let outcome = |row| {
             Ok(Self {
                 time: time.at(row),
                 session: session.at(row).unwrap_or_default(),
                 user: user.at(row).unwrap_or_default(),
                 database: database.at(row).unwrap_or_default(),
-                kind: kind.required_word(row, Kind::from_word)?,
-                fingerprint: fingerprint.word(row, fingerprint_from_text)?,
+                kind: kind.parse_required(row, Kind::parse)?,
+                fingerprint: fingerprint.parse_code(row, fingerprint_from_text)?,
                 due_us: due_us.required(row),
                 sent_us: sent_us.at(row),
-                service_us: service_us.amount(row)?,
-                schedule_error_us: schedule_error_us.amount(row)?,
-                dependency_lag_us: dependency_lag_us.amount(row)?,
+                service_us: service_us.unsigned(row)?,
+                schedule_error_us: schedule_error_us.unsigned(row)?,
+                dependency_lag_us: dependency_lag_us.unsigned(row)?,
                 input_late_us: match &input_late_us {
-                    Some(column) => column.amount(row)?,
+                    Some(column) => column.unsigned(row)?,
                     None => None,
                 },
-                rows: rows.amount(row)?,
+                rows: rows.unsigned(row)?,
                 disposition: disposition.at(row)?,
-                captured_us: captured_us.amount(row)?,
+                captured_us: captured_us.unsigned(row)?,
             })
         };
         (0..batch.num_rows()).map(outcome).collect()
@@ -88,23 +88,26 @@ impl Encode for ReplayOutcome {
         vec![
             times(rows.iter().map(|row| row.time)),
             strings(rows.iter().map(|row| Some(&*row.session))),
-            strings(rows.iter().map(|row| known(&row.user))),
-            strings(rows.iter().map(|row| known(&row.database))),
+            strings(rows.iter().map(|row| non_empty(&row.user))),
+            strings(rows.iter().map(|row| non_empty(&row.database))),
             strings(rows.iter().map(|row| Some(row.kind.as_str()))),
             strings(fingerprints.iter().map(Option::as_deref)),
             numbers(rows.iter().map(|row| Some(row.due_us))),
             numbers(rows.iter().map(|row| row.sent_us)),
-            amounts(rows.iter().map(|row| row.service_us)),
-            amounts(rows.iter().map(|row| row.schedule_error_us)),
-            amounts(rows.iter().map(|row| row.dependency_lag_us)),
-            amounts(rows.iter().map(|row| row.rows)),
-            strings(rows.iter().map(|row| Some(Word::of(&row.disposition).as_str()))),
+            unsigned_numbers(rows.iter().map(|row| row.service_us)),
+            unsigned_numbers(rows.iter().map(|row| row.schedule_error_us)),
+            unsigned_numbers(rows.iter().map(|row| row.dependency_lag_us)),
+            unsigned_numbers(rows.iter().map(|row| row.rows)),
+            strings(
+                rows.iter()
+                    .map(|row| Some(DispositionCode::from_disposition(&row.disposition).as_str())),
+            ),
             strings(rows.iter().map(|row| sqlstate(&row.disposition).map(SqlState::as_str))),
             error,
             error_bytes,
             strings(rows.iter().map(|row| reason(&row.disposition))),
-            amounts(rows.iter().map(|row| row.captured_us)),
-            amounts(rows.iter().map(|row| row.input_late_us)),
+            unsigned_numbers(rows.iter().map(|row| row.captured_us)),
+            unsigned_numbers(rows.iter().map(|row| row.input_late_us)),
         ]
     }
 
@@ -117,18 +120,18 @@ impl Encode for ReplayOutcome {
     }
 }
 
-/// The `disposition` column.
+/// The values of the `disposition` column.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum DispositionCode {
     Done,
     Failed,
     Skipped,
 }
 
-impl Word {
+impl DispositionCode {
     const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::Skipped];
 
-    fn of(disposition: &Disposition) -> Self {
+    fn from_disposition(disposition: &Disposition) -> Self {
         match disposition {
             Disposition::Done => Self::Done,
             Disposition::Failed { .. } => Self::Failed,
@@ -144,8 +147,8 @@ impl Word {
         }
     }
 
-    fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| one.as_str() == word)
+    fn parse(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == code)
     }
 }
 
@@ -170,32 +173,32 @@ fn reason(disposition: &Disposition) -> Option<&str> {
     }
 }
 
-/// The columns that a [`Disposition`] takes.
-struct Dispositions<'a> {
-    word: Strings<'a, Text>,
-    sqlstate: Strings<'a, Text>,
-    error: Texts<'a>,
-    reason: Strings<'a, Arc<str>>,
+/// The columns of a [`Disposition`].
+struct DispositionColumns<'a> {
+    code: StringReader<'a, Text>,
+    sqlstate: StringReader<'a, Text>,
+    error: TextPairReader<'a>,
+    reason: StringReader<'a, Arc<str>>,
 }
 
-impl<'a> Dispositions<'a> {
-    fn of(batch: &'a RecordBatch) -> Self {
+impl<'a> DispositionColumns<'a> {
+    fn new(batch: &'a RecordBatch) -> Self {
         Self {
-            word: Strings::of(batch, "disposition"),
-            sqlstate: Strings::of(batch, "sqlstate"),
-            error: Texts::of(batch, "error", "error_bytes"),
-            reason: Strings::of(batch, "skip_reason"),
+            code: StringReader::new(batch, "disposition"),
+            sqlstate: StringReader::new(batch, "sqlstate"),
+            error: TextPairReader::new(batch, "error", "error_bytes"),
+            reason: StringReader::new(batch, "skip_reason"),
         }
     }
 
-    fn at(&mut self, row: usize) -> Result<Disposition, Damage> {
-        Ok(match self.word.required_word(row, Word::from_word)? {
-            Word::Done => Disposition::Done,
-            Word::Failed => Disposition::Failed {
-                sqlstate: self.sqlstate.word(row, |word| SqlState::new(word.as_bytes()))?,
+    fn at(&mut self, row: usize) -> Result<Disposition, Corruption> {
+        Ok(match self.code.parse_required(row, DispositionCode::parse)? {
+            DispositionCode::Done => Disposition::Done,
+            DispositionCode::Failed => Disposition::Failed {
+                sqlstate: self.sqlstate.parse_code(row, |code| SqlState::new(code.as_bytes()))?,
                 message: self.error.required(row)?,
             },
-            Word::Skipped => Disposition::Skipped {
+            DispositionCode::Skipped => Disposition::Skipped {
                 reason: self.reason.at(row).ok_or_else(|| self.reason.null())?,
             },
         })

@@ -1,54 +1,54 @@
-//! Reading a run.
+//! Reads a run.
 
 use std::{
     fmt,
     path::{Path, PathBuf},
 };
 
-use super::{ReplayOutcome, Statement};
+use super::{ReplayOutcome, StatementInfo};
 use crate::{
     error::ReadError,
     folder::{DatasetKind, Folder},
     manifest::RunManifest,
-    table::{Record, TableFile, TableRows},
+    table::{TableFile, TableRecord, TableRows},
 };
 
 /// A run on disk.
 ///
-/// Files that a writer adds after [`Self::open`] are not seen.
+/// Files that a writer adds after [`Self::open`] are ignored.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct ReplayRun {
     manifest: RunManifest,
     outcomes: Vec<PathBuf>,
     statements: Vec<PathBuf>,
 }
 
-impl Run {
-    /// Opens a run and checks that its files are there and their footers sound.
+impl ReplayRun {
+    /// Opens a run and checks that its files exist and their footers are valid.
     ///
-    /// A run whose writer was killed opens too; its manifest says `finished: false` and counts
-    /// what is there.
+    /// A run whose writer was killed can be opened too; its manifest says `finished: false` and
+    /// counts the rows that exist.
     ///
     /// # Errors
     ///
-    /// There is no run, it is of another version, or a file is missing or damaged.
+    /// There is no run, its version is not supported, or a file is missing or damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         let (folder, mut manifest) = Folder::open::<RunManifest>(dir, DatasetKind::Run)?;
         let finished = manifest.finished;
-        let outcomes = checked::<ReplayOutcome>(&folder, manifest.files, finished)?;
-        let statements = checked::<Statement>(&folder, manifest.statement_files, finished)?;
+        let outcomes = open_files::<ReplayOutcome>(&folder, manifest.files, finished)?;
+        let statements = open_files::<StatementInfo>(&folder, manifest.statement_files, finished)?;
         for outcome in uncounted(&outcomes, &mut manifest.files) {
             let outcome: ReplayOutcome = outcome?;
             manifest.count(&outcome.disposition);
         }
         for statement in uncounted(&statements, &mut manifest.statement_files) {
-            let _: Statement = statement?;
+            let _: StatementInfo = statement?;
             manifest.statements += 1;
         }
         Ok(Self { manifest, outcomes, statements })
     }
 
-    /// What the run says about itself.
+    /// The manifest, which describes the run.
     pub fn manifest(&self) -> &RunManifest {
         &self.manifest
     }
@@ -58,31 +58,31 @@ impl Run {
         Outcomes(TableRows::new(DatasetKind::Run, self.outcomes.clone()))
     }
 
-    /// What the fingerprints stand for.
+    /// The statements that the fingerprints stand for.
     ///
     /// # Errors
     ///
     /// A file cannot be read or is damaged.
-    pub fn statements(&self) -> Result<Vec<Statement>, ReadError> {
+    pub fn statements(&self) -> Result<Vec<StatementInfo>, ReadError> {
         TableRows::new(DatasetKind::Run, self.statements.clone()).collect()
     }
 }
 
-/// The files of a table, once their footers have been read.
-fn checked<R: Record>(
+/// The files of a table, after their footers were checked.
+fn open_files<R: TableRecord>(
     folder: &Folder,
     counted: u32,
     finished: bool,
 ) -> Result<Vec<PathBuf>, ReadError> {
-    let paths = folder.files(R::STEM, counted, finished)?;
+    let paths = folder.files(R::FILE_PREFIX, counted, finished)?;
     for path in &paths {
         TableFile::<R>::open(path, DatasetKind::Run)?;
     }
     Ok(paths)
 }
 
-/// The rows of the files that a manifest does not count; it does from now on.
-fn uncounted<R: Record>(paths: &[PathBuf], counted: &mut u32) -> TableRows<R> {
+/// The rows of files that are missing in the manifest's count; updates the count.
+fn uncounted<R: TableRecord>(paths: &[PathBuf], counted: &mut u32) -> TableRows<R> {
     let rest = paths.iter().skip(*counted as usize).cloned().collect();
     *counted = u32::try_from(paths.len()).unwrap_or(u32::MAX);
     TableRows::new(DatasetKind::Run, rest)
@@ -90,7 +90,7 @@ fn uncounted<R: Record>(paths: &[PathBuf], counted: &mut u32) -> TableRows<R> {
 
 /// The outcomes of a run in the order in which they were written.
 ///
-/// After an error there are no more: the outcomes before it are sound, those after it are unknown.
+/// The iterator ends after an error: the outcomes before it are valid, those after it are unknown.
 pub struct Outcomes(TableRows<ReplayOutcome>);
 
 impl Iterator for Outcomes {

@@ -5,43 +5,43 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use howdah_traffic::Text;
 
-use super::{Statement, fingerprint_from_text, fingerprint_text};
+use super::{StatementInfo, fingerprint_from_text, fingerprint_text};
 use crate::{
     columns::{
-        Column, ParameterLists, Shape, Strings, Texts, known, parameter_bytes, parameters, strings,
-        texts,
+        Column, ParameterListReader, StoredType, StringReader, TextPairReader, non_empty,
+        parameter_bytes, parameters, strings, texts,
     },
-    error::Damage,
-    table::{Encode, Record},
+    error::Corruption,
+    table::{Encode, TableRecord},
 };
 
-impl Record for Statement {
-    const STEM: &'static str = "statements";
+impl TableRecord for StatementInfo {
+    const FILE_PREFIX: &'static str = "statements";
     const COLUMNS: &'static [Column] = &[
-        Column::required("fingerprint", Shape::Text),
-        Column::required("query", Shape::Text),
-        Column::required("example_sql", Shape::Text),
-        Column::optional("example_sql_bytes", Shape::Bytes),
-        Column::optional("example_parameters", Shape::TextList),
-        Column::optional("example_parameters_bytes", Shape::BytesList),
-        Column::optional("example_parameters_truncated", Shape::Int32List),
-        Column::optional("user", Shape::Text),
-        Column::optional("database", Shape::Text),
+        Column::required("fingerprint", StoredType::Text),
+        Column::required("query", StoredType::Text),
+        Column::required("example_sql", StoredType::Text),
+        Column::optional("example_sql_bytes", StoredType::Bytes),
+        Column::optional("example_parameters", StoredType::TextList),
+        Column::optional("example_parameters_bytes", StoredType::BytesList),
+        Column::optional("example_parameters_truncated", StoredType::Int32List),
+        Column::optional("user", StoredType::Text),
+        Column::optional("database", StoredType::Text),
     ];
 
-    fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Damage> {
-        let fingerprint = Strings::<Text>::of(batch, "fingerprint");
-        let query = Strings::<Text>::of(batch, "query");
-        let mut example_sql = Texts::of(batch, "example_sql", "example_sql_bytes");
-        let example_parameters = ParameterLists::of(
+    fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Corruption> {
+        let fingerprint = StringReader::<Text>::new(batch, "fingerprint");
+        let query = StringReader::<Text>::new(batch, "query");
+        let mut example_sql = TextPairReader::new(batch, "example_sql", "example_sql_bytes");
+        let example_parameters = ParameterListReader::new(
             batch,
             ["example_parameters", "example_parameters_bytes", "example_parameters_truncated"],
         );
-        let mut user = Strings::<Arc<str>>::of(batch, "user");
-        let mut database = Strings::<Arc<str>>::of(batch, "database");
+        let mut user = StringReader::<Arc<str>>::new(batch, "user");
+        let mut database = StringReader::<Arc<str>>::new(batch, "database");
         let statement = |row| {
             Ok(Self {
-                fingerprint: fingerprint.required_word(row, fingerprint_from_text)?,
+                fingerprint: fingerprint.parse_required(row, fingerprint_from_text)?,
                 query: query.text(row).unwrap_or_default().to_owned(),
                 example_sql: example_sql.required(row)?,
                 example_parameters: example_parameters.at(row)?,
@@ -53,7 +53,7 @@ impl Record for Statement {
     }
 }
 
-impl Encode for Statement {
+impl Encode for StatementInfo {
     fn encode(rows: &[Self]) -> Vec<ArrayRef> {
         let fingerprints: Vec<String> =
             rows.iter().map(|row| fingerprint_text(row.fingerprint)).collect();
@@ -68,8 +68,8 @@ impl Encode for Statement {
             values,
             values_bytes,
             values_truncated,
-            strings(rows.iter().map(|row| known(&row.user))),
-            strings(rows.iter().map(|row| known(&row.database))),
+            strings(rows.iter().map(|row| non_empty(&row.user))),
+            strings(rows.iter().map(|row| non_empty(&row.database))),
         ]
     }
 

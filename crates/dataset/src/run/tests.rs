@@ -1,4 +1,4 @@
-//! Runs written and read back.
+//! Runs that are written and read back.
 
 use std::{fs, path::Path};
 
@@ -6,9 +6,9 @@ use howdah_traffic::{Kind, Parameter, SqlState, Timestamp};
 use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
-use crate::{DatasetKind, ReadError, WriteError, buffer::Limits};
+use crate::{DatasetKind, ReadError, WriteError, buffer::BufferLimits};
 
-const SMALL: Limits = Limits {
+const SMALL: BufferLimits = BufferLimits {
     file_rows: 8,
     file_bytes: 4096,
     group_rows: 3,
@@ -47,8 +47,8 @@ fn outcome(number: i64) -> ReplayOutcome {
     }
 }
 
-fn statement(fingerprint: u64) -> Statement {
-    Statement {
+fn statement(fingerprint: u64) -> StatementInfo {
+    StatementInfo {
         fingerprint,
         query: "select $1".to_owned(),
         example_sql: format!("select {fingerprint}").into(),
@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn outcomes_come_back_as_they_were(outcomes in vec(any_outcome(), 0..40)) {
+    fn outcomes_round_trip(outcomes in vec(any_outcome(), 0..40)) {
         let scratch = tempfile::tempdir().unwrap();
         let mut writer = writer(scratch.path());
         for outcome in &outcomes {
@@ -111,17 +111,17 @@ proptest! {
         }
         let manifest = writer.finish(serde_json::Value::Null, true).unwrap();
         prop_assert_eq!(manifest.outcomes, manifest.done + manifest.failed + manifest.skipped);
-        let run = Run::open(scratch.path()).unwrap();
+        let run = ReplayRun::open(scratch.path()).unwrap();
         prop_assert_eq!(run.manifest(), &manifest);
         prop_assert_eq!(run.outcomes().map(Result::unwrap).collect::<Vec<_>>(), outcomes);
     }
 }
 
 #[test]
-fn statements_come_back_once_each() {
+fn statements_are_stored_once() {
     let scratch = tempfile::tempdir().unwrap();
     let mut writer = writer(scratch.path());
-    let bound = Statement {
+    let bound = StatementInfo {
         example_parameters: Some(vec![
             Parameter::Null,
             Parameter::Value(Text::from(&b"caf\xe9"[..])),
@@ -129,25 +129,26 @@ fn statements_come_back_once_each() {
         ]),
         ..statement(u64::MAX)
     };
-    let expected: Vec<Statement> = (0..20).map(statement).chain(std::iter::once(bound)).collect();
+    let expected: Vec<StatementInfo> =
+        (0..20).map(statement).chain(std::iter::once(bound)).collect();
     for statement in &expected {
         writer.statement(statement).unwrap();
         writer.statement(statement).unwrap();
     }
     let manifest = writer.finish(serde_json::Value::Null, true).unwrap();
     assert_eq!((manifest.statements, manifest.statement_files), (21, 3));
-    assert_eq!(Run::open(scratch.path()).unwrap().statements().unwrap(), expected);
+    assert_eq!(ReplayRun::open(scratch.path()).unwrap().statements().unwrap(), expected);
 }
 
 #[test]
-fn a_stopped_run_is_valid_and_says_so() {
+fn stopped_run_is_valid_and_incomplete() {
     let scratch = tempfile::tempdir().unwrap();
     let mut writer = writer(scratch.path());
     writer.write(&outcome(1)).unwrap();
     let skipped = Disposition::Skipped { reason: "stopped".into() };
     writer.write(&ReplayOutcome { disposition: skipped, sent_us: None, ..outcome(2) }).unwrap();
     writer.finish(serde_json::json!({ "p99_us": 250 }), false).unwrap();
-    let run = Run::open(scratch.path()).unwrap();
+    let run = ReplayRun::open(scratch.path()).unwrap();
     let manifest = run.manifest();
     assert!(manifest.finished && !manifest.complete);
     assert_eq!((manifest.outcomes, manifest.done, manifest.skipped), (2, 1, 1));
@@ -156,7 +157,7 @@ fn a_stopped_run_is_valid_and_says_so() {
 }
 
 #[test]
-fn a_killed_run_keeps_outcomes_together_with_their_statements() {
+fn killed_run_keeps_outcomes_with_their_statements() {
     let scratch = tempfile::tempdir().unwrap();
     let manifest = scratch.path().join(DatasetKind::Run.manifest_name());
     let mut writer = writer(scratch.path());
@@ -166,9 +167,9 @@ fn a_killed_run_keeps_outcomes_together_with_their_statements() {
         writer.write(&outcome(number)).unwrap();
     }
     drop(writer);
-    // Killed between a file and its manifest: what is on disk is counted when opened.
+    // Killed between a file and its manifest: the rows on disk are counted on opening.
     fs::write(&manifest, at_start).unwrap();
-    let run = Run::open(scratch.path()).unwrap();
+    let run = ReplayRun::open(scratch.path()).unwrap();
     assert_eq!(run.manifest().outcomes, 8);
     assert!(!run.manifest().finished);
     let described: Vec<u64> =
@@ -180,10 +181,10 @@ fn a_killed_run_keeps_outcomes_together_with_their_statements() {
 }
 
 #[test]
-fn a_capture_is_not_a_run() {
+fn capture_is_not_a_run() {
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("capture.json"), "{}").unwrap();
-    let error = Run::open(scratch.path()).unwrap_err();
+    let error = ReplayRun::open(scratch.path()).unwrap_err();
     assert!(matches!(error, ReadError::OtherKind { .. }), "{error}");
     let error = RunWriter::create(scratch.path(), RunSettings { overwrite: true, ..settings() })
         .unwrap_err();
@@ -191,7 +192,7 @@ fn a_capture_is_not_a_run() {
 }
 
 #[test]
-fn a_fingerprint_is_sixteen_digits() {
+fn fingerprint_is_sixteen_digits() {
     assert_eq!(fingerprint_text(0xab), "00000000000000ab");
     assert_eq!(fingerprint_from_text("00000000000000ab"), Some(0xab));
     for text in ["ab", "00000000000000xy", "+0000000000000ab"] {
@@ -200,9 +201,9 @@ fn a_fingerprint_is_sixteen_digits() {
 }
 
 #[test]
-fn a_run_of_version_1_is_read_without_what_it_lacks() {
+fn version_1_run_is_read_without_new_columns() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let run = Run::open(&root.join("tests/fixtures/run-version-1")).unwrap();
+    let run = ReplayRun::open(&root.join("tests/fixtures/run-version-1")).unwrap();
     assert_eq!(run.manifest().version, 1);
     let outcomes: Vec<_> = run.outcomes().collect::<Result<_, _>>().unwrap();
     let kinds: Vec<_> = outcomes.iter().map(|outcome| outcome.kind).collect();

@@ -1,66 +1,66 @@
-//! Writing a run.
+//! Writes a run.
 
 use std::{collections::HashSet, path::Path};
 
 use howdah_traffic::Timestamp;
 
-use super::{Disposition, ReplayOutcome, Statement};
+use super::{Disposition, ReplayOutcome, StatementInfo};
 use crate::{
-    buffer::{Buffer, Limits},
+    buffer::{Buffer, BufferLimits},
     error::WriteError,
     folder::{DatasetKind, Folder},
     manifest::{HOWDAH_VERSION, RunManifest},
     table::TableWriter,
 };
 
-/// What a new run is made with.
+/// Options for creating a run.
 #[derive(Clone, Debug)]
 pub struct RunSettings {
     /// The capture or log that is replayed, as the user named it.
     pub capture: String,
-    /// The server it is replayed against. The caller has removed the password.
+    /// The server it is replayed against. The caller must remove the password.
     pub target: String,
     /// The pace: a factor such as `1.5`, or `max`.
     pub rate: String,
     /// `server_version` of the target.
     pub server_version: String,
-    /// The zero of [`ReplayOutcome::due_us`] and [`ReplayOutcome::sent_us`].
+    /// The origin of [`ReplayOutcome::due_us`] and [`ReplayOutcome::sent_us`].
     pub started: Timestamp,
-    /// Whether a run that is already in the folder may be replaced.
+    /// Whether an existing run in the folder may be replaced.
     pub overwrite: bool,
 }
 
-/// Writes a run, in files that appear whole, one after another.
+/// Writes a run as a sequence of files, each of which appears complete or not at all.
 ///
-/// Outcomes are stored in the order in which they come. A file of outcomes never appears before the
-/// file of the statements that were told before them, so what survives a crash explains itself.
-/// Dropping the writer without [`Self::finish`] is the same as a crash.
+/// Outcomes are stored in the order of arrival. A file of outcomes never appears before the
+/// statements that were added before them, so after a crash every outcome has its statement.
+/// Dropping the writer without [`Self::finish`] has the same effect as a crash.
 #[derive(Debug)]
 pub struct RunWriter {
     folder: Folder,
     outcomes: Buffer<ReplayOutcome>,
     outcome_table: TableWriter<ReplayOutcome>,
-    statements: Buffer<Statement>,
-    statement_table: TableWriter<Statement>,
+    statements: Buffer<StatementInfo>,
+    statement_table: TableWriter<StatementInfo>,
     /// Fingerprints already described: 8 bytes each, and a workload has thousands.
     described: HashSet<u64>,
     manifest: RunManifest,
 }
 
 impl RunWriter {
-    /// Starts a run in `dir`, which is created if need be.
+    /// Starts a run in `dir`, which is created if missing.
     ///
     /// # Errors
     ///
-    /// The folder holds something already that may not be replaced, or cannot be written.
+    /// The folder contains something that may not be replaced, or cannot be written.
     pub fn create(dir: &Path, settings: RunSettings) -> Result<Self, WriteError> {
-        Self::with_limits(dir, settings, Limits::default())
+        Self::with_limits(dir, settings, BufferLimits::default())
     }
 
     pub(crate) fn with_limits(
         dir: &Path,
         settings: RunSettings,
-        limits: Limits,
+        limits: BufferLimits,
     ) -> Result<Self, WriteError> {
         let kind = DatasetKind::Run;
         let folder = Folder::create(dir, kind, settings.overwrite)?;
@@ -81,8 +81,8 @@ impl RunWriter {
     ///
     /// # Errors
     ///
-    /// The outcome is too large, or the file of the outcomes before it could not be written. In both
-    /// cases it was not taken; those before it are kept and the next call tries again.
+    /// The outcome is too large, or the file of the outcomes before it could not be written. In
+    /// both cases it was not added; those before it are kept and the next call tries again.
     pub fn write(&mut self, outcome: &ReplayOutcome) -> Result<(), WriteError> {
         if self.outcomes.is_full() {
             self.flush()?;
@@ -91,29 +91,29 @@ impl RunWriter {
         self.outcomes.push(outcome.clone())
     }
 
-    /// Makes what was written safe from a crash if the last time was five seconds ago: in a file that
-    /// is written again with what follows, as [`CaptureWriter`](crate::CaptureWriter) does. Statements
-    /// go first, so that outcomes always explain themselves.
+    /// Saves the outcomes written so far from a crash if this was last done five seconds ago: in a
+    /// file that is written again with later outcomes, as [`CaptureWriter`](crate::CaptureWriter)
+    /// does. Statements are written first, so that every outcome has its statement.
     fn save_if_due(&mut self) -> Result<(), WriteError> {
         if !self.outcomes.is_overdue() {
             return Ok(());
         }
         if !self.statements.is_empty() {
             let groups = self.statements.groups(self.statements.rows());
-            self.statement_table.write_open(&self.folder, groups, self.files_kept())?;
+            self.statement_table.write_unfinished(&self.folder, groups, self.files_kept())?;
         }
         let groups = self.outcomes.groups(self.outcomes.rows());
-        self.outcome_table.write_open(&self.folder, groups, self.files_kept())?;
-        self.outcomes.set_saved();
+        self.outcome_table.write_unfinished(&self.folder, groups, self.files_kept())?;
+        self.outcomes.mark_saved();
         Ok(())
     }
 
-    /// Says what a fingerprint stands for. Only the first word on each fingerprint is kept.
+    /// Describes the statement of a fingerprint. Only the first description is stored.
     ///
     /// # Errors
     ///
     /// As for [`Self::write`].
-    pub fn statement(&mut self, statement: &Statement) -> Result<(), WriteError> {
+    pub fn statement(&mut self, statement: &StatementInfo) -> Result<(), WriteError> {
         if self.described.contains(&statement.fingerprint) {
             return Ok(());
         }
@@ -125,12 +125,12 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Writes what is left, and the manifest. `summary` is what the replay has to say about itself;
-    /// `complete` is false if it was stopped before its end.
+    /// Writes the buffered rows, and the manifest with the replay's `summary`; `complete` is false
+    /// if the replay was stopped before its end.
     ///
     /// # Errors
     ///
-    /// The files could not be written. What earlier files hold stays readable.
+    /// The files could not be written. Earlier files stay readable.
     pub fn finish(
         mut self,
         summary: serde_json::Value,
@@ -177,7 +177,7 @@ impl RunWriter {
 }
 
 impl RunManifest {
-    /// Takes account of one more outcome.
+    /// Counts one outcome.
     pub(super) fn count(&mut self, disposition: &Disposition) {
         self.outcomes += 1;
         *match disposition {

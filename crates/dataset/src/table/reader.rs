@@ -1,4 +1,4 @@
-//! Reading the rows of a table's files, a row group at a time.
+//! Reads the rows of a table's files, one row group at a time.
 
 use std::{
     fs,
@@ -18,17 +18,17 @@ use parquet::{
     file::{metadata::RowGroupMetaData, statistics::Statistics},
 };
 
-use super::{FORMAT_KEY, Record, VERSION_KEY, guard::guarded};
+use super::{FORMAT_KEY, TableRecord, VERSION_KEY, guard::catch_decoder_panics};
 use crate::{
     columns::decoded_schema,
-    error::{Damage, ReadError},
+    error::{Corruption, ReadError},
     folder::DatasetKind,
 };
 
-/// One file of a table, its footer read and checked.
+/// One file of a table, with its footer read and checked.
 ///
-/// The file itself is not held open: each row group opens it while it is being read, so the number
-/// of open files is that of row groups being merged.
+/// The file is not kept open: each row group opens it while it is being read, so the number of open
+/// files is the number of row groups being merged.
 #[derive(Clone, Debug)]
 pub(crate) struct TableFile<R> {
     path: Arc<Path>,
@@ -36,26 +36,28 @@ pub(crate) struct TableFile<R> {
     rows: PhantomData<fn() -> R>,
 }
 
-impl<R: Record> TableFile<R> {
+impl<R: TableRecord> TableFile<R> {
     /// Reads and checks the footer of a file.
     pub(crate) fn open(path: &Path, kind: DatasetKind) -> Result<Self, ReadError> {
         let file = open(path)?;
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let plain = guarded(path, || ArrowReaderMetadata::load(&file, options.clone()))?;
+        let plain =
+            catch_decoder_panics(path, || ArrowReaderMetadata::load(&file, options.clone()))?;
         let version = check_version(path, &plain, kind)?;
         let options = options.with_schema(decoded_schema(R::COLUMNS, version));
-        let footer =
-            guarded(path, || ArrowReaderMetadata::try_new(Arc::clone(plain.metadata()), options))?;
+        let footer = catch_decoder_panics(path, || {
+            ArrowReaderMetadata::try_new(Arc::clone(plain.metadata()), options)
+        })?;
         Ok(Self { path: path.into(), footer, rows: PhantomData })
     }
 
-    /// Number of its row groups.
+    /// Number of row groups.
     pub(crate) fn groups(&self) -> usize {
         self.footer.metadata().num_row_groups()
     }
 
-    /// The smallest and largest number of a column of a row group, or the widest possible range if
-    /// the file does not say.
+    /// The smallest and largest number of a column in a row group, or the widest possible range if
+    /// the file does not state it.
     pub(crate) fn range(&self, group: usize, column: &str) -> (i64, i64) {
         let group = self.footer.metadata().row_group(group);
         recorded_range(group, column).unwrap_or((i64::MIN, i64::MAX))
@@ -65,7 +67,7 @@ impl<R: Record> TableFile<R> {
     pub(crate) fn read(&self, group: usize) -> Result<GroupRows<R>, ReadError> {
         let rows = self.footer.metadata().row_group(group).num_rows();
         let file = open(&self.path)?;
-        let reader = guarded(&self.path, || {
+        let reader = catch_decoder_panics(&self.path, || {
             ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.footer.clone())
                 .with_row_groups(vec![group])
                 .with_batch_size(BATCH_ROWS)
@@ -80,15 +82,15 @@ impl<R: Record> TableFile<R> {
     }
 }
 
-/// Rows decoded at once: enough that the decoder's set-up does not show, few enough that many row
-/// groups can be merged.
+/// Rows decoded at once: enough to amortize the decoder's set-up, few enough that many row groups
+/// can be merged.
 const BATCH_ROWS: usize = 1024;
 
 fn open(path: &Path) -> Result<fs::File, ReadError> {
     fs::File::open(path).map_err(|source| ReadError::from_io(path.to_owned(), source))
 }
 
-/// The version of a file, if it is one that this build reads.
+/// The version of a file, if it is supported.
 fn check_version(
     path: &Path,
     footer: &ArrowReaderMetadata,
@@ -104,11 +106,13 @@ fn check_version(
     };
     let version = value(VERSION_KEY).and_then(|version| version.parse::<u32>().ok());
     match version {
-        Some(found) if kind.reads(found) && value(FORMAT_KEY) == Some(kind.format()) => Ok(found),
-        Some(found) if !kind.reads(found) => {
+        Some(found) if kind.supports(found) && value(FORMAT_KEY) == Some(kind.format()) => {
+            Ok(found)
+        }
+        Some(found) if !kind.supports(found) => {
             Err(ReadError::Version { path: path.to_owned(), found, supported: kind.version() })
         }
-        _ => Err(ReadError::Damaged { path: path.to_owned(), source: Damage::NoVersion }),
+        _ => Err(ReadError::Damaged { path: path.to_owned(), source: Corruption::NoVersion }),
     }
 }
 
@@ -120,24 +124,24 @@ fn recorded_range(group: &RowGroupMetaData, column: &str) -> Option<(i64, i64)> 
     }
 }
 
-/// The rows of one row group, decoded a batch at a time.
+/// The rows of one row group, decoded in batches.
 pub(crate) struct GroupRows<R> {
     path: Arc<Path>,
     rows_left: usize,
-    /// Dropped, and with it the open file, as soon as the last batch is decoded.
+    /// Dropped, which closes the file, as soon as the last batch is decoded.
     reader: Option<ParquetRecordBatchReader>,
     decoded: vec::IntoIter<R>,
 }
 
-impl<R: Record> GroupRows<R> {
+impl<R: TableRecord> GroupRows<R> {
     fn decode_batch(&mut self) -> Option<Result<(), ReadError>> {
         let reader = self.reader.as_mut()?;
-        let batch = match guarded(&self.path, || Ok(reader.next().transpose()?)) {
+        let batch = match catch_decoder_panics(&self.path, || Ok(reader.next().transpose()?)) {
             Ok(Some(batch)) => batch,
             Ok(None) => {
                 self.reader = None;
-                // The footer promised more rows than the pages hold.
-                let cut = || Damage::Parquet(ParquetError::EOF("rows are missing".to_owned()));
+                // The footer promised more rows than the pages contain.
+                let cut = || Corruption::Parquet(ParquetError::EOF("rows are missing".to_owned()));
                 return (self.rows_left > 0)
                     .then(|| Err(ReadError::Damaged { path: self.path(), source: cut() }));
             }
@@ -161,10 +165,10 @@ impl<R: Record> GroupRows<R> {
     }
 }
 
-impl<R: Record> Iterator for GroupRows<R> {
+impl<R: TableRecord> Iterator for GroupRows<R> {
     type Item = Result<R, ReadError>;
 
-    /// The next row. After an error there are no more.
+    /// The next row. The iterator ends after an error.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(row) = self.decoded.next() {
@@ -186,12 +190,12 @@ pub(crate) struct TableRows<R> {
     rows: Option<GroupRows<R>>,
 }
 
-impl<R: Record> TableRows<R> {
+impl<R: TableRecord> TableRows<R> {
     pub(crate) fn new(kind: DatasetKind, paths: Vec<PathBuf>) -> Self {
         Self { kind, paths: paths.into_iter(), file: None, rows: None }
     }
 
-    /// The next row group, opened.
+    /// Opens the next row group.
     fn next_group(&mut self) -> Option<Result<GroupRows<R>, ReadError>> {
         loop {
             if let Some((file, groups)) = &mut self.file
@@ -209,27 +213,27 @@ impl<R: Record> TableRows<R> {
         }
     }
 
-    fn end(&mut self) {
+    fn stop(&mut self) {
         (self.paths, self.file, self.rows) = (Vec::new().into_iter(), None, None);
     }
 }
 
-impl<R: Record> Iterator for TableRows<R> {
+impl<R: TableRecord> Iterator for TableRows<R> {
     type Item = Result<R, ReadError>;
 
-    /// The next row. After an error there are no more.
+    /// The next row. The iterator ends after an error.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(row) = self.rows.as_mut().and_then(Iterator::next) {
                 if row.is_err() {
-                    self.end();
+                    self.stop();
                 }
                 return Some(row);
             }
             match self.next_group()? {
                 Ok(rows) => self.rows = Some(rows),
                 Err(error) => {
-                    self.end();
+                    self.stop();
                     return Some(Err(error));
                 }
             }

@@ -1,11 +1,11 @@
-//! The tables against the page that describes them.
+//! Checks the tables against the page that describes them.
 
-use super::Record;
-use crate::{ReplayOutcome, Statement, capture::StoredEvent, columns::Shape};
+use super::TableRecord;
+use crate::{ReplayOutcome, StatementInfo, capture::StoredEvent, columns::StoredType};
 
 const PAGE: &str = include_str!("../../../../docs/src/reference/capture-format.md");
 
-/// `column`, `type` and `null` of each row of the table below the line that names the files.
+/// `column`, `type` and `null` of each row of the table after the line that names the files.
 fn described(files: &str) -> Vec<(String, String, bool)> {
     let (_, after) = PAGE.split_once(&format!("\n`{files}`: ")).expect("the page names the files");
     after
@@ -20,23 +20,25 @@ fn described(files: &str) -> Vec<(String, String, bool)> {
         .collect()
 }
 
-fn declared<R: Record>() -> Vec<(String, String, bool)> {
+fn declared<R: TableRecord>() -> Vec<(String, String, bool)> {
     let word = |shape| match shape {
-        Shape::Int64 => "int64",
-        Shape::Time => "timestamp",
-        Shape::Text => "text",
-        Shape::Bytes => "bytes",
-        Shape::TextList => "list of text",
-        Shape::BytesList => "list of bytes",
-        Shape::Int32List => "list of int32",
+        StoredType::Int64 => "int64",
+        StoredType::Time => "timestamp",
+        StoredType::Text => "text",
+        StoredType::Bytes => "bytes",
+        StoredType::TextList => "list of text",
+        StoredType::BytesList => "list of bytes",
+        StoredType::Int32List => "list of int32",
     };
     let columns = R::COLUMNS.iter();
-    columns.map(|one| (one.name.to_owned(), word(one.shape).to_owned(), one.nullable)).collect()
+    columns
+        .map(|one| (one.name.to_owned(), word(one.column_type).to_owned(), one.is_nullable))
+        .collect()
 }
 
 #[test]
-fn the_page_describes_every_column() {
+fn page_describes_every_column() {
     assert_eq!(described("events-*.parquet"), declared::<StoredEvent>());
     assert_eq!(described("outcomes-*.parquet"), declared::<ReplayOutcome>());
-    assert_eq!(described("statements-*.parquet"), declared::<Statement>());
+    assert_eq!(described("statements-*.parquet"), declared::<StatementInfo>());
 }

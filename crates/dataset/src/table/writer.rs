@@ -1,4 +1,4 @@
-//! Writing rows into the numbered files of a table.
+//! Writes rows to the numbered files of a table.
 
 use std::{
     fs,
@@ -22,10 +22,10 @@ use parquet::{
     schema::types::ColumnPath,
 };
 
-use super::{Columnar, Encode, FORMAT_KEY, Record, VERSION_KEY};
+use super::{Columnar, Encode, FORMAT_KEY, TableRecord, VERSION_KEY};
 use crate::{
-    chunk::{GroupWriter, Packer},
-    columns::{Shape, stored_schema},
+    chunk::{GroupWriter, PageCompressor},
+    columns::{StoredType, stored_schema},
     error::WriteError,
     folder::{DatasetKind, Folder},
     manifest::HOWDAH_VERSION,
@@ -40,7 +40,7 @@ pub(crate) struct TableWriter<R> {
     rows: PhantomData<fn(R)>,
 }
 
-impl<R: Record> TableWriter<R> {
+impl<R: TableRecord> TableWriter<R> {
     pub(crate) fn new(kind: DatasetKind) -> Self {
         Self {
             schema: stored_schema(R::COLUMNS),
@@ -50,13 +50,13 @@ impl<R: Record> TableWriter<R> {
         }
     }
 
-    /// Number of files written.
+    /// Number of finished files.
     pub(crate) fn files(&self) -> u32 {
         self.files
     }
 
-    /// Writes one more file, each of `groups` a row group. After an error the file does not exist
-    /// and the same rows can be written again. `files_kept` is for the error.
+    /// Writes one more file with `groups` as its row groups. After an error the file does not exist
+    /// and the same rows can be written again. `files_kept` is only used in errors.
     pub(crate) fn write<'a>(
         &mut self,
         folder: &Folder,
@@ -66,13 +66,13 @@ impl<R: Record> TableWriter<R> {
     where
         R: Encode + 'a,
     {
-        self.write_open(folder, groups, files_kept)?;
-        self.end_file();
+        self.write_unfinished(folder, groups, files_kept)?;
+        self.finish_file();
         Ok(())
     }
 
-    /// Writes the same file, which counts as unfinished: the next file written takes its place.
-    pub(crate) fn write_open<'a>(
+    /// Writes the next file, but leaves it unfinished: the next write replaces it.
+    pub(crate) fn write_unfinished<'a>(
         &self,
         folder: &Folder,
         groups: impl Iterator<Item = &'a [R]>,
@@ -84,7 +84,7 @@ impl<R: Record> TableWriter<R> {
         self.publish(folder, files_kept, |file| self.encode(file, groups))
     }
 
-    /// [`Self::write_open`] for rows that are held by column; those of a group are named by number.
+    /// [`Self::write_unfinished`] for rows buffered by column; groups consist of row numbers.
     pub(crate) fn write_columns<'a>(
         &self,
         folder: &Folder,
@@ -95,8 +95,8 @@ impl<R: Record> TableWriter<R> {
         self.publish(folder, files_kept, |file| self.encode_columns(file, rows, groups))
     }
 
-    /// The file that was written last is finished.
-    pub(crate) fn end_file(&mut self) {
+    /// Marks the last written file as finished.
+    pub(crate) fn finish_file(&mut self) {
         self.files += 1;
     }
 
@@ -104,13 +104,13 @@ impl<R: Record> TableWriter<R> {
         &self,
         folder: &Folder,
         files_kept: u32,
-        encode: impl FnOnce(&fs::File) -> Result<(), Failure>,
+        encode: impl FnOnce(&fs::File) -> Result<(), EncodeFailure>,
     ) -> Result<(), WriteError> {
-        let path = folder.file_path(R::STEM, self.files + 1);
+        let path = folder.file_path(R::FILE_PREFIX, self.files + 1);
         folder.publish(&path, files_kept, |file| {
             encode(file).map_err(|failure| match failure {
-                Failure::Io(source) => WriteError::from_io(path.clone(), files_kept, source),
-                Failure::Encode(source) => WriteError::Encode { path: path.clone(), source },
+                EncodeFailure::Io(source) => WriteError::from_io(path.clone(), files_kept, source),
+                EncodeFailure::Encode(source) => WriteError::Encode { path: path.clone(), source },
             })
         })
     }
@@ -119,18 +119,18 @@ impl<R: Record> TableWriter<R> {
         &self,
         file: &fs::File,
         mut groups: impl Iterator<Item = &'a [R]>,
-    ) -> Result<(), Failure>
+    ) -> Result<(), EncodeFailure>
     where
         R: Encode + 'a,
     {
         let options = ArrowWriterOptions::new()
             .with_properties(self.properties.clone())
-            // The Parquet types say all there is to say; one description cannot contradict itself.
+            // The Parquet types are sufficient; a second description could contradict them.
             .with_skip_arrow_metadata(true);
-        let (sink, schema) = (Sink { file, failure: None }, Arc::clone(&self.schema));
-        let mut writer =
-            ArrowWriter::try_new_with_options(sink, schema, options).map_err(Failure::Encode)?;
-        let written = groups
+        let (sink, schema) = (ErrorTrackingFile { file, failure: None }, Arc::clone(&self.schema));
+        let mut writer = ArrowWriter::try_new_with_options(sink, schema, options)
+            .map_err(EncodeFailure::Encode)?;
+        let result = groups
             .try_for_each(|group| {
                 for rows in group.chunks(BATCH_ROWS) {
                     let batch = RecordBatch::try_new(Arc::clone(&self.schema), R::encode(rows))?;
@@ -139,7 +139,7 @@ impl<R: Record> TableWriter<R> {
                 writer.flush()
             })
             .and_then(|()| writer.finish());
-        Failure::unless(written, writer.inner_mut().failure.take())
+        EncodeFailure::from_result(result, writer.inner_mut().failure.take())
     }
 
     fn encode_columns<'a>(
@@ -147,13 +147,14 @@ impl<R: Record> TableWriter<R> {
         file: &fs::File,
         rows: &impl Columnar,
         mut groups: impl Iterator<Item = &'a [u32]>,
-    ) -> Result<(), Failure> {
-        let sink = Sink { file, failure: None };
+    ) -> Result<(), EncodeFailure> {
+        let sink = ErrorTrackingFile { file, failure: None };
         let properties = Arc::new(self.properties.clone());
-        let schema = ArrowSchemaConverter::new().convert(&self.schema).map_err(Failure::Encode)?;
+        let schema =
+            ArrowSchemaConverter::new().convert(&self.schema).map_err(EncodeFailure::Encode)?;
         let mut writer = SerializedFileWriter::new(sink, schema.root_schema_ptr(), properties)
-            .map_err(Failure::Encode)?;
-        let written = Packer::new().and_then(|mut packer| {
+            .map_err(EncodeFailure::Encode)?;
+        let result = PageCompressor::new().and_then(|mut packer| {
             groups.try_for_each(|group| {
                 let mut to = writer.next_row_group()?;
                 let mut append =
@@ -169,20 +170,23 @@ impl<R: Record> TableWriter<R> {
                 to.close().map(drop)
             })
         });
-        let written = written.and_then(|()| writer.finish());
-        Failure::unless(written, writer.inner_mut().failure.take())
+        let result = result.and_then(|()| writer.finish());
+        EncodeFailure::from_result(result, writer.inner_mut().failure.take())
     }
 }
 
-/// Why a file could not be encoded.
-enum Failure {
+/// A file could not be encoded.
+enum EncodeFailure {
     Io(io::Error),
     Encode(ParquetError),
 }
 
-impl Failure {
-    fn unless<T>(written: Result<T, ParquetError>, of_file: Option<io::Error>) -> Result<(), Self> {
-        match (written, of_file) {
+impl EncodeFailure {
+    fn from_result<T>(
+        result: Result<T, ParquetError>,
+        file_error: Option<io::Error>,
+    ) -> Result<(), Self> {
+        match (result, file_error) {
             (Ok(_), _) => Ok(()),
             (Err(_), Some(source)) => Err(Self::Io(source)),
             (Err(source), None) => Err(Self::Encode(source)),
@@ -190,14 +194,14 @@ impl Failure {
     }
 }
 
-/// A file that remembers what the system said when it refused a write: the encoder's errors do not
-/// always carry it.
-struct Sink<'a> {
+/// A file that remembers the system's error for a failed write, because the encoder's errors do not
+/// always include it.
+struct ErrorTrackingFile<'a> {
     file: &'a fs::File,
     failure: Option<io::Error>,
 }
 
-impl Write for Sink<'_> {
+impl Write for ErrorTrackingFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes).inspect_err(|error| {
             self.failure = error.raw_os_error().map(io::Error::from_raw_os_error);
@@ -211,11 +215,12 @@ impl Write for Sink<'_> {
 
 /// How columns are encoded.
 ///
-/// zstd at its fastest level costs less time than the bytes it saves. A dictionary helps texts,
-/// which repeat, and not numbers, which are near their neighbours. Statistics per row group are
-/// what `events_between` and other readers prune by; pages are too small here to prune, and nobody looks for
-/// statements or values by their order, while each would be compared twice.
-fn properties<R: Record>(kind: DatasetKind) -> WriterProperties {
+/// zstd at its fastest level costs less time than the saved bytes would. A dictionary helps texts,
+/// which repeat, but not numbers, which are close to their neighbours. `events_between` and other
+/// readers select row groups by statistics; pages are too small for that here. Statements and
+/// values have no statistics, because no reader selects rows by their order and each value would be
+/// compared twice.
+fn properties<R: TableRecord>(kind: DatasetKind) -> WriterProperties {
     let pair = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
     let sorted_by = R::SORTED_BY.iter().filter_map(|name| {
         let index = R::COLUMNS.iter().position(|column| column.name == *name)?;
@@ -236,12 +241,12 @@ fn properties<R: Record>(kind: DatasetKind) -> WriterProperties {
         .set_sorting_columns((!R::SORTED_BY.is_empty()).then(|| sorted_by.collect()));
     for column in R::COLUMNS {
         let path = || ColumnPath::from(column.name);
-        if matches!(column.shape, Shape::Int64 | Shape::Time) {
+        if matches!(column.column_type, StoredType::Int64 | StoredType::Time) {
             properties = properties
                 .set_column_dictionary_enabled(path(), false)
                 .set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED);
         }
-        if !column.is_searched() {
+        if !column.has_statistics() {
             let none = EnabledStatistics::None;
             properties = properties.set_column_statistics_enabled(column.path(), none);
         }
@@ -249,8 +254,8 @@ fn properties<R: Record>(kind: DatasetKind) -> WriterProperties {
     properties.build()
 }
 
-/// Rows that are encoded at once: each column is a walk through all of them, which they are few enough for to
-/// stay near the processor.
+/// Rows encoded at once: each column visits all of them, so they should fit into the processor's
+/// caches.
 const BATCH_ROWS: usize = 1024;
 
 /// A reader holds one page of each column of each row group that it merges.

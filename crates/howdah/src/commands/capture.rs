@@ -1,4 +1,4 @@
-//! `howdah capture`: server logs into captures, captures into others, and a look at both.
+//! `howdah capture`: makes captures from server logs, transforms them and shows their contents.
 
 mod cat;
 mod doctor;
@@ -8,7 +8,7 @@ mod merge;
 mod output;
 mod report;
 mod sample;
-mod select;
+mod selection;
 mod split;
 
 use std::{
@@ -19,32 +19,32 @@ use std::{
 
 use anyhow::Context as _;
 use howdah_dataset::{Capture, CaptureManifest, ReadError};
-use howdah_logs::Options;
+use howdah_logs::ImportOptions;
 use howdah_replay::DatabaseEncoding;
 use serde_json::Value;
 
 pub(crate) use self::{
-    import::LogFormat,
-    select::{LeftOut, SelectArgs, Sifted},
+    import::LogFormatArg,
+    selection::{Exclusions, FilteredEvents, SelectArgs},
 };
 use crate::{
-    context::Context,
+    context::CommandContext,
     errors::{self, WithHint as _},
-    outcome::Outcome,
+    outcome::CommandOutcome,
 };
 
-/// Make captures of what clients do, and look at them.
+/// Make captures of client traffic, and inspect them.
 ///
-/// A capture is a folder of Parquet files: what the clients of a server did, and when. DuckDB, pandas
-/// and many others can read it, too.
+/// A capture is a folder of Parquet files: what the clients of a server did, and when. DuckDB,
+/// pandas and many other tools can read it too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: CaptureCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum CaptureCommand {
     Import(import::Args),
     Doctor(doctor::Args),
     Info(info::Args),
@@ -54,45 +54,45 @@ enum Command {
     Merge(merge::Args),
 }
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     match args.command {
-        Command::Import(args) => import::run(&args, ctx),
-        Command::Doctor(args) => doctor::run(&args, ctx),
-        Command::Info(args) => info::run(&args, ctx),
-        Command::Cat(args) => cat::run(&args, ctx),
-        Command::Sample(args) => sample::run(&args, ctx),
-        Command::Split(args) => split::run(&args, ctx),
-        Command::Merge(args) => merge::run(&args, ctx),
+        CaptureCommand::Import(args) => import::run(&args, ctx),
+        CaptureCommand::Doctor(args) => doctor::run(&args, ctx),
+        CaptureCommand::Info(args) => info::run(&args, ctx),
+        CaptureCommand::Cat(args) => cat::run(&args, ctx),
+        CaptureCommand::Sample(args) => sample::run(&args, ctx),
+        CaptureCommand::Split(args) => split::run(&args, ctx),
+        CaptureCommand::Merge(args) => merge::run(&args, ctx),
     }
 }
 
-/// What a person can say about a log, wherever logs are read. What comes in is `--input-format`, what
-/// goes out is `--format`.
+/// How to read a server log, for all commands that do. Input formats are `--input-format`, output
+/// formats `--format`.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Server logs")]
 pub(crate) struct LogArgs {
-    /// Format of the logs; recognised if not given
+    /// Format of the logs; detected by default
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(super) input_format: Option<LogFormat>,
-    /// log_line_prefix of a stderr log, as in postgresql.conf; guessed if not given
+    pub(super) input_format: Option<LogFormatArg>,
+    /// log_line_prefix of a stderr log, as in postgresql.conf; detected by default
     #[arg(long, value_name = "PREFIX", allow_hyphen_values = true)]
     prefix: Option<String>,
-    /// log_timezone, such as Europe/Vienna or +05:30, if the log's own words for it are ambiguous
+    /// log_timezone, such as Europe/Vienna or +05:30, if the time zone in the log is ambiguous
     #[arg(long, value_name = "ZONE", allow_hyphen_values = true)]
     timezone: Option<String>,
 }
 
-/// In what encoding texts were captured.
+/// Encodings of captured texts.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Server logs")]
 pub(crate) struct EncodingArgs {
-    /// Encoding of the databases, or of one, where a target's own would not do; repeat for more
+    /// Encoding of all databases or of one, if it differs from the target's; repeatable
     #[arg(long, value_name = "[DATABASE=]ENCODING", value_delimiter = ',')]
     encoding: Vec<DatabaseEncoding>,
 }
 
 impl EncodingArgs {
-    /// Encodings by captured database, as given; of all others under the empty name.
+    /// Encodings by captured database; the empty name stands for all others.
     pub(crate) fn by_database(&self) -> BTreeMap<String, String> {
         let pairs = self.encoding.iter().cloned();
         pairs.map(|DatabaseEncoding { database, encoding }| (database, encoding)).collect()
@@ -100,17 +100,17 @@ impl EncodingArgs {
 }
 
 impl LogArgs {
-    /// The importer's options; everything that is not said is guessed.
+    /// The importer's options; what is not given is detected.
     ///
     /// # Errors
     ///
-    /// A prefix or a zone that makes no sense: wrong usage.
-    pub(crate) fn options(&self) -> anyhow::Result<Options> {
-        let options = Options {
+    /// The prefix or the time zone is invalid: wrong usage.
+    pub(crate) fn options(&self) -> anyhow::Result<ImportOptions> {
+        let options = ImportOptions {
             format: self.input_format.map(Into::into),
             prefix: self.prefix.clone(),
             timezone: self.timezone.clone(),
-            ..Options::default()
+            ..ImportOptions::default()
         };
         match options.check() {
             Ok(()) => Ok(options),
@@ -119,7 +119,7 @@ impl LogArgs {
     }
 }
 
-/// Opens a capture that a person named.
+/// Opens a capture, with hints for common errors.
 pub(crate) fn open(dir: &Path) -> anyhow::Result<Capture> {
     let opened = Capture::open(dir);
     let hint = match &opened {
@@ -136,8 +136,8 @@ pub(crate) fn open(dir: &Path) -> anyhow::Result<Capture> {
     }
 }
 
-/// Whether a folder has files, and none that tells of a capture or a run: perhaps they are logs.
-pub(crate) fn holds_no_dataset(dir: &Path) -> bool {
+/// Whether a folder has files, but is neither a capture nor a run: they may be logs.
+pub(crate) fn has_no_dataset(dir: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(dir) else { return false };
     let files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     let is_data = |path: &std::path::PathBuf| path.extension().is_some_and(|it| it == "parquet");
@@ -146,35 +146,37 @@ pub(crate) fn holds_no_dataset(dir: &Path) -> bool {
         && matches!(Capture::open(dir), Err(ReadError::NotADataset { .. }))
 }
 
-/// What a capture that is made from another one keeps of its report: what its log lacked is lacking
-/// here too. Its own numbers are not those of the new one, and samples are told once.
-fn inherited(manifest: &CaptureManifest) -> Value {
+/// The parts of a capture's report that apply to a capture derived from it: gaps of the log remain.
+/// Counts are those of the new capture, and samples are reported only once.
+fn inherited_report(manifest: &CaptureManifest) -> Value {
     let report = &manifest.report;
-    let mut kept = serde_json::json!({});
+    let mut inherited = serde_json::json!({});
     for key in ["completeness", "redacted", "merged"] {
         if !report[key].is_null() {
-            kept[key] = report[key].clone();
+            inherited[key] = report[key].clone();
         }
     }
-    kept
+    inherited
 }
 
-/// Refuses to write a capture into itself: it would be cleared before it is read.
-fn refuse_same(input: &Path, output: &Path) -> anyhow::Result<()> {
+/// Refuses to write a capture onto itself: it would be cleared before it is read.
+fn refuse_overwriting_input(input: &Path, output: &Path) -> anyhow::Result<()> {
     let real = |path: &Path| path.canonicalize().ok();
-    match real(input).is_some() && real(input) == real(output) {
-        true => Err(errors::wrong_usage(format!(
-            "{} cannot be read and written at once: name another folder with --output",
+    if real(input).is_some() && real(input) == real(output) {
+        Err(errors::wrong_usage(format!(
+            "{} cannot be both input and output: name another folder with --output",
             input.display()
-        ))),
-        false => Ok(()),
+        )))
+    } else {
+        Ok(())
     }
 }
 
-/// Stops when Ctrl-C was pressed.
-fn heed(interrupted: &AtomicBool) -> anyhow::Result<()> {
-    match interrupted.load(Ordering::Relaxed) {
-        true => anyhow::bail!("interrupted: what was written until then is a part only"),
-        false => Ok(()),
+/// Fails if the user pressed Ctrl-C.
+fn bail_if_interrupted(interrupted: &AtomicBool) -> anyhow::Result<()> {
+    if interrupted.load(Ordering::Relaxed) {
+        anyhow::bail!("interrupted: the output is incomplete")
+    } else {
+        Ok(())
     }
 }

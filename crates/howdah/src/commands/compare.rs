@@ -1,4 +1,4 @@
-//! `howdah compare`: two runs, query by query, with a verdict.
+//! `howdah compare`: compares two runs query by query, with a verdict.
 
 use std::{
     io::Write as _,
@@ -7,56 +7,57 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use howdah_compare::{
-    ChangeFactor, Comparison, Crossing, FailOn, Samples, Settings, compare,
+    ChangeFactor, CompareSettings, Comparison, FailOn, Samples, Violation, compare,
     explain::{Examples, explain},
 };
-use howdah_connect::{Environment, Target, Words};
+use howdah_connect::{ConnParams, ConnectTarget, Environment};
 use howdah_report::{TableStyle, document, query_text, table};
 use howdah_sql::Fingerprint;
 
 use crate::{
-    context::Context,
+    context::CommandContext,
     errors::{self, WithHint as _},
     format::{self, Format},
-    outcome::Outcome,
+    outcome::CommandOutcome,
     progress::Total,
 };
 
-/// Compare two runs: which query got slower, how sure that is, and by how much.
+/// Compare two runs: which queries got slower, by how much, and how certain that is.
 ///
-/// What differs only in constants or bound values is one query. Queries stand in the order of what
-/// their change costs in total, the worst first. A change counts if it is certain, large enough
-/// and above the noise; two runs of one setup are "no change".
+/// Statements that differ only in constants or bound values are one query. Queries are sorted by
+/// the total cost of their change, worst first. A change counts if it is certain, large enough and
+/// above the noise; two runs of the same setup are "no change".
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The run to compare with: a folder that `howdah replay -o` made
+    /// The baseline run: a folder written by `howdah replay -o`
     base: PathBuf,
-    /// The run to judge
+    /// The run to compare with the baseline
     run: PathBuf,
-    /// A second run of BASE's setup: what differs there is noise, not a change
+    /// A second run of the baseline's setup, to measure the noise between runs
     #[arg(long, value_name = "RUN")]
     control: Option<PathBuf>,
-    /// How to print the comparison
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
-    /// Exit with 3 if a query crosses this: metric, > or >=, limit, as in p95>1.5x; repeat for more
+    /// Exit with 3 if a query meets this condition: metric, > or >=, limit, as in p95>1.5x;
+    /// repeatable
     ///
-    /// Metrics: mean, p50, p90, p95, p99, max, total, errors, calls. Limits: 1.5x compares with
-    /// BASE, 20ms (us, ms, s, min) and, for errors and calls, 10 are fixed. errors>1x means more
-    /// errors than in BASE. A ratio of times must be more than luck.
+    /// Metrics: mean, p50, p90, p95, p99, max, total, errors, calls. Limits: 1.5x is relative to
+    /// BASE; 20ms (us, ms, s, min) and, for errors and calls, 10 are absolute. errors>1x means more
+    /// errors than in BASE. A relative change of times must also be statistically significant.
     #[arg(long, value_name = "CONDITION")]
     fail_on: Vec<FailOn>,
-    /// Changes by less than this factor are no change
+    /// Ignore changes by less than this factor
     #[arg(long, value_name = "FACTOR", default_value_t = ChangeFactor::DEFAULT)]
     min_change: ChangeFactor,
-    /// Queries to show, the worst first; 0 for all [default: 20 in a table, all in JSON]
+    /// Number of queries to show, worst first; 0 for all [default: 20 in a table, all in JSON]
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
-    /// Server as it was for BASE, to ask for plans; nothing is executed there
+    /// Server in the state of BASE, to get plans with EXPLAIN; nothing is executed
     #[arg(long, value_name = "URI")]
     explain_base: Option<String>,
-    /// Server as it was for RUN, to ask for plans; nothing is executed there
+    /// Server in the state of RUN, to get plans with EXPLAIN; nothing is executed
     #[arg(long, value_name = "URI")]
     explain_run: Option<String>,
 }
@@ -67,44 +68,44 @@ Examples:
   howdah compare run-16 run-17 --control run-16-again --fail-on 'p95>1.5x'
   howdah compare run-a run-b --explain-base postgresql://a/shop --explain-run postgresql://b/shop";
 
-/// Queries in a table, if the user does not say.
+/// Default number of queries in a table.
 const TABLE_QUERIES: usize = 20;
 
-/// Columns of a table that goes to no terminal: a file can be scrolled.
+/// Width of a table that is not printed to a terminal: a file can be scrolled.
 const WIDTH_WITHOUT_TERMINAL: u16 = 160;
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    let servers = Servers::of(&args)?;
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let servers = ExplainServers::from_args(&args)?;
     let base = read(ctx, &args.base)?;
     let run = read(ctx, &args.run)?;
     let control = args.control.as_deref().map(|path| read(ctx, path)).transpose()?;
-    let settings = Settings { change_min: args.min_change, ..Settings::default() };
+    let settings = CompareSettings { change_min: args.min_change, ..CompareSettings::default() };
     let mut comparison = compare(&base, &run, control.as_ref(), &settings);
     if let Some(servers) = servers {
         servers.explain(&mut comparison, &args, ctx)?;
     }
-    let crossings: Vec<Crossing> = args
+    let crossings: Vec<Violation> = args
         .fail_on
         .iter()
-        .flat_map(|condition| condition.crossings(&comparison, &base, &run))
+        .flat_map(|condition| condition.violations(&comparison, &base, &run))
         .collect();
     print(&args, ctx, &comparison, &crossings)?;
-    Ok(if crossings.is_empty() { Outcome::Done } else { Outcome::No })
+    Ok(if crossings.is_empty() { CommandOutcome::Done } else { CommandOutcome::CheckFailed })
 }
 
-fn read(ctx: &Context, path: &Path) -> anyhow::Result<Samples> {
+fn read(ctx: &CommandContext, path: &Path) -> anyhow::Result<Samples> {
     let bar = ctx.progress(Total::Count(0), format!("reading {}", path.display()));
-    let samples = Samples::read_watched(path, |read, total| {
+    let samples = Samples::read_with_progress(path, |read, total| {
         bar.set_length(total);
         bar.set_position(read);
     });
     bar.finish_and_clear();
-    let samples = samples.hint("`howdah replay CAPTURE --target URI -o RUN` makes a run")?;
+    let samples = samples.hint("`howdah replay CAPTURE --target URI -o RUN` writes a run")?;
     if samples.is_empty() {
         let error = anyhow!("the run {} has no executions to compare", path.display());
         return Err(errors::with_hint(
             error,
-            "a replay that was stopped at once, or of a capture without statements, makes such a run",
+            "a replay stopped at its start, or of a capture without statements, writes such a run",
         ));
     }
     Ok(samples)
@@ -112,9 +113,9 @@ fn read(ctx: &Context, path: &Path) -> anyhow::Result<Samples> {
 
 fn print(
     args: &Args,
-    ctx: &Context,
+    ctx: &CommandContext,
     comparison: &Comparison,
-    crossings: &[Crossing],
+    crossings: &[Violation],
 ) -> anyhow::Result<()> {
     let limit = match (args.limit, args.format) {
         (Some(0), _) | (None, Format::Json) => None,
@@ -127,7 +128,7 @@ fn print(
             let terminal = terminal_size::terminal_size().filter(|_| ctx.terminal().stdout);
             let width = terminal.map_or(WIDTH_WITHOUT_TERMINAL, |(columns, _)| columns.0);
             let style = TableStyle {
-                color: ctx.terminal().color_stdout,
+                is_colored: ctx.terminal().color_stdout,
                 width: width.into(),
                 queries_max: limit,
             };
@@ -141,15 +142,15 @@ fn print(
     Ok(())
 }
 
-/// The two servers that are asked for plans.
-struct Servers {
-    base: Target,
-    run: Target,
+/// The two servers used for plans.
+struct ExplainServers {
+    base: ConnectTarget,
+    run: ConnectTarget,
 }
 
-impl Servers {
-    /// Resolved before the runs are read, so that a slip of the pen costs no time.
-    fn of(args: &Args) -> anyhow::Result<Option<Self>> {
+impl ExplainServers {
+    /// Resolves the targets before the runs are read, so that a typo fails at once.
+    fn from_args(args: &Args) -> anyhow::Result<Option<Self>> {
         let (base, run) = match (&args.explain_base, &args.explain_run) {
             (Some(base), Some(run)) => (base, run),
             (None, None) => return Ok(None),
@@ -158,7 +159,7 @@ impl Servers {
                     Some(_) => ("--explain-base", "--explain-run"),
                     None => ("--explain-run", "--explain-base"),
                 };
-                let error = errors::wrong_usage(format_args!("{given} is of no use alone"));
+                let error = errors::wrong_usage(format_args!("{given} requires {missing}"));
                 let hint = format_args!("plans of two servers are compared: add {missing} URI");
                 return Err(errors::with_hint(error, hint));
             }
@@ -170,23 +171,23 @@ impl Servers {
         &self,
         comparison: &mut Comparison,
         args: &Args,
-        ctx: &Context,
+        ctx: &CommandContext,
     ) -> anyhow::Result<()> {
-        let examples = Examples::of_changed(comparison, &args.run)?;
+        let examples = Examples::for_changed(comparison, &args.run)?;
         let failures = explain(comparison, &examples, &self.base, &self.run)
-            .context("cannot ask for plans")
-            .hint("without --explain-base and --explain-run the runs are compared all the same")?;
+            .context("cannot get plans")
+            .hint("the runs can be compared without --explain-base and --explain-run")?;
         for (fingerprint, error) in failures {
             let error = anyhow::Error::from(error);
-            ctx.say(format_args!("no plan for {}: {error:#}", name(comparison, fingerprint)));
+            ctx.report(format_args!("no plan for {}: {error:#}", name(comparison, fingerprint)));
         }
         Ok(())
     }
 }
 
-fn target(option: &str, conninfo: &str) -> anyhow::Result<Target> {
-    Target::resolve(&Words::from_conninfo(conninfo), &Environment::from_process())
-        .with_context(|| format!("cannot make sense of {option}"))
+fn target(option: &str, conninfo: &str) -> anyhow::Result<ConnectTarget> {
+    ConnectTarget::resolve(&ConnParams::from_conninfo(conninfo), &Environment::from_process())
+        .with_context(|| format!("invalid value of {option}"))
 }
 
 fn name(comparison: &Comparison, fingerprint: Fingerprint) -> String {

@@ -1,23 +1,23 @@
-//! `howdah completions`: a script that lets a shell complete our words.
+//! `howdah completions`: prints a shell completion script.
 
 use clap_complete::Shell;
 
-use crate::{cli, context::Context, outcome::Outcome};
+use crate::{cli, context::CommandContext, outcome::CommandOutcome};
 
-/// Print a script that completes howdah's commands and options in a shell.
+/// Print a shell script that completes howdah's commands and options.
 ///
 /// For bash: howdah completions bash > ~/.local/share/bash-completion/completions/howdah
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The shell to write for
+    /// Shell to generate the script for
     #[arg(value_enum)]
     shell: Shell,
 }
 
-pub(crate) fn run(Args { shell }: Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    // Into memory first: the generator panics when its writer fails, as a closed pipe does.
+pub(crate) fn run(Args { shell }: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    // Generate into memory first: the generator panics on write errors such as a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut cli::command(), "howdah", &mut script);
     std::io::Write::write_all(&mut ctx.stdout(), &script)?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -1,51 +1,50 @@
-//! `howdah config`: questions about the configuration file.
+//! `howdah config`: checks the configuration file.
 
 use std::{io::Write as _, path::PathBuf};
 
 use anyhow::bail;
 
 use super::{pool, statsd};
-use crate::{cli, config::ConfigFile, context::Context, outcome::Outcome};
+use crate::{cli, config::ConfigFile, context::CommandContext, outcome::CommandOutcome};
 
 /// Check howdah.toml.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    question: Question,
+    command: ConfigCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Question {
-    /// Say what is wrong in a configuration file; exit 3 if anything is.
+enum ConfigCommand {
+    /// Report all problems in a configuration file; exit with 3 if there are any.
     Check {
-        /// The file to check, instead of the one that would be used
+        /// File to check, instead of the one that would be used
         file: Option<PathBuf>,
     },
 }
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    let Question::Check { file } = args.question;
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let ConfigCommand::Check { file } = args.command;
     let Some(file) = ConfigFile::find(file.or_else(|| ctx.config()))?.file else {
-        bail!("there is no configuration to check: no howdah.toml in any of its places");
+        bail!("no configuration to check: there is no howdah.toml in any default location");
     };
-    let mut is_wrong = false;
+    let mut has_problems = false;
     if let Err(problems) = file.apply(cli::command()) {
-        is_wrong = true;
+        has_problems = true;
         let mut out = ctx.stdout();
         for line in problems.lines() {
             writeln!(out, "{line}")?;
         }
     }
-    // Sections that their servers judge.
-    for verdict in [pool::check_section(&file), statsd::check_section(&file)].into_iter().flatten()
-    {
-        let verdict = verdict?;
-        verdict.print(ctx)?;
-        is_wrong |= verdict.outcome() == Outcome::No;
+    // Sections that are checked by their servers.
+    for check in [pool::check_section(&file), statsd::check_section(&file)].into_iter().flatten() {
+        let check = check?;
+        check.print(ctx)?;
+        has_problems |= check.outcome() == CommandOutcome::CheckFailed;
     }
-    if is_wrong {
-        return Ok(Outcome::No);
+    if has_problems {
+        return Ok(CommandOutcome::CheckFailed);
     }
     writeln!(ctx.stdout(), "{}: ok, {} values", file.path().display(), file.len())?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -1,34 +1,36 @@
-//! `howdah demo`: the whole line on throw-away servers, with a slowdown to find.
+//! `howdah demo`: captures, replays and compares on throwaway servers, with a slowdown to find.
 
 use std::{io::Write as _, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
-use howdah_demo::{Demo, Ending};
-use howdah_lab::Search;
+use howdah_demo::{Demo, DemoOutcome};
+use howdah_lab::BinariesSearch;
 
-use crate::{context::Context, errors::WithHint as _, outcome::Outcome, values::time_within};
+use crate::{
+    context::CommandContext, errors::WithHint as _, outcome::CommandOutcome, values::time_in_range,
+};
 
-/// See it work: a slowdown is planted in a throw-away PostgreSQL, and found.
+/// See howdah find a slowdown planted in a throwaway PostgreSQL server.
 ///
-/// Builds a small shop, lets clients shop while the server logs, replays the log against an
-/// unchanged copy and against one that lacks an index, and compares. Takes about two minutes, needs
-/// no PostgreSQL on the machine, and leaves only what is in the folder of --output. Exit status 3 if
-/// the planted slowdown was not found.
+/// Creates a small shop database, runs clients while the server logs, replays the log against an
+/// unchanged copy and against one without an index, and compares the runs. Takes about two minutes,
+/// needs no installed PostgreSQL, and leaves nothing behind except the folder of --output. Exits
+/// with 3 if the planted slowdown was not found.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Folder for the capture, the runs and compare.json; a temporary one if not given
+    /// Folder for the capture, the runs and compare.json [default: a temporary folder]
     #[arg(short, long, alias = "out", value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Major version of PostgreSQL to use; the newest that is installed if not given
+    /// Major version of PostgreSQL to use [default: the newest installed]
     #[arg(long, value_name = "MAJOR")]
     pg: Option<u32>,
-    /// Folder with the programs of the PostgreSQL to use
+    /// Folder with the PostgreSQL programs to use
     #[arg(long, value_name = "DIR")]
     pg_bin: Option<PathBuf>,
-    /// How long clients are in the shop
+    /// How long the clients run
     #[arg(long, alias = "seconds", value_name = "TIME", default_value = "20s",
-          value_parser = time_within(5.0..=600.0))]
+          value_parser = time_in_range(5.0..=600.0))]
     duration: Duration,
 }
 
@@ -37,15 +39,15 @@ Examples:
   howdah demo
   howdah demo -o here --pg 17 --duration 1m";
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let temporary = match &args.output {
         Some(_) => None,
-        None => Some(tempfile::tempdir().context("cannot make a temporary folder")?),
+        None => Some(tempfile::tempdir().context("cannot create a temporary folder")?),
     };
     let out = args.output.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
     let Some(out) = out else { bail!("no folder") };
     howdah_files::create_dir_all(&out)
-        .with_context(|| format!("cannot make the folder {}", out.display()))?;
+        .with_context(|| format!("cannot create the folder {}", out.display()))?;
     let demo = Demo {
         out: out.clone(),
         search: search(args.pg, args.pg_bin),
@@ -53,18 +55,18 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         stop: ctx.interrupted(),
     };
     let ending = demo
-        .run(|line| ctx.say(line))
-        .context("the demo could not be given")
-        .hint("`howdah lab start` shows whether a throw-away PostgreSQL can be had here")?;
+        .run(|line| ctx.report(line))
+        .context("the demo failed")
+        .hint("`howdah lab start` shows whether a throwaway PostgreSQL can be started here")?;
     let file = out.join("compare.json");
     let document = howdah_report::document(&ending.changed, &[], None);
     howdah_files::write(&file, format!("{:#}\n", serde_json::to_value(document)?))
         .with_context(|| format!("cannot write {}", file.display()))?;
-    conclude(ctx, &ending, temporary.is_none().then_some(&file))
+    print_result(ctx, &ending, temporary.is_none().then_some(&file))
 }
 
-fn search(major: Option<u32>, dir: Option<PathBuf>) -> Search {
-    let mut search = Search::new();
+fn search(major: Option<u32>, dir: Option<PathBuf>) -> BinariesSearch {
+    let mut search = BinariesSearch::new();
     if let Some(major) = major {
         search = search.major(major);
     }
@@ -74,7 +76,11 @@ fn search(major: Option<u32>, dir: Option<PathBuf>) -> Search {
     search
 }
 
-fn conclude(ctx: &Context, ending: &Ending, file: Option<&PathBuf>) -> anyhow::Result<Outcome> {
+fn print_result(
+    ctx: &CommandContext,
+    ending: &DemoOutcome,
+    file: Option<&PathBuf>,
+) -> anyhow::Result<CommandOutcome> {
     let mut out = ctx.stdout();
     writeln!(out, "control: {}", howdah_report::verdict_line(&ending.control))?;
     writeln!(out, "changed: {}", howdah_report::verdict_line(&ending.changed))?;
@@ -84,11 +90,11 @@ fn conclude(ctx: &Context, ending: &Ending, file: Option<&PathBuf>) -> anyhow::R
     if let Some(file) = file {
         writeln!(out, "details: {}", file.display())?;
     }
-    match ending.found() {
-        Some(_) => Ok(Outcome::Done),
+    match ending.slower_query() {
+        Some(_) => Ok(CommandOutcome::Done),
         None => {
-            writeln!(out, "the statement that lost its index was not found to be slower")?;
-            Ok(Outcome::No)
+            writeln!(out, "the slowdown of the statement that lost its index was not found")?;
+            Ok(CommandOutcome::CheckFailed)
         }
     }
 }

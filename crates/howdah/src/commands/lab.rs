@@ -1,4 +1,4 @@
-//! `howdah lab`: throw-away PostgreSQL clusters.
+//! `howdah lab`: throwaway PostgreSQL clusters.
 
 use std::{
     io::Write as _,
@@ -10,28 +10,28 @@ use std::{
 
 use anyhow::bail;
 use howdah_lab::{
-    ACCOUNT_NAME, Builder, Error as LabError, Lab, LabState, Labs, LabsError, MAJORS, Search,
-    StartedLab,
+    ACCOUNT_NAME, BinariesSearch, Builder, ClusterError as LabError, Lab, LabState, Labs,
+    LabsError, MAJORS, StartedLab,
 };
 use serde::Serialize;
 
 use crate::{
-    context::Context,
+    context::CommandContext,
     errors::{self, WithHint as _},
     format::{self, Format},
-    outcome::Outcome,
+    outcome::CommandOutcome,
 };
 
-/// Start and stop throw-away PostgreSQL clusters.
+/// Start and stop throwaway PostgreSQL clusters.
 ///
-/// PostgreSQL is taken from where it is installed; a major version that the machine lacks is fetched
-/// once and kept for later. Clusters listen on a unix socket that other users of the machine cannot
-/// reach, and do not wait for the disk. Nothing in them is meant to last.
+/// Uses the installed PostgreSQL; a missing major version is downloaded once and kept. Clusters
+/// listen on a Unix socket that other users cannot reach, and run without fsync. They are not meant
+/// for data you want to keep.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    action: Action,
+    command: LabCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -42,123 +42,127 @@ Examples:
   howdah lab stop --all";
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
-    Start(Start),
-    Restart(Restart),
-    Stop(Stop),
-    List(List),
+enum LabCommand {
+    Start(LabStartArgs),
+    Restart(LabRestartArgs),
+    Stop(LabStopArgs),
+    List(LabListArgs),
 }
 
 /// Start a lab and print its connection URI.
 ///
 /// It runs in the background until `howdah lab stop`. The superuser is postgres, without a password
-/// on the unix socket, which only you and root can reach. When root starts it, the server runs as
-/// the system account howdah-lab, which is created if it is missing.
+/// on the Unix socket, which only you and root can reach. If started by root, the server runs as
+/// the system account howdah-lab, which is created if missing.
 #[derive(Debug, clap::Args)]
-struct Start {
-    /// Major version of PostgreSQL, 14 to 18; without it the newest that is installed
+struct LabStartArgs {
+    /// Major version of PostgreSQL, 14 to 18 [default: the newest installed]
     #[arg(long, value_name = "MAJOR", value_parser = major)]
     pg: Option<u32>,
-    /// Folder of the server's programs, instead of a search for them
+    /// Folder with the server programs, instead of searching for them
     #[arg(long, value_name = "DIR")]
     pg_bin: Option<PathBuf>,
-    /// Name of the lab, for the other commands; without it one is made up
+    /// Name of the lab, for the other commands [default: generated]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Folder for its files, made if missing; a lab that was kept there is started again
+    /// Folder for its files, created if missing; a lab kept there is started again
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Leave the files in --dir when the lab is stopped
+    /// Keep the files in --dir when the lab is stopped
     #[arg(long, requires = "dir")]
     keep: bool,
-    /// A setting of the server, as in postgresql.conf; repeat for more
+    /// Server setting, as in postgresql.conf; repeatable
     #[arg(long, value_name = "NAME=VALUE")]
-    set: Vec<Setting>,
-    /// Make it a physical standby of this lab, with the same programs and settings
+    set: Vec<LabSetting>,
+    /// Create a physical standby of this lab, with the same programs and settings
     #[arg(long, value_name = "NAME", conflicts_with_all = ["pg", "pg_bin"])]
     standby_of: Option<String>,
-    /// Also listen on 127.0.0.1; clients give the password that is in the file of the URI's passfile
+    /// Also listen on 127.0.0.1; clients need the password in the URI's passfile
     #[arg(long)]
     tcp: bool,
-    /// Stay in the foreground; the lab ends with Ctrl-C, or when this process dies
+    /// Stay in the foreground; the lab stops on Ctrl-C, or when this process dies
     #[arg(long)]
     foreground: bool,
 }
 
-/// Restart a lab's server, also one that is down, and print its connection URI.
+/// Restart a lab's server, even if it is down, and print its connection URI.
 ///
-/// Files and port stay the same. If the server does not start with the new settings, they are taken
-/// back, and the lab stays down.
+/// Files and port stay the same. If the server does not start with the new settings, they are
+/// reverted, and the lab stays down.
 #[derive(Debug, clap::Args)]
-struct Restart {
+struct LabRestartArgs {
     /// Name of the lab
     name: String,
-    /// A setting to add, as in postgresql.conf; repeat for more
+    /// Setting to add, as in postgresql.conf; repeatable
     #[arg(long, value_name = "NAME=VALUE")]
-    set: Vec<Setting>,
+    set: Vec<LabSetting>,
 }
 
 /// Stop a lab and remove its files.
 #[derive(Debug, clap::Args)]
-struct Stop {
-    /// Name of the lab; not needed when there is only one
+struct LabStopArgs {
+    /// Name of the lab; optional if there is only one
     name: Option<String>,
-    /// Stop them all
+    /// Stop all labs
     #[arg(long, conflicts_with = "name")]
     all: bool,
 }
 
-/// List the labs, also those whose server is down. Nothing is changed.
+/// List the labs, including those whose server is down. Nothing is changed.
 #[derive(Debug, clap::Args)]
-struct List {
-    /// How to print the list
+struct LabListArgs {
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
 }
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    let labs = Labs::of_user();
-    match args.action {
-        Action::Start(args) => start(&args, &labs, ctx),
-        Action::Restart(args) => restart(&args, &labs, ctx),
-        Action::Stop(args) => stop(args, &labs, ctx),
-        Action::List(args) => list(args.format, &labs, ctx),
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs = Labs::for_current_user();
+    match args.command {
+        LabCommand::Start(args) => start(&args, &labs, ctx),
+        LabCommand::Restart(args) => restart(&args, &labs, ctx),
+        LabCommand::Stop(args) => stop(args, &labs, ctx),
+        LabCommand::List(args) => list(args.format, &labs, ctx),
     }
 }
 
-fn start(args: &Start, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
+fn start(args: &LabStartArgs, labs: &Labs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let mut builder = builder(args);
     if let Some(primary) = &args.standby_of {
         builder = builder.standby_of_lab(&get(labs, primary)?);
     }
-    // In the foreground signals are ours from the start on: what is half made is cleaned up then,
-    // too, but a person who pressed Ctrl-C wants to see that it has been.
+    // In the foreground, handle signals from the beginning: a cluster that is half created is
+    // removed in any case, but a user who pressed Ctrl-C wants to see that it happened.
     let interrupted = args.foreground.then(|| ctx.interrupted());
-    if args.standby_of.is_none() && has_to_fetch(args) {
-        ctx.say("fetching PostgreSQL; this machine has none that fits");
+    if args.standby_of.is_none() && needs_download(args) {
+        ctx.report("downloading PostgreSQL: no suitable version is installed");
     }
-    let started = advised(labs.start(args.name.as_deref(), builder))?;
+    let started = with_lab_hint(labs.start(args.name.as_deref(), builder))?;
     print(started.lab(), ctx)?;
     match interrupted {
-        Some(interrupted) => stay(started, &interrupted),
+        Some(interrupted) => wait_until_stopped(started, &interrupted),
         None => {
             started.leave_running();
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }
     }
 }
 
-fn restart(args: &Restart, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
+fn restart(
+    args: &LabRestartArgs,
+    labs: &Labs,
+    ctx: &CommandContext,
+) -> anyhow::Result<CommandOutcome> {
     let settings: Vec<_> =
-        args.set.iter().map(|Setting { name, value }| (&**name, &**value)).collect();
-    let lab = advised(labs.restart(&args.name, &settings))?;
+        args.set.iter().map(|LabSetting { name, value }| (&**name, &**value)).collect();
+    let lab = with_lab_hint(labs.restart(&args.name, &settings))?;
     print(&lab, ctx)?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// The URI for scripts, the rest for people.
-fn print(lab: &Lab, ctx: &Context) -> anyhow::Result<()> {
-    ctx.say(format_args!(
+/// Prints the URI to stdout for scripts, and the rest to stderr.
+fn print(lab: &Lab, ctx: &CommandContext) -> anyhow::Result<()> {
+    ctx.report(format_args!(
         "{}: PostgreSQL {}, files in {}",
         lab.name,
         lab.version,
@@ -170,7 +174,7 @@ fn print(lab: &Lab, ctx: &Context) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn builder(args: &Start) -> Builder {
+fn builder(args: &LabStartArgs) -> Builder {
     let mut builder = Builder::new().keep(args.keep);
     if let Some(major) = args.pg {
         builder = builder.major(major);
@@ -184,35 +188,39 @@ fn builder(args: &Start) -> Builder {
     if args.tcp {
         builder = builder.tcp();
     }
-    for Setting { name, value } in &args.set {
+    for LabSetting { name, value } in &args.set {
         builder = builder.setting(name, value);
     }
     builder
 }
 
-/// Whether the start is going to use the network: a person wants to know what takes so long.
-fn has_to_fetch(args: &Start) -> bool {
-    let search = args.pg.map_or_else(Search::new, |major| Search::new().major(major));
+/// Whether the start will download PostgreSQL: the user should know what takes so long.
+fn needs_download(args: &LabStartArgs) -> bool {
+    let search =
+        args.pg.map_or_else(BinariesSearch::new, |major| BinariesSearch::new().major(major));
     cfg!(feature = "fetch")
         && args.pg_bin.is_none()
-        && search.fetch(false).find().is_err_and(|error| error.is_no_postgres())
+        && search.fetch(false).find().is_err_and(|error| error.is_postgres_missing())
 }
 
-/// Waits for Ctrl-C, or for the server to be stopped by somebody else.
-fn stay(mut started: StartedLab, interrupted: &AtomicBool) -> anyhow::Result<Outcome> {
-    const GLANCE: Duration = Duration::from_millis(100);
+/// Waits for Ctrl-C, or until the server is stopped from outside.
+fn wait_until_stopped(
+    mut started: StartedLab,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<CommandOutcome> {
+    const POLL_INTERVAL: Duration = Duration::from_millis(100);
     while !interrupted.load(Ordering::Relaxed) {
         match started.cluster().exit_status() {
             Some(status) if status.success() => break,
-            Some(status) => bail!("the server ended by itself ({status})"),
-            None => std::thread::sleep(GLANCE),
+            Some(status) => bail!("the server exited unexpectedly ({status})"),
+            None => std::thread::sleep(POLL_INTERVAL),
         }
     }
     started.cluster().stop()?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn stop(args: Stop, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
+fn stop(args: LabStopArgs, labs: &Labs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let names = match args.name {
         Some(name) => vec![name],
         None => {
@@ -220,12 +228,12 @@ fn stop(args: Stop, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
                 labs.list()?.iter().map(|state| state.name().to_owned()).collect();
             match names.as_slice() {
                 [] if args.all => {}
-                [] => bail!("there is no lab to stop"),
+                [] => bail!("no lab to stop"),
                 [_] => {}
                 _ if args.all => {}
                 _ => {
                     return Err(errors::wrong_usage("there are several labs"))
-                        .hint(format_args!("name one of {}, or say --all", names.join(", ")));
+                        .hint(format_args!("name one of {}, or use --all", names.join(", ")));
                 }
             }
             names.sort();
@@ -233,24 +241,24 @@ fn stop(args: Stop, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
         }
     };
     for name in names {
-        let lab = advised(labs.stop(&name))?;
+        let lab = with_lab_hint(labs.stop(&name))?;
         let what = if lab.dir.exists() { "files kept in" } else { "removed" };
-        ctx.say(format_args!("{name}: stopped, {what} {}", lab.dir.display()));
+        ctx.report(format_args!("{name}: stopped, {what} {}", lab.dir.display()));
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn get(labs: &Labs, name: &str) -> anyhow::Result<Lab> {
-    advised(labs.get(name))
+    with_lab_hint(labs.get(name))
 }
 
-/// Adds what a person can do about it.
-fn advised<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
+/// Adds a hint to an error.
+fn with_lab_hint<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
     match result {
         Err(LabsError::Unknown { name, known }) => {
             let hint = match known.as_slice() {
-                [] => "there is none at the moment; `howdah lab start` starts one".to_owned(),
-                known => format!("there is {}", known.join(", ")),
+                [] => "there are no labs; `howdah lab start` starts one".to_owned(),
+                known => format!("existing labs: {}", known.join(", ")),
             };
             Err(LabsError::Unknown { name, known }).hint(hint)
         }
@@ -261,37 +269,37 @@ fn advised<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
             Err(LabsError::Down { name }).hint(hint)
         }
         Err(LabsError::Cluster(error @ LabError::TcpNotEnabled)) => {
-            Err(error).hint("start the lab with --tcp: then clients need its password")
+            Err(error).hint("start the lab with --tcp; clients then need its password")
         }
         Err(LabsError::Cluster(error @ LabError::NoAccount { .. })) => Err(error).hint(format_args!(
-            "make the account by hand, as in `useradd --system {ACCOUNT_NAME}`, or run as another user"
+            "create the account, as in `useradd --system {ACCOUNT_NAME}`, or run as another user"
         )),
         Err(LabsError::Cluster(LabError::ServerEnded { status, log })) => {
-            let error = Err(anyhow::anyhow!("the server ended while starting ({status})"));
-            let words = log.lines().rev().map(without_log_prefix).filter(|line| !line.is_empty());
-            words.take(LOG_LINES_MAX).fold(error, |error, line| error.hint(format_args!("its log: {line}")))
+            let error = Err(anyhow::anyhow!("the server exited while starting ({status})"));
+            let lines = log.lines().rev().map(without_log_prefix).filter(|line| !line.is_empty());
+            lines.take(LOG_LINES_MAX).fold(error, |error, line| error.hint(format_args!("its log: {line}")))
         }
-        Err(LabsError::Cluster(error)) if error.is_no_postgres() => {
-            Err(error).hint("install PostgreSQL's server package, or say where it is with --pg-bin")
+        Err(LabsError::Cluster(error)) if error.is_postgres_missing() => {
+            Err(error).hint("install the PostgreSQL server package, or give its location with --pg-bin")
         }
         result => Ok(result?),
     }
 }
 
-/// Lines of a server's log that are shown where it did not start.
+/// Number of server log lines shown if the server did not start.
 const LOG_LINES_MAX: usize = 4;
 
-/// A line of a server's log without its time and process id.
+/// A server log line without its time and process id.
 fn without_log_prefix(line: &str) -> &str {
     line.find("] ").map_or(line, |end| &line[end + 2..]).trim()
 }
 
-fn list(format: Format, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
-    let labs: Vec<_> = labs.list()?.iter().map(Row::of).collect();
+fn list(format: Format, labs: &Labs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs: Vec<_> = labs.list()?.iter().map(LabRow::from_state).collect();
     let mut out = ctx.stdout();
     match format {
         Format::Json => {
-            format::write_json(&mut out, &Document { version: 1, labs })?;
+            format::write_json(&mut out, &LabListDocument { version: 1, labs })?;
         }
         Format::Table => {
             let widths = HEAD.map(str::len);
@@ -305,7 +313,7 @@ fn list(format: Format, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
             }
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 const HEAD: [&str; 5] = ["name", "postgresql", "standby of", "uri", "folder"];
@@ -319,25 +327,25 @@ fn write_line(
     writeln!(out, "{a:name$}  {b:version$}  {c:primary$}  {d:uri$}  {folder}")
 }
 
-/// What `--format json` prints. Fields are added, never changed, within a version.
+/// The document for `--format json`. Within a version, fields are added but never changed.
 #[derive(Debug, Serialize)]
-struct Document {
+struct LabListDocument {
     version: u32,
-    labs: Vec<Row>,
+    labs: Vec<LabRow>,
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Row {
+struct LabRow {
     name: String,
-    /// `starting`, `running` or `down`. What follows is empty while it starts; `pid` and `uri` are
-    /// empty while it is down.
+    /// `starting`, `running` or `down`. The fields below are empty while it starts; `pid` and `uri`
+    /// are also empty while it is down.
     state: &'static str,
     postgresql: Option<String>,
     major: Option<u32>,
     pid: Option<u32>,
     uri: Option<String>,
     port: Option<u16>,
-    /// The file with the password for TCP, if it listens there.
+    /// The password file for TCP, if the server listens on TCP.
     passfile: Option<PathBuf>,
     socket_dir: Option<PathBuf>,
     dir: Option<String>,
@@ -346,8 +354,8 @@ struct Row {
     started_s: Option<u64>,
 }
 
-impl Row {
-    fn of(state: &LabState) -> Self {
+impl LabRow {
+    fn from_state(state: &LabState) -> Self {
         let name = state.name().to_owned();
         let (lab, state) = match state {
             LabState::Starting { .. } => {
@@ -382,28 +390,28 @@ impl Row {
     }
 }
 
-/// A major version that labs can be made of.
-fn major(word: &str) -> Result<u32, String> {
+/// Parses a supported major version.
+fn major(text: &str) -> Result<u32, String> {
     let (first, last) = (MAJORS.start(), MAJORS.end());
-    match word.parse() {
+    match text.parse() {
         Ok(major) if MAJORS.contains(&major) => Ok(major),
-        _ => Err(format!("a lab is PostgreSQL {first} to {last}: give the major version alone")),
+        _ => Err(format!("give a major version from {first} to {last}, without a minor version")),
     }
 }
 
-/// `NAME=VALUE`; the value may be empty and hold anything. One in quotes is read as in
+/// `NAME=VALUE`; the value may be empty and contain any character. A quoted value is read as in
 /// `postgresql.conf`, where `''` stands for a quote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Setting {
+struct LabSetting {
     name: String,
     value: String,
 }
 
-impl FromStr for Setting {
+impl FromStr for LabSetting {
     type Err = &'static str;
 
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        let (name, value) = word.split_once('=').ok_or("a setting is NAME=VALUE")?;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = text.split_once('=').ok_or("a setting is NAME=VALUE")?;
         let inner = value.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
         let value = inner.map_or_else(|| value.to_owned(), |inner| inner.replace("''", "'"));
         Ok(Self { name: name.trim().to_owned(), value })
@@ -415,9 +423,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_names_and_values() {
-        let parse = |word: &str| word.parse::<Setting>();
-        let setting = |name: &str, value: &str| Setting { name: name.into(), value: value.into() };
+    fn setting_is_split_at_first_equals_sign() {
+        let parse = |text: &str| text.parse::<LabSetting>();
+        let setting =
+            |name: &str, value: &str| LabSetting { name: name.into(), value: value.into() };
         assert_eq!(parse("work_mem=1MB"), Ok(setting("work_mem", "1MB")));
         assert_eq!(parse("log_line_prefix=%m=%p "), Ok(setting("log_line_prefix", "%m=%p ")));
         assert_eq!(parse("search_path="), Ok(setting("search_path", "")));
@@ -430,17 +439,18 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_majors_that_can_be_had() {
+    fn only_supported_major_versions_are_accepted() {
         assert_eq!(major("16"), Ok(16));
-        for word in ["16x", "9", "16.4", "-16", ""] {
-            let refused = major(word).unwrap_err();
-            assert_eq!(refused, "a lab is PostgreSQL 14 to 18: give the major version alone");
+        for text in ["16x", "9", "16.4", "-16", ""] {
+            let refused = major(text).unwrap_err();
+            assert_eq!(refused, "give a major version from 14 to 18, without a minor version");
         }
     }
 
     #[test]
-    fn a_table_is_as_wide_as_its_cells() {
-        let starting = Row::of(&LabState::Starting { name: "a-rather-long-name".into() });
+    fn table_columns_fit_their_cells() {
+        let starting =
+            LabRow::from_state(&LabState::Starting { name: "a-rather-long-name".into() });
         let mut out = Vec::new();
         let widths =
             std::array::from_fn(|column| HEAD[column].len().max(starting.cells()[column].len()));

@@ -1,40 +1,40 @@
-//! `howdah man`: pages of the manual, made of the same words as the help.
+//! `howdah man`: man pages, generated from the help.
 
 use std::io::Write as _;
 
-use crate::{cli, context::Context, errors::wrong_usage, outcome::Outcome};
+use crate::{cli, context::CommandContext, errors::wrong_usage, outcome::CommandOutcome};
 
-/// Print a page of the manual: of howdah, or of a command.
+/// Print the man page of howdah or of a command.
 ///
 /// To read: howdah man pool | man -l -
 ///
 /// To install: howdah man pool > /usr/local/share/man/man1/howdah-pool.1
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The command, with its own command where it has some: pool, or warm load
+    /// The command, with its subcommand if any: pool, or warm load
     #[arg(value_name = "COMMAND")]
-    words: Vec<String>,
+    names: Vec<String>,
 }
 
-pub(crate) fn run(Args { words }: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn run(Args { names }: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let mut command = cli::command();
-    // The global options and `help` are given to commands only when all of it is put together.
+    // `build` adds the global options and `help` to the subcommands.
     command.build();
     let mut name = "howdah".to_owned();
-    for word in &words {
-        let Some(found) = command.find_subcommand(word) else {
+    for subcommand in &names {
+        let Some(found) = command.find_subcommand(subcommand) else {
             return Err(wrong_usage(format_args!(
-                "{name} has no command {word}: see {name} --help"
+                "{name} has no command {subcommand}: see {name} --help"
             )));
         };
         command = found.clone();
-        name = format!("{name} {word}");
+        name = format!("{name} {subcommand}");
     }
     let version = cli::command().get_version().unwrap_or_default().to_owned();
     let command = command.version(version).display_name(name.replace(' ', "-"));
-    // Into memory first, so that a closed pipe is an error like any other.
+    // Render into memory first, so that a closed pipe is handled like any other write error.
     let mut page = Vec::new();
     clap_mangen::Man::new(command).source("howdah").manual("Howdah").render(&mut page)?;
     ctx.stdout().write_all(&page)?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -12,9 +12,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use howdah_pool::{
-    Control, Origin, Pooler, Preflight, StartError,
-    config::{Config, EXAMPLE, Read, ReadError, Remark, ShutdownMode},
-    passed_sockets, preflight,
+    ConfigOrigin, Pooler, PoolerHandle, PoolerStartError, Preflight, activated_sockets,
+    config::{Config, ConfigReadError, Diagnostic, EXAMPLE, ParsedConfig, ShutdownMode},
+    preflight,
 };
 use rustix::{
     process::{Resource, Rlimit, geteuid, getrlimit, setrlimit},
@@ -25,55 +25,54 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use super::verdict::Verdict;
+use super::settings_check::SettingsCheck;
 use crate::{
     config::ConfigFile,
-    context::Context,
+    context::CommandContext,
     errors::{WithHint as _, with_hint},
     logging,
     metrics::MetricsArgs,
     notify::service_state,
-    outcome::Outcome,
+    outcome::CommandOutcome,
 };
 
-/// Let many clients share few PostgreSQL connections.
+/// Pool connections: let many clients share few PostgreSQL connections.
 ///
-/// A connection pooler: clients connect to it as they would to the server, and get a server
-/// connection for a session, a transaction or a statement. Settings are read from howdah.toml
-/// (section pool) or from a pgbouncer.ini with its userlist.txt; which of the two a file is, its form
-/// tells.
+/// Clients connect to the pooler as they would to the server, and are assigned a server connection
+/// for a session, a transaction or a statement. Settings are read from howdah.toml (section pool)
+/// or from a pgbouncer.ini with its userlist.txt; the format of the file is detected.
 ///
-/// Operators connect to the database howdah, or pgbouncer, and say SHOW HELP there.
+/// For the admin console, connect to the database howdah or pgbouncer and run SHOW HELP.
 ///
-/// Sockets that a service manager passes (systemd's socket activation) are listened at instead of those
-/// that the settings name.
+/// Sockets passed by a service manager (systemd socket activation) replace the addresses in the
+/// settings.
 ///
-/// SIGHUP reads the settings again: those that are wrong are refused as a whole, and what changed is
-/// logged.
+/// SIGHUP reloads the settings: invalid settings are rejected as a whole, and changes are logged.
 ///
-/// SIGTERM and Ctrl-C take no new clients and let each go when its transaction is over; a second one
-/// stops, as SIGQUIT does at once. With shutdown-mode = "wait-for-clients", and with a pgbouncer.ini, SIGTERM
-/// waits until each client has disconnected. SIGUSR1 pauses all databases, SIGUSR2 resumes them.
+/// SIGTERM and Ctrl-C stop accepting clients and disconnect each one at the end of its transaction;
+/// a second signal stops at once, as SIGQUIT does. With shutdown-mode = "wait-for-clients", and
+/// with a pgbouncer.ini, SIGTERM waits until all clients have disconnected. SIGUSR1 pauses all
+/// databases, SIGUSR2 resumes them.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Option<Command>,
-    /// The settings: howdah.toml or pgbouncer.ini; without it the howdah.toml that is found
+    command: Option<PoolCommand>,
+    /// Settings file: howdah.toml or pgbouncer.ini [default: howdah.toml in its default locations]
     #[arg(short = 'c', long, value_name = "FILE")]
     settings: Option<PathBuf>,
-    /// Event loops, one per thread; wins over the settings, whose default is one per core
+    /// Number of worker threads; overrides the settings, whose default is one per core
     #[arg(long, value_name = "N")]
     workers: Option<std::num::NonZeroUsize>,
-    /// Say all that is wrong with the settings, and with the files and places that they name, and do nothing
-    /// else; exit 3 if anything is
+    /// Report all problems with the settings and with the files and addresses they name, then exit;
+    /// with 3 if there are any
     #[arg(long)]
     check: bool,
-    /// Print a howdah.toml with every key, its default and what it means, and do nothing else
+    /// Print a howdah.toml with all keys, their defaults and descriptions, then exit
     #[arg(long)]
     example: bool,
-    /// Take over from the process that serves now, with its clients' connections; it ends when it has
-    /// none left
+    /// Take over from the running process, with its clients' connections; it exits when none are
+    /// left
     #[arg(long)]
     takeover: bool,
     #[command(flatten)]
@@ -81,54 +80,54 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum PoolCommand {
     Import(import::Args),
 }
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    if let Some(Command::Import(args)) = &args.command {
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    if let Some(PoolCommand::Import(args)) = &args.command {
         return import::run(args, ctx);
     }
     if args.example {
         ctx.stdout().write_all(EXAMPLE.as_bytes())?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     if args.check {
         let read = read(&args, ctx).map(|(mut read, _)| {
             read.config.workers = args.workers.or(read.config.workers);
             read
         });
-        return judge(read, args.takeover)?.conclude(ctx);
+        return check_settings(read, args.takeover)?.finish(ctx);
     }
-    let read =
-        read(&args, ctx).hint("`howdah pool --check -c FILE` tells all that is wrong with a file");
-    let (Read { mut config, warnings, .. }, path) = read?;
-    // What happens is what a service's log is for.
+    let read = read(&args, ctx).hint("`howdah pool --check -c FILE` lists all problems in a file");
+    let (ParsedConfig { mut config, warnings, .. }, path) = read?;
+    // A service logs its events, so info is the default level.
     let _ = logging::adjust(Some(logging::Level::Info), None);
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     config.workers = args.workers.or(config.workers);
     if geteuid().is_root() {
-        tracing::warn!("running as root, which a pooler needs for nothing");
+        tracing::warn!("running as root, which the pooler does not need");
     }
     raise_descriptor_limit(&config);
-    // Before anything is open: a signal that comes early must not be missed.
+    // Before any socket is opened, so that no early signal is missed.
     let flag = match config.shutdown_mode {
         ShutdownMode::WaitForServers => Some(ctx.interrupted()),
-        // As in PgBouncer, a second signal ends it well, and at once: see `wait`.
+        // As in PgBouncer, a second signal stops at once, but cleanly: see `wait`.
         ShutdownMode::WaitForClients => None,
     };
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2])?;
-    let origin = Origin { path, workers: args.workers };
-    let passed = passed_sockets()
-        .context("cannot use the sockets that the service manager passed")
+    let origin = ConfigOrigin { path, workers: args.workers };
+    let passed = activated_sockets()
+        .context("cannot use the sockets passed by the service manager")
         .hint("see deploy/howdah-pool.socket")?;
-    let pooler = match args.takeover {
-        true => Pooler::take_over(config, Some(origin))
-            .context("cannot start the pooler")
-            .hint("the other process has to run, as the same user, with the same listen.takeover"),
-        false => Pooler::start_at(passed, config, Some(origin)).map_err(not_started),
+    let pooler = if args.takeover {
+        Pooler::take_over(config, Some(origin)).context("cannot start the pooler").hint(
+            "the other process must be running, as the same user and with the same listen.takeover",
+        )
+    } else {
+        Pooler::start_with_sockets(passed, config, Some(origin)).map_err(start_error)
     }?;
-    Control::let_log_level_change(logging::change);
+    PoolerHandle::allow_log_level_changes(logging::set_level);
     for address in pooler.addresses() {
         ctx.announce(format_args!("listening: {address}"));
         tracing::info!(%address, "listening");
@@ -137,8 +136,8 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         ctx.announce(format_args!("listening: {}", path.display()));
         tracing::info!(path = %path.display(), "listening");
     }
-    // Its console may end it as well.
-    if let Some(end) = pooler.end() {
+    // The admin console can also shut the pooler down.
+    if let Some(end) = pooler.shutdown_waiter() {
         let signals = signals.handle();
         thread::Builder::new().name("end".to_owned()).spawn(move || {
             end.wait();
@@ -147,12 +146,12 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     }
     let metrics = args.metrics.serve(ctx)?;
     let (_stop, stopped) = mpsc::channel();
-    if args.metrics.is_wanted() {
+    if args.metrics.is_enabled() {
         let (control, registry) = (pooler.control(), ctx.registry().clone());
-        let keep = move || control.keep_metrics(&registry, &stopped);
+        let keep = move || control.export_metrics(&registry, &stopped);
         thread::Builder::new().name("counts".to_owned()).spawn(keep)?;
     }
-    // systemd knows the other process as the service's until it is told.
+    // Tell systemd that the main process of the service has changed.
     let main =
         if args.takeover { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
     service_state(&format!("READY=1{main}"));
@@ -174,8 +173,8 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         }
         _ => true,
     });
-    metrics.takes_no_more();
-    // The service goes on in another process.
+    metrics.set_not_ready();
+    // After a takeover, the service continues in another process.
     if !pooler.was_taken_over() {
         service_state("STOPPING=1");
     }
@@ -196,123 +195,128 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     ended
 }
 
-/// Why the pooler did not start, with what to do about it.
-fn not_started(error: StartError) -> anyhow::Error {
+/// The error of a failed start, with a hint.
+fn start_error(error: PoolerStartError) -> anyhow::Error {
     let is_taken = match &error {
-        StartError::Listen(listen) => listen.source.kind() == io::ErrorKind::AddrInUse,
+        PoolerStartError::Listen(listen) => listen.source.kind() == io::ErrorKind::AddrInUse,
         _ => false,
     };
-    let hint = match is_taken {
-        true => "is another pooler running there? Places are set by [pool.listen]",
-        false => "`howdah pool --check -c FILE` tells all that is wrong with a file",
+    let hint = if is_taken {
+        "is another pooler running there? [pool.listen] sets the addresses"
+    } else {
+        "`howdah pool --check -c FILE` lists all problems in a file"
     };
     with_hint(anyhow::Error::from(error).context("cannot start the pooler"), hint)
 }
 
-/// Reads the settings again. What comes of it stands in the log; what is said here is for systemd, whose
+/// Reloads the settings. The result is logged by the pooler; here systemd is notified, whose
 /// `Type=notify-reload` waits for it.
-fn reload(control: &Control) {
+fn reload(control: &PoolerHandle) {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
     let now_us = tv_sec * 1_000_000 + tv_nsec / 1000;
     service_state(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
     let status = match control.reload() {
-        Ok(reloaded) => format!("settings read again, {} changes", reloaded.changes.len()),
-        Err(_) => "settings not changed: they are wrong, see the log".to_owned(),
+        Ok(reloaded) => format!("settings reloaded, {} changes", reloaded.changes.len()),
+        Err(_) => "settings not changed: they are invalid, see the log".to_owned(),
     };
     service_state(&format!("READY=1\nSTATUS={status}"));
 }
 
-/// Waits for the last client, for so long as it is given.
+/// Waits for the last client to disconnect, at most for the timeout.
 fn wait(
     pooler: Pooler,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
     signals: &mut Signals,
-) -> anyhow::Result<Outcome> {
-    const LOOK: Duration = Duration::from_millis(20);
-    let began = Instant::now();
-    while !pooler.is_over() {
-        let is_late = patience.is_some_and(|patience| began.elapsed() >= patience);
-        // A second SIGTERM or SIGINT that is to kill has done so before it is seen here.
+) -> anyhow::Result<CommandOutcome> {
+    const POLL_INTERVAL: Duration = Duration::from_millis(20);
+    let started_at = Instant::now();
+    while !pooler.is_finished() {
+        let is_late = timeout.is_some_and(|timeout| started_at.elapsed() >= timeout);
+        // In the other mode, a second SIGTERM or SIGINT has already killed the process.
         let ends = |signal| matches!(signal, SIGQUIT | SIGTERM | SIGINT);
         if is_late || signals.pending().any(ends) {
             pooler.stop();
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     pooler.join().context("a worker failed")?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// Settings from the file that was named, or found; and which it is.
-fn read(args: &Args, ctx: &Context) -> anyhow::Result<(Read, PathBuf)> {
+/// Reads the settings from the named or found file, and returns the file's path.
+fn read(args: &Args, ctx: &CommandContext) -> anyhow::Result<(ParsedConfig, PathBuf)> {
     if let Some(path) = &args.settings {
         return Ok((Config::read(path)?, path.clone()));
     }
     match ConfigFile::find(ctx.config())?.for_server("pool")? {
         Some(file) => Ok((read_text(file.text(), file.path())?, file.path().to_owned())),
-        None => bail!("there are no settings: name them by -c FILE"),
+        None => bail!("no settings found: name a file with -c FILE"),
     }
 }
 
-fn read_text(text: &str, path: &Path) -> Result<Read, ReadError> {
+fn read_text(text: &str, path: &Path) -> Result<ParsedConfig, ConfigReadError> {
     Ok(Config::read_str(text, path)?)
 }
 
-/// What is to be said about settings that were read, and about the files and places that they name.
-fn judge(read: anyhow::Result<Read>, takes_over: bool) -> anyhow::Result<Verdict> {
-    let texts = |remarks: &[Remark]| remarks.iter().map(ToString::to_string).collect();
+/// Checks the settings, and the files and addresses they name.
+fn check_settings(
+    read: anyhow::Result<ParsedConfig>,
+    takes_over: bool,
+) -> anyhow::Result<SettingsCheck> {
+    let texts = |remarks: &[Diagnostic]| remarks.iter().map(ToString::to_string).collect();
     let found = read.as_ref().ok().map(|read| {
-        // As `passed_sockets` tells: a service manager's sockets are used instead.
+        // With sockets from a service manager, the addresses in the settings are not used.
         let is_passed = std::env::var_os("LISTEN_FDS").is_some();
         let Preflight { errors, warnings } = preflight(&read.config, !is_passed && !takes_over);
         let lines = |found: Vec<(String, String)>| -> Vec<String> {
-            found.into_iter().map(|(key, text)| read.remark(&key, text).to_string()).collect()
+            found.into_iter().map(|(key, text)| read.diagnostic(&key, text).to_string()).collect()
         };
         (lines(errors), lines(warnings))
     });
-    let warnings = |read: &Read| texts(&read.warnings);
-    let mut verdict = Verdict::of(read, warnings, |error| {
+    let warnings = |read: &ParsedConfig| texts(&read.warnings);
+    let mut check = SettingsCheck::from_result(read, warnings, |error| {
         match error.chain().find_map(|it| it.downcast_ref()) {
-            Some(ReadError::Wrong(wrong)) => Some(texts(&wrong.0)),
+            Some(ConfigReadError::Invalid(wrong)) => Some(texts(&wrong.0)),
             _ => None,
         }
     })?;
     if let Some((errors, warnings)) = found {
-        verdict.wrong.extend(errors);
-        verdict.warnings.extend(warnings);
+        check.errors.extend(errors);
+        check.warnings.extend(warnings);
     }
-    Ok(verdict)
+    Ok(check)
 }
 
-/// What is to be said about the section of a howdah.toml; `None` if it has none.
-pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Verdict>> {
+/// Checks the section of a howdah.toml; `None` if it has none.
+pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<SettingsCheck>> {
     let read = || read_text(file.text(), file.path()).map_err(anyhow::Error::from);
-    file.has_section("pool").then(|| judge(read(), false))
+    file.has_section("pool").then(|| check_settings(read(), false))
 }
 
-/// Descriptors beside those of clients: logins under way, servers, listeners.
+/// Descriptors needed in addition to those of clients: logins in progress, servers, listeners.
 const SPARE_DESCRIPTORS: u64 = 512;
 
-/// Every client is a descriptor. The soft limit, 1024 on most systems, is for programs that use
-/// `select`, so the hard one is taken; and if that is not enough, it is said now and not when clients
-/// are turned away.
+/// Raises the soft limit of open files to the hard limit, because each client needs a descriptor.
+/// The soft limit, 1024 on most systems, exists for programs that use `select`. If the hard limit
+/// is too low as well, warns now instead of when clients are rejected.
 fn raise_descriptor_limit(config: &Config) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
-        tracing::warn!("cannot raise the limit of open files");
+        tracing::warn!("cannot raise the limit on open files");
     }
-    // Each client that is in; those on their way in, a hundred and some at least; servers and our own.
+    // Logged-in clients; plus logins in progress (at least a hundred), servers and our own
+    // descriptors.
     let clients = u64::from(config.limits.clients);
-    let wanted = clients + SPARE_DESCRIPTORS;
+    let needed = clients + SPARE_DESCRIPTORS;
     if let Some(most) = getrlimit(Resource::Nofile).current
-        && most < wanted
+        && most < needed
     {
         tracing::warn!(
-            may_be_open = most,
+            limit = most,
             clients,
-            wanted,
-            "too few files may be open for as many clients and their servers: raise the hard limit \
+            needed,
+            "the limit on open files is too low for limits.clients and their servers: raise the hard limit \
              (LimitNOFILE= in systemd) or lower limits.clients"
         );
     }

@@ -1,8 +1,9 @@
-//! `howdah probe`: what a running server is really waiting for, measured inside it.
+//! `howdah probe`: measures from inside what a running server is doing and waiting for.
 
 mod blockers;
 mod by_sql;
 mod checkpoints;
+mod common;
 mod doctor;
 mod durations;
 mod export;
@@ -17,78 +18,78 @@ mod stacks;
 mod sweep;
 mod target;
 mod waits;
-mod watch;
 
-use howdah_probe::durations::Figure;
+use howdah_probe::durations::ProbeMetric;
 
-use crate::{context::Context, outcome::Outcome};
+use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// Measure inside a running server: no restart, no extension, no statement.
+/// Measure inside a running server, without a restart, an extension or statements.
 ///
-/// Runs on the server's own host. Exact figures come from programs that the kernel runs at points of the
-/// server's code (root, or CAP_BPF and CAP_PERFMON); samples of its memory work as the server's own user. Each
-/// row names its source.
+/// Runs on the server's host. Exact metrics come from BPF programs at points of the server's code
+/// (as root, or with CAP_BPF and CAP_PERFMON); samples of its memory work as the server's OS user.
+/// Each row names its source.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: ProbeCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ProbeCommand {
     Checkpoints(checkpoints::Args),
     Extend(extend::Args),
     Sweep(sweep::Args),
     Waits(waits::Args),
     Run(run::Args),
     Report(report::Args),
-    /// How long backends sleep for heavyweight locks, and on what.
+    /// Measure how long backends wait for heavyweight locks, and for which.
     ///
-    /// A line a second; at the end by lock. Where the server is named by a URI, a wait of 0.2 s or more says
-    /// which processes were before it.
+    /// Prints a line per second, and totals by lock at the end. If the server is given by a URI,
+    /// waits of 0.2 s or more show which processes were blocking.
     Locks(durations::Args),
-    /// How long backends sleep for lightweight locks, by tranche.
+    /// Measure how long backends wait for lightweight locks, by tranche.
     ///
-    /// A line a second for each tranche that was waited for; at the end all of them. Names are those of
-    /// `pg_stat_activity.wait_event`.
+    /// Prints a line per second for each tranche with waits, and all tranches at the end. Names are
+    /// those of `pg_stat_activity.wait_event`.
     #[command(name = "lwlocks")]
     LwLocks(durations::Args),
-    /// How long reading, writing and extending files of relations takes, by relation.
+    /// Measure how long reads, writes and extensions of relation files take, by relation.
     ///
-    /// A line a second for each operation. `start read` (PostgreSQL 18) is the order of an asynchronous
-    /// read, without the wait for it.
+    /// Prints a line per second for each operation. `start read` (PostgreSQL 18) submits an
+    /// asynchronous read, without waiting for it.
     Io(durations::Args),
-    /// How long it takes to make WAL durable.
+    /// Measure how long it takes to make WAL durable.
     ///
-    /// `flush` is what a commit waits for, others' syncs included; `fsync` is the sync itself.
+    /// `flush` is what a commit waits for, including the syncs of other backends; `fsync` is the
+    /// sync itself.
     Wal(durations::Args),
-    /// How long planning and executing takes, whatever the protocol.
+    /// Measure how long planning and execution take, for both protocols.
     ///
-    /// Statements inside of functions are a part of those that call them.
+    /// Statements inside functions are part of the statements that call them.
     Queries(durations::Args),
-    /// How long sorts take, and writing what does not fit into memory.
+    /// Measure how long sorts take, and their writes to disk.
     Sorts(durations::Args),
     Doctor(doctor::Args),
     Export(export::Args),
     List(list::Args),
 }
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     match args.command {
-        Command::Checkpoints(args) => checkpoints::run(&args, ctx),
-        Command::Extend(args) => extend::run(&args, ctx),
-        Command::Sweep(args) => sweep::run(&args, ctx),
-        Command::Waits(args) => waits::run(&args, ctx),
-        Command::Run(args) => run::run(&args, ctx),
-        Command::Report(args) => report::run(&args, ctx),
-        Command::Locks(args) => durations::run(Figure::Locks, &args, ctx),
-        Command::LwLocks(args) => durations::run(Figure::LwLocks, &args, ctx),
-        Command::Io(args) => durations::run(Figure::Io, &args, ctx),
-        Command::Wal(args) => durations::run(Figure::Wal, &args, ctx),
-        Command::Queries(args) => durations::run(Figure::Queries, &args, ctx),
-        Command::Sorts(args) => durations::run(Figure::Sorts, &args, ctx),
-        Command::Doctor(args) => doctor::run(&args, ctx),
-        Command::Export(args) => export::run(&args, ctx),
-        Command::List(args) => list::run(&args, ctx),
+        ProbeCommand::Checkpoints(args) => checkpoints::run(&args, ctx),
+        ProbeCommand::Extend(args) => extend::run(&args, ctx),
+        ProbeCommand::Sweep(args) => sweep::run(&args, ctx),
+        ProbeCommand::Waits(args) => waits::run(&args, ctx),
+        ProbeCommand::Run(args) => run::run(&args, ctx),
+        ProbeCommand::Report(args) => report::run(&args, ctx),
+        ProbeCommand::Locks(args) => durations::run(ProbeMetric::Locks, &args, ctx),
+        ProbeCommand::LwLocks(args) => durations::run(ProbeMetric::LwLocks, &args, ctx),
+        ProbeCommand::Io(args) => durations::run(ProbeMetric::Io, &args, ctx),
+        ProbeCommand::Wal(args) => durations::run(ProbeMetric::Wal, &args, ctx),
+        ProbeCommand::Queries(args) => durations::run(ProbeMetric::Queries, &args, ctx),
+        ProbeCommand::Sorts(args) => durations::run(ProbeMetric::Sorts, &args, ctx),
+        ProbeCommand::Doctor(args) => doctor::run(&args, ctx),
+        ProbeCommand::Export(args) => export::run(&args, ctx),
+        ProbeCommand::List(args) => list::run(&args, ctx),
     }
 }

@@ -6,68 +6,70 @@ use anyhow::{Context as _, bail};
 use howdah_connect::Environment;
 use howdah_statsd::{
     backends,
-    server::{Parts, Server},
-    settings::{self, LogLevel, Settings},
+    server::{ServerParts, StatsdServer},
+    settings::{self, StatsdLogLevel, StatsdSettings},
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
-use super::verdict::Verdict;
+use super::settings_check::SettingsCheck;
 use crate::{
-    config::ConfigFile, context::Context, errors::WithHint as _, logging, notify::service_state,
-    outcome::Outcome,
+    config::ConfigFile, context::CommandContext, errors::WithHint as _, logging,
+    notify::service_state, outcome::CommandOutcome,
 };
 
-/// Receive counters, timers, gauges and sets, and hand on what they come to.
+/// Receive and aggregate counters, timers, gauges and sets, and forward the results.
 ///
-/// A statsd server: samples come in by UDP, TCP and unix sockets, are added up, and leave every ten
-/// seconds for Graphite, Prometheus, InfluxDB, OpenTelemetry, PostgreSQL, a file or the console.
-/// Settings are read from howdah.toml (section statsd) or from files that other statsd servers have:
-/// config.js of etsy's, the JSON of Net::Statsd::Server.
+/// A statsd server: samples received by UDP, TCP and Unix sockets are aggregated and sent every ten
+/// seconds to Graphite, Prometheus, InfluxDB, OpenTelemetry, PostgreSQL, a file or the console.
+/// Settings are read from howdah.toml (section statsd) or from the files of other statsd servers:
+/// config.js of etsy's statsd, or the JSON of Net::Statsd::Server.
 ///
-/// SIGHUP reads the settings again; SIGTERM and Ctrl-C flush once more and end; a second one stops.
+/// SIGHUP reloads the settings; SIGTERM and Ctrl-C flush a last time and exit; a second signal
+/// stops at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The settings; without it the section statsd of howdah.toml, if there is one
+    /// Settings file [default: section statsd of howdah.toml, if present]
     #[arg(short = 'c', long, value_name = "FILE")]
     settings: Option<PathBuf>,
-    /// Whose habits to follow where servers differ; wins over the settings
+    /// Server to imitate where implementations differ; overrides the settings
     #[arg(long, value_enum, value_name = "SERVER")]
-    dialect: Option<Dialect>,
-    /// Say what is wrong with the settings, and do nothing else; exit 3 if anything is
+    dialect: Option<DialectArg>,
+    /// Report all problems with the settings, then exit; with 3 if there are any
     #[arg(long)]
     check: bool,
-    /// With --check: warnings are mistakes, too
+    /// With --check: treat warnings as errors
     #[arg(long, requires = "check")]
     strict: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Dialect {
-    /// The first statsd, in JavaScript
+enum DialectArg {
+    /// The original statsd, in JavaScript
     Etsy,
     /// Net::Statsd::Server
     Perl,
-    /// The first statsd, with DogStatsD's absolute gauges: -5 sets a gauge, and does not lower it
+    /// The original statsd, with DogStatsD's absolute gauges: -5 sets a gauge instead of lowering
+    /// it
     Dogstatsd,
 }
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     if args.check {
         let (path, read) = read_from(&args, ctx)?;
-        let mut verdict = judge(read)?.in_file(path.as_deref());
+        let mut check = check_settings(read)?.in_file(path.as_deref());
         if args.strict {
-            verdict.wrong.append(&mut verdict.warnings);
+            check.errors.append(&mut check.warnings);
         }
-        return verdict.conclude(ctx);
+        return check.finish(ctx);
     }
     let read = read(&args, ctx)?;
     adjust_log(&read.settings.log);
     let warnings = read.warnings.iter();
     warnings.for_each(|warning| tracing::warn!("{warning}"));
-    // Before anything is open: a signal that comes early must not be missed.
+    // Before any socket is opened, so that no early signal is missed.
     let flag = ctx.interrupted();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let server = start(read)?;
@@ -84,36 +86,37 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     stop(server, ctx)
 }
 
-/// Does what the settings say about the log.
-fn adjust_log(log: &settings::Log) {
+/// Applies the log settings.
+fn adjust_log(log: &settings::LogSettings) {
     let level = log.level.map(|level| match level {
-        LogLevel::Error => logging::Level::Error,
-        LogLevel::Warn => logging::Level::Warn,
-        LogLevel::Info => logging::Level::Info,
-        LogLevel::Debug => logging::Level::Debug,
+        StatsdLogLevel::Error => logging::Level::Error,
+        StatsdLogLevel::Warn => logging::Level::Warn,
+        StatsdLogLevel::Info => logging::Level::Info,
+        StatsdLogLevel::Debug => logging::Level::Debug,
     });
     if let Err(error) = logging::adjust(level, log.syslog.as_deref()) {
-        tracing::warn!(%error, "there is no syslog here: the log stays on standard error");
+        tracing::warn!(%error, "syslog is not available: logging to standard error");
     }
 }
 
-/// Settings from the file that was named, or found.
-fn read(args: &Args, ctx: &Context) -> anyhow::Result<settings::Read> {
+/// Reads the settings from the named or found file.
+fn read(args: &Args, ctx: &CommandContext) -> anyhow::Result<settings::ParsedSettings> {
     let (path, read) = read_from(args, ctx)?;
     let name = path.map_or_else(|| "the defaults".to_owned(), |path| path.display().to_string());
     read.with_context(|| format!("cannot use the settings in {name}"))
-        .hint("`howdah statsd --check -c FILE` tells all that is wrong with a file")
+        .hint("`howdah statsd --check -c FILE` lists all problems in a file")
 }
 
-/// The same, with what is wrong with them and the file; none is the defaults.
+/// Reads the settings, and returns the file's path, or `None` for the defaults. Invalid settings
+/// are in the inner result.
 ///
 /// # Errors
 ///
 /// The file cannot be read.
 fn read_from(
     args: &Args,
-    ctx: &Context,
-) -> anyhow::Result<(Option<PathBuf>, anyhow::Result<settings::Read>)> {
+    ctx: &CommandContext,
+) -> anyhow::Result<(Option<PathBuf>, anyhow::Result<settings::ParsedSettings>)> {
     let (path, text) = match &args.settings {
         Some(path) => {
             let text = fs::read_to_string(path)
@@ -128,52 +131,56 @@ fn read_from(
         },
     };
     let variable = |name: &str| std::env::var(name).ok();
-    let read = Settings::read_with(&text, &host(), &variable).map(|read| chosen(args, read));
+    let read =
+        StatsdSettings::read_with(&text, &host(), &variable).map(|read| with_overrides(args, read));
     Ok((path, read.map_err(anyhow::Error::from)))
 }
 
-/// What the words of the command line say wins.
-fn chosen(args: &Args, mut read: settings::Read) -> settings::Read {
+/// Applies options of the command line, which override the settings.
+fn with_overrides(args: &Args, mut read: settings::ParsedSettings) -> settings::ParsedSettings {
     read.settings.dialect = match args.dialect {
-        Some(Dialect::Etsy) => settings::Dialect::Etsy,
-        Some(Dialect::Perl) => settings::Dialect::Perl,
-        Some(Dialect::Dogstatsd) => settings::Dialect::Dogstatsd,
+        Some(DialectArg::Etsy) => settings::StatsdDialect::Etsy,
+        Some(DialectArg::Perl) => settings::StatsdDialect::Perl,
+        Some(DialectArg::Dogstatsd) => settings::StatsdDialect::Dogstatsd,
         None => read.settings.dialect,
     };
     read
 }
 
-/// This machine's name, for settings that ask for it.
+/// This machine's host name, for settings that refer to it.
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// What is to be said about settings that were read.
-fn judge(read: anyhow::Result<settings::Read>) -> anyhow::Result<Verdict> {
-    let texts = |remarks: &[settings::Remark]| remarks.iter().map(ToString::to_string).collect();
-    let warnings = |read: &settings::Read| texts(&read.warnings);
-    Verdict::of(read, warnings, |error| {
-        let wrong: Option<&settings::Wrong> = error.chain().find_map(|it| it.downcast_ref());
+/// Checks the settings.
+fn check_settings(read: anyhow::Result<settings::ParsedSettings>) -> anyhow::Result<SettingsCheck> {
+    let texts = |remarks: &[settings::SettingsDiagnostic]| {
+        remarks.iter().map(ToString::to_string).collect()
+    };
+    let warnings = |read: &settings::ParsedSettings| texts(&read.warnings);
+    SettingsCheck::from_result(read, warnings, |error| {
+        let wrong: Option<&settings::SettingsErrors> =
+            error.chain().find_map(|it| it.downcast_ref());
         wrong.map(|wrong| texts(&wrong.0))
     })
 }
 
-/// What is to be said about the section of a howdah.toml; `None` if it has none.
-pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Verdict>> {
-    let read = || Settings::read(file.text(), &host()).map_err(anyhow::Error::from);
-    file.has_section("statsd").then(|| Ok(judge(read())?.in_file(Some(file.path()))))
+/// Checks the section of a howdah.toml; `None` if it has none.
+pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<SettingsCheck>> {
+    let read = || StatsdSettings::read(file.text(), &host()).map_err(anyhow::Error::from);
+    file.has_section("statsd").then(|| Ok(check_settings(read())?.in_file(Some(file.path()))))
 }
 
-fn start(read: settings::Read) -> anyhow::Result<Server> {
-    let settings::Read { settings, config_lines, .. } = read;
+fn start(read: settings::ParsedSettings) -> anyhow::Result<StatsdServer> {
+    let settings::ParsedSettings { settings, config_lines, .. } = read;
     let backends = backends::open(&settings, &Environment::from_process())
         .context("cannot start a backend")?;
-    Server::start(Parts { settings, config_lines, backends, taps: Vec::new() })
+    StatsdServer::start(ServerParts { settings, config_lines, backends, observers: Vec::new() })
         .context("cannot start the statsd server")
-        .hint("is another statsd server running? Other places can be set, see [[statsd.listen]]")
+        .hint("is another statsd server running? [[statsd.listen]] sets the addresses")
 }
 
-fn announce(server: &Server, ctx: &Context) {
+fn announce(server: &StatsdServer, ctx: &CommandContext) {
     for socket in server.account().sockets {
         ctx.announce(format_args!("receiving: {}", socket.name));
         tracing::info!(socket = socket.name, buffer_bytes = socket.buffer_bytes, "receiving");
@@ -188,41 +195,42 @@ fn announce(server: &Server, ctx: &Context) {
     }
 }
 
-/// Reads the settings again. What is wrong with them is logged, and the old ones stay.
-fn reload(args: &Args, ctx: &Context, server: &Server) {
+/// Reloads the settings. If they are invalid, logs the problems and keeps the old ones.
+fn reload(args: &Args, ctx: &CommandContext, server: &StatsdServer) {
     service_state("RELOADING=1");
     match read(args, ctx) {
         Ok(read) => {
             read.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             let restart = server.reload(&read.settings, read.config_lines);
-            match restart.is_empty() {
-                true => tracing::info!("settings reloaded"),
-                false => tracing::warn!(
+            if restart.is_empty() {
+                tracing::info!("settings reloaded");
+            } else {
+                tracing::warn!(
                     changed = restart.join(", "),
-                    "settings reloaded, but for these, which need a new start"
-                ),
+                    "settings reloaded, except for these, which require a restart"
+                );
             }
         }
-        Err(error) => tracing::error!("the old settings stay: {error:#}"),
+        Err(error) => tracing::error!("keeping the old settings: {error:#}"),
     }
     service_state("READY=1");
 }
 
-fn stop(server: Server, ctx: &Context) -> anyhow::Result<Outcome> {
+fn stop(server: StatsdServer, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let ended = server.stop();
     let account = &ended.account;
     let packets: u64 = account.sockets.iter().map(|socket| socket.packets_total).sum();
     let unread: u64 = account.sockets.iter().map(|socket| socket.unread_bytes).sum();
-    ctx.say(format_args!(
+    ctx.report(format_args!(
         "packets received {packets}, dropped at sockets {}, dropped by the host {}{}",
         account.drops_total(),
         account.backlog_drops_total,
         if unread > 0 { format!(", {unread} bytes left unread") } else { String::new() },
     ));
     if ended.undelivered.is_empty() {
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let one = |(name, why): &(&str, String)| format!("{name}: {why}");
     let all: Vec<String> = ended.undelivered.iter().map(one).collect();
-    bail!("the last interval did not get everywhere: {}", all.join("; "))
+    bail!("the last interval was not delivered to all backends: {}", all.join("; "))
 }

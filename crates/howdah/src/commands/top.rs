@@ -1,7 +1,7 @@
-//! `howdah top`: what servers are doing.
+//! `howdah top`: monitors servers.
 
-mod past;
-mod tell;
+mod history;
+mod notify;
 
 use std::{
     path::{Path, PathBuf},
@@ -11,104 +11,105 @@ use std::{
 
 use anyhow::Context as _;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use howdah_connect::{Environment, Target, Words};
+use howdah_connect::{ConnParams, ConnectTarget, Environment};
 use howdah_top::{
-    AlertEngine, Filter, Palette, Poolers, Screen, Settings,
-    batch::{self, Batch},
-    history::Keeper,
+    AlertEngine, Palette, Poolers, RowFilter, ScreenKind, TopSettings,
+    batch::{self, BatchOptions},
+    history::HistoryWriter,
+    interactive::{self, WatchTarget},
     keys::Keymap,
-    kill::Policy,
-    output::Format,
-    run::{self, Watch},
-    watch,
+    monitor,
+    output::OutputFormat,
+    signal_plan::SignalPolicy,
 };
 
 use self::{
-    past::PastArgs,
-    tell::{Secret, TellArgs},
+    history::HistoryArgs,
+    notify::{NotifyArgs, SecretArg},
 };
 use crate::{
-    connection::ConnectionArgs, context::Context, logging, metrics::MetricsArgs,
-    notify::service_state, outcome::Outcome,
+    connection::ConnectionArgs, context::CommandContext, logging, metrics::MetricsArgs,
+    notify::service_state, outcome::CommandOutcome,
 };
 
-/// What servers are doing, and the power to stop it.
+/// Monitor what servers are doing, and cancel or terminate it.
 ///
-/// A screen for one or many servers: sessions, who waits for whom, databases, tables, statements,
-/// replication and more. Statements can be cancelled and sessions terminated; always a list of who and why
-/// comes first. Where stdout is no terminal, or with --once, --count or --format, the same rows are written.
+/// A screen for one or more servers: sessions, blocking, databases, tables, statements, replication
+/// and more. Statements can be cancelled and sessions terminated, after confirming a list of
+/// affected sessions. If stdout is not a terminal, or with --once, --count or --format, rows are
+/// written instead.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES,
           mut_arg("metrics", |arg| arg.visible_alias("listen")),
           mut_arg("username", |arg| arg.alias("user")),
           mut_arg("dbname", |arg| arg.aliases(["db", "database"])))]
 pub(crate) struct Args {
-    /// The servers: URIs, keyword strings, or databases' names
+    /// The servers: URIs, keyword strings or database names
     #[arg(value_name = "URI")]
     servers: Vec<String>,
-    /// What to look at first
+    /// Screen to show first
     #[arg(long, value_name = "NAME", default_value = "activity", value_parser = screens())]
-    view: Screen,
-    /// From one reading to the next: 500ms, 2s, 1m
+    view: ScreenKind,
+    /// Refresh interval: 500ms, 2s, 1m
     #[arg(short, long, alias = "delay", value_name = "TIME", default_value = "2s", value_parser = crate::values::time)]
     interval: Duration,
-    /// Which rows: words, user:app, state=active, >5s, !not
-    #[arg(long, value_name = "WORDS", default_value = "", value_parser = Filter::parse)]
-    filter: Filter,
-    /// Idle sessions too
+    /// Rows to show: words, user:app, state=active, >5s, !not
+    #[arg(long, value_name = "WORDS", default_value = "", value_parser = RowFilter::parse)]
+    filter: RowFilter,
+    /// Include idle sessions
     #[arg(long)]
     idle: bool,
-    /// No key does anything to a server
+    /// Disable all keys that affect a server
     #[arg(long)]
     read_only: bool,
-    /// Sessions of superusers can be ended, too
+    /// Allow ending sessions of superusers
     #[arg(long)]
     superusers: bool,
-    /// Which keys
+    /// Key bindings
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     keymap: KeymapName,
-    /// One sample of each server, and end
+    /// Take one sample of each server and exit
     #[arg(long, visible_alias = "batch", conflicts_with = "count")]
     once: bool,
-    /// So many samples of each server, and end
+    /// Take this many samples of each server and exit
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Write rows instead of showing a screen
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<FormatName>,
-    /// The password, as pgtop takes it
+    /// The password, as for pgtop
     #[arg(long, alias = "password", hide = true)]
-    pass: Option<Secret>,
-    /// The console of a pooler in front of the servers, of PgBouncer or with its columns: who is behind
-    /// which session
+    pass: Option<SecretArg>,
+    /// Console of a pooler in front of the servers (PgBouncer or compatible), to show the client of
+    /// each session
     #[arg(long, value_name = "URI")]
     pooler: Vec<String>,
     #[command(flatten)]
-    tell: TellArgs,
+    notify: NotifyArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
-    past: PastArgs,
+    history: HistoryArgs,
     #[command(flatten)]
-    look: LookArgs,
+    display: DisplayArgs,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
 
-/// What the screen looks like, and what it takes of the terminal.
+/// Appearance of the screen, and use of the terminal.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "The screen")]
-struct LookArgs {
-    /// Which colours, where NO_COLOR does not forbid them
+#[command(next_help_heading = "Screen")]
+struct DisplayArgs {
+    /// Color theme, unless NO_COLOR is set
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     theme: ThemeName,
-    /// Leave clicks and the wheel to the terminal
+    /// Leave mouse clicks and the wheel to the terminal
     #[arg(long)]
     no_mouse: bool,
-    /// Put nothing on the clipboard through the terminal (OSC 52)
+    /// Do not copy to the clipboard through the terminal (OSC 52)
     #[arg(long)]
     no_osc52: bool,
-    /// The role that asks for plans; one that may only read
+    /// Role for EXPLAIN, preferably a read-only role
     #[arg(long, value_name = "ROLE")]
     plan_user: Option<String>,
 }
@@ -120,9 +121,9 @@ enum ThemeName {
     Dark,
     /// For a light background
     Light,
-    /// Black, white and full colours
+    /// Black, white and full colors
     Contrast,
-    /// Bold, faint and reversed only
+    /// Only bold, faint and reversed
     Mono,
 }
 
@@ -143,36 +144,36 @@ Examples:
   howdah top 'host=db1 dbname=shop' 'host=db2 dbname=shop' --read-only
   howdah top -h db1 --view blocking --once --format json
   howdah top -d shop --view statements --interval 10s --format csv > statements.csv
-  howdah top -h db1 --once --alert 'blocked > 30s'; test $? = 3 && echo somebody waits
+  howdah top -h db1 --once --alert 'blocked > 30s'; test $? = 3 && echo blocked
   howdah top -h db1 --watch --alert 'lag > 1GB for 1m' --listen 127.0.0.1:9189
   howdah top -d shop --record shop.top
   howdah top --replay shop.top --view blocking --format json";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum KeymapName {
-    /// Howdah's own
+    /// Howdah's own keys
     #[default]
     Default,
-    /// Those of pgtop
+    /// Keys of pgtop
     Pgtop,
-    /// Those of pg_activity
+    /// Keys of pg_activity
     #[value(name = "pg_activity")]
     PgActivity,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum FormatName {
-    /// Columns padded with spaces
+    /// Aligned columns
     Table,
-    /// One document
+    /// One JSON document
     Json,
-    /// A document a line
+    /// One JSON document per line
     Ndjson,
-    /// RFC 4180
+    /// Comma-separated values (RFC 4180)
     Csv,
 }
 
-impl From<FormatName> for Format {
+impl From<FormatName> for OutputFormat {
     fn from(name: FormatName) -> Self {
         match name {
             FormatName::Table => Self::Table,
@@ -193,186 +194,191 @@ impl From<KeymapName> for Keymap {
     }
 }
 
-/// The names of screens, with what they show.
-fn screens() -> impl TypedValueParser<Value = Screen> {
-    let value = |screen: Screen| PossibleValue::new(screen.name()).help(screen.help());
-    PossibleValuesParser::new(Screen::all().map(value))
-        .map(|name| Screen::named(&name).expect("it is one of the possible values"))
+/// The names of screens, with their descriptions.
+fn screens() -> impl TypedValueParser<Value = ScreenKind> {
+    let value = |screen: ScreenKind| PossibleValue::new(screen.name()).help(screen.help());
+    PossibleValuesParser::new(ScreenKind::all().map(value))
+        .map(|name| ScreenKind::from_name(&name).expect("it is one of the possible values"))
 }
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let settings = args.settings();
-    if let Some(path) = &args.past.replay {
+    if let Some(path) = &args.history.replay {
         return args.replay(path, settings, ctx);
     }
-    let servers = args.watched()?;
-    let keeper = args.past.keeper(servers.iter().map(|watch| watch.name.clone()))?;
-    let lookout = args.lookout(ctx)?;
+    let servers = args.targets()?;
+    let history = args.history.writer(servers.iter().map(|watch| watch.name.clone()))?;
+    let alerts = args.alert_engine(ctx)?;
     let _metrics = args.metrics.serve(ctx)?;
     let is_over = ctx.interrupted();
     let is_over = || is_over.load(Ordering::Relaxed);
-    let outcome = if args.tell.watch {
-        watch_only(&args, &servers, &lookout, &keeper, is_over)
+    let outcome = if args.notify.watch {
+        watch_only(&args, &servers, &alerts, &history, is_over)
     } else {
-        past::also_on_hangup(&ctx.interrupted())?;
-        args.show(servers, settings, &lookout, &keeper, ctx, is_over)
+        history::interrupt_on_hangup(&ctx.interrupted())?;
+        args.show(servers, settings, &alerts, &history, ctx, is_over)
     };
-    lookout.finish(PATIENCE);
-    let recorded = keeper.finish().context("the end of the recording may be lost");
+    alerts.finish(WEBHOOK_TIMEOUT);
+    let recorded = history.finish().context("the end of the recording may be lost");
     outcome.and_then(|outcome| recorded.map(|()| outcome))
 }
 
-/// How long a webhook may take when all else is done.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for webhooks at the end.
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A service: it tells, and shows nothing.
+/// Runs as a service that sends notifications, without output.
 fn watch_only(
     args: &Args,
-    servers: &[Watch],
-    lookout: &AlertEngine,
-    keeper: &Keeper,
+    servers: &[WatchTarget],
+    alerts: &AlertEngine,
+    history: &HistoryWriter,
     is_over: impl Fn() -> bool,
-) -> anyhow::Result<Outcome> {
-    // What happens is what its log is for.
+) -> anyhow::Result<CommandOutcome> {
+    // A service logs its events, so info is the default level.
     let _ = logging::adjust(Some(logging::Level::Info), None);
     service_state("READY=1");
-    let keeper = keeper.wants_all_views().then_some(keeper);
-    watch::run(servers, args.interval, lookout, keeper, is_over)?;
+    let history = history.needs_all_views().then_some(history);
+    monitor::run(servers, args.interval, alerts, history, is_over)?;
     service_state("STOPPING=1");
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 impl Args {
-    /// A screen, or rows.
+    /// Shows a screen, or writes rows.
     fn show(
         &self,
-        servers: Vec<Watch>,
-        settings: Settings,
-        lookout: &AlertEngine,
-        keeper: &Keeper,
-        ctx: &Context,
+        servers: Vec<WatchTarget>,
+        settings: TopSettings,
+        alerts: &AlertEngine,
+        history: &HistoryWriter,
+        ctx: &CommandContext,
         is_over: impl Fn() -> bool,
-    ) -> anyhow::Result<Outcome> {
+    ) -> anyhow::Result<CommandOutcome> {
         let terminal = ctx.terminal();
         let count = if self.once { Some(1) } else { self.count };
         if self.format.is_none() && count.is_none() && terminal.stdout {
-            logging::spare_the_screen(ctx);
-            run::run(servers, settings, lookout, keeper, terminal.color_stdout, is_over)
-                .context("the terminal cannot be used")?;
-            return Ok(Outcome::Done);
+            logging::silence_on_terminal(ctx);
+            interactive::run(servers, settings, alerts, history, terminal.color_stdout, is_over)
+                .context("cannot use the terminal")?;
+            return Ok(CommandOutcome::Done);
         }
         let format = self.format.unwrap_or(FormatName::Table).into();
-        let batch = Batch::new(&settings, format, count);
-        // Without a screen nobody looks back: only a recording needs to be fed.
-        let keeper = keeper.wants_all_views().then_some(keeper);
-        let ended = batch::run(&servers, &batch, lookout, keeper, ctx.stdout(), is_over)?;
+        let batch = BatchOptions::new(&settings, format, count);
+        // Without a screen, the history is only needed for a recording.
+        let history = history.needs_all_views().then_some(history);
+        let ended = batch::run(&servers, &batch, alerts, history, ctx.stdout(), is_over)?;
         for alert in &ended.alerts {
-            ctx.say(format_args!("{}: {alert}", alert.server));
+            ctx.report(format_args!("{}: {alert}", alert.server));
         }
         let unchecked =
             ended.unchecked.iter().map(|unchecked| format!("{}: {unchecked}", unchecked.server));
         let mut unchecked: Vec<String> = unchecked.collect();
-        if let Some((first, others)) = ended.unread.split_first() {
+        if let Some((first, others)) = ended.unsampled.split_first() {
             for unchecked in &unchecked {
-                ctx.say(format_args!("{unchecked}"));
+                ctx.report(format_args!("{unchecked}"));
             }
             for unread in others {
-                ctx.say(format_args!("{}: {}", unread.server, unread.reason));
+                ctx.report(format_args!("{}: {}", unread.server, unread.reason));
             }
             return Err(anyhow::anyhow!("{}: {}", first.server, first.reason));
         }
-        // The last is the error itself.
+        // The last one becomes the error.
         let last = unchecked.pop();
         for unchecked in &unchecked {
-            ctx.say(format_args!("{unchecked}"));
+            ctx.report(format_args!("{unchecked}"));
         }
         if let Some(last) = last {
             return Err(anyhow::anyhow!(last));
         }
-        Ok(if ended.alerts.is_empty() { Outcome::Done } else { Outcome::No })
+        Ok(if ended.alerts.is_empty() { CommandOutcome::Done } else { CommandOutcome::CheckFailed })
     }
 
-    /// A recording, on a screen or as rows.
-    fn replay(&self, path: &Path, settings: Settings, ctx: &Context) -> anyhow::Result<Outcome> {
-        let recording = past::open(path, ctx)?;
+    /// Shows a recording on a screen, or writes its rows.
+    fn replay(
+        &self,
+        path: &Path,
+        settings: TopSettings,
+        ctx: &CommandContext,
+    ) -> anyhow::Result<CommandOutcome> {
+        let recording = history::open(path, ctx)?;
         let terminal = ctx.terminal();
         let count = if self.once { Some(1) } else { self.count };
         if self.format.is_none() && count.is_none() && terminal.stdout {
             let is_over = ctx.interrupted();
-            past::also_on_hangup(&is_over)?;
+            history::interrupt_on_hangup(&is_over)?;
             let is_over = || is_over.load(Ordering::Relaxed);
             let name = path.display().to_string();
-            logging::spare_the_screen(ctx);
-            run::replay(name, recording.history, settings, terminal.color_stdout, is_over)
-                .context("the terminal cannot be used")?;
-            return Ok(Outcome::Done);
+            logging::silence_on_terminal(ctx);
+            interactive::replay(name, recording.history, settings, terminal.color_stdout, is_over)
+                .context("cannot use the terminal")?;
+            return Ok(CommandOutcome::Done);
         }
         let format = self.format.unwrap_or(FormatName::Table).into();
-        let batch = Batch::new(&settings, format, count);
-        batch::replay(&recording.history, &batch, self.past.moments_us(), ctx.stdout())
+        let batch = BatchOptions::new(&settings, format, count);
+        batch::replay(&recording.history, &batch, self.history.time_range_us(), ctx.stdout())
             .with_context(|| format!("replaying {}", path.display()))?;
-        Ok(Outcome::Done)
+        Ok(CommandOutcome::Done)
     }
 
-    /// The servers by the names that a person gave them, without what must not be seen.
-    fn watched(&self) -> anyhow::Result<Vec<Watch>> {
-        let words: Vec<Option<&str>> = match self.servers.as_slice() {
+    /// The servers to monitor, with names that do not contain passwords.
+    fn targets(&self) -> anyhow::Result<Vec<WatchTarget>> {
+        let conninfos: Vec<Option<&str>> = match self.servers.as_slice() {
             [] => vec![None],
-            servers => servers.iter().map(|words| Some(words.as_str())).collect(),
+            servers => servers.iter().map(|conninfo| Some(conninfo.as_str())).collect(),
         };
         let mut environment = Environment::from_process();
-        if let Some(Secret(pass)) = &self.pass {
-            tracing::warn!("a password in options or in pgtop's file: ~/.pgpass is a safer place");
+        if let Some(SecretArg(pass)) = &self.pass {
+            tracing::warn!("password given in an option or in pgtop's file: ~/.pgpass is safer");
             if std::env::var_os("PGPASSWORD").is_none() {
                 environment = environment.with_variable("PGPASSWORD", pass);
             }
         }
         let poolers = self.poolers(&environment)?;
-        let watch = |words: Option<&str>| -> anyhow::Result<Watch> {
-            let target = self.connection.target_in(words, &environment)?;
-            let name = format!("{}/{}", place(&target), target.database());
-            Ok(Watch { name, target, poolers: poolers.clone() })
+        let watch = |conninfo: Option<&str>| -> anyhow::Result<WatchTarget> {
+            let target = self.connection.target_with_environment(conninfo, &environment)?;
+            let name = format!("{}/{}", host_and_port(&target), target.database());
+            Ok(WatchTarget { name, target, poolers: poolers.clone() })
         };
-        words.into_iter().map(watch).collect()
+        conninfos.into_iter().map(watch).collect()
     }
 
-    /// The consoles of poolers. What the other options say of a connection is not theirs.
+    /// The consoles of poolers. The other connection options do not apply to them.
     fn poolers(&self, environment: &Environment) -> anyhow::Result<Poolers> {
         let console = |uri: &String| -> anyhow::Result<_> {
-            let target = Target::resolve(&Words::from_conninfo(uri), environment)
-                .context("cannot make sense of --pooler")?;
-            Ok((place(&target), target))
+            let target = ConnectTarget::resolve(&ConnParams::from_conninfo(uri), environment)
+                .context("invalid value of --pooler")?;
+            Ok((host_and_port(&target), target))
         };
         let consoles = self.pooler.iter().map(console).collect::<anyhow::Result<_>>()?;
         Ok(Poolers::start(consoles)?)
     }
 
-    /// What looks out for what is to be told.
-    fn lookout(&self, ctx: &Context) -> anyhow::Result<AlertEngine> {
+    /// The engine that evaluates alert rules and slow statements.
+    fn alert_engine(&self, ctx: &CommandContext) -> anyhow::Result<AlertEngine> {
         let by_keymap = (self.keymap == KeymapName::Pgtop).then(|| PathBuf::from("pgtop.log"));
-        self.tell.lookout(by_keymap, self.metrics.is_wanted(), ctx)
+        self.notify.alert_engine(by_keymap, self.metrics.is_enabled(), ctx)
     }
 
-    fn settings(&self) -> Settings {
-        Settings {
+    fn settings(&self) -> TopSettings {
+        TopSettings {
             interval: self.interval,
-            slow: Some(self.tell.slow_threshold),
+            slow: Some(self.notify.slow_threshold),
             is_read_only: self.read_only,
             keymap: self.keymap.into(),
             screen: self.view,
             filter: self.filter.clone(),
             with_idle: self.idle,
-            policy: Policy { with_superusers: self.superusers },
-            palette: self.look.theme.into(),
-            has_mouse: !self.look.no_mouse,
-            has_clipboard: !self.look.no_osc52,
-            plan_user: self.look.plan_user.clone(),
+            policy: SignalPolicy { with_superusers: self.superusers },
+            palette: self.display.theme.into(),
+            has_mouse: !self.display.no_mouse,
+            has_clipboard: !self.display.no_osc52,
+            plan_user: self.display.plan_user.clone(),
         }
     }
 }
 
 /// Host and port.
-fn place(target: &Target) -> String {
+fn host_and_port(target: &ConnectTarget) -> String {
     let endpoint = target.endpoints().first();
     endpoint.map_or_else(String::new, |endpoint| format!("{}:{}", endpoint.host(), endpoint.port()))
 }

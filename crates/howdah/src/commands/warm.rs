@@ -1,13 +1,14 @@
-//! `howdah warm`: what is in a server's buffer cache, as a file, and back into a cache.
+//! `howdah warm`: saves the contents of a server's buffer cache to a file, and loads it into a
+//! cache.
 
 mod advise;
 mod autoprewarm;
+mod benchmark;
 mod diff;
 mod dump;
 mod follow;
 mod info;
 mod load;
-mod prove;
 mod table;
 mod watch;
 
@@ -22,24 +23,24 @@ use howdah_warm::{
 use indicatif::BinaryBytes;
 
 use crate::{
-    context::Context,
+    context::CommandContext,
     errors::{self, WithHint as _},
-    outcome::Outcome,
+    outcome::CommandOutcome,
 };
 
-/// Save what is in a server's buffer cache, look at it, load it again.
+/// Save, inspect and load the contents of a server's buffer cache.
 ///
-/// An image says which pages of which relations were in the cache, how much each was used, and which
-/// were dirty. It names relations, so it can be compared with that of another server, and
-/// loaded into it.
+/// A cache image lists which pages of which relations were in the cache, their usage counts, and
+/// which were dirty. It stores relation names, so it can be compared with that of another server,
+/// and loaded there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: WarmCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum WarmCommand {
     Dump(dump::Args),
     Load(load::Args),
     Table(table::Args),
@@ -48,28 +49,28 @@ enum Command {
     Import(autoprewarm::ImportArgs),
     Export(autoprewarm::ExportArgs),
     Advise(advise::Args),
-    Prove(prove::Args),
+    Benchmark(benchmark::Args),
     Watch(watch::Args),
     Follow(follow::Args),
 }
 
-pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     match args.command {
-        Command::Dump(args) => dump::run(&args, ctx),
-        Command::Load(args) => load::run(&args, ctx),
-        Command::Table(args) => table::run(&args, ctx),
-        Command::Info(args) => info::run(&args, ctx),
-        Command::Diff(args) => diff::run(&args, ctx),
-        Command::Import(args) => autoprewarm::import(&args, ctx),
-        Command::Export(args) => autoprewarm::export(&args, ctx),
-        Command::Advise(args) => advise::run(&args, ctx),
-        Command::Prove(args) => prove::run(&args, ctx),
-        Command::Watch(args) => watch::run(&args, ctx),
-        Command::Follow(args) => follow::run(&args, ctx),
+        WarmCommand::Dump(args) => dump::run(&args, ctx),
+        WarmCommand::Load(args) => load::run(&args, ctx),
+        WarmCommand::Table(args) => table::run(&args, ctx),
+        WarmCommand::Info(args) => info::run(&args, ctx),
+        WarmCommand::Diff(args) => diff::run(&args, ctx),
+        WarmCommand::Import(args) => autoprewarm::import(&args, ctx),
+        WarmCommand::Export(args) => autoprewarm::export(&args, ctx),
+        WarmCommand::Advise(args) => advise::run(&args, ctx),
+        WarmCommand::Benchmark(args) => benchmark::run(&args, ctx),
+        WarmCommand::Watch(args) => watch::run(&args, ctx),
+        WarmCommand::Follow(args) => follow::run(&args, ctx),
     }
 }
 
-/// Opens an image that a person named.
+/// Opens an image, with hints for common errors.
 fn open(path: &Path) -> anyhow::Result<CacheImage> {
     let opened = CacheImage::open(path);
     let hint = match &opened {
@@ -80,7 +81,7 @@ fn open(path: &Path) -> anyhow::Result<CacheImage> {
             Some("a newer howdah wrote it")
         }
         Err(ImageError::Body { .. }) => {
-            Some("the image before it is beside it, as NAME.1, if --keep was given")
+            Some("with --keep, the previous image is next to it as NAME.1")
         }
         _ => None,
     };
@@ -91,22 +92,22 @@ fn open(path: &Path) -> anyhow::Result<CacheImage> {
     }
 }
 
-/// Saves an image, and says so.
-fn save(ctx: &Context, image: &CacheImage, path: &Path, keep: u32) -> anyhow::Result<()> {
+/// Saves an image and reports it.
+fn save(ctx: &CommandContext, image: &CacheImage, path: &Path, keep: u32) -> anyhow::Result<()> {
     image.save(path, Generations(keep)).map_err(|error| {
-        errors::with_hint(error.into(), "what was at the place of the image before is untouched")
+        errors::with_hint(error.into(), "the previous image, if any, is unchanged")
     })?;
-    ctx.say(format_args!("{}: {}", path.display(), summary(image)));
+    ctx.report(format_args!("{}: {}", path.display(), summary(image)));
     Ok(())
 }
 
-/// How much of which cache, when, from where.
+/// The size of the image, when it was taken, and how.
 fn summary(image: &CacheImage) -> String {
     let taken = Timestamp::from_micros(image.origin.taken_at_us);
     format!("{}, {taken}, by {}", cached(image), image.origin.source.name())
 }
 
-/// How much of which cache.
+/// The size of the image, and of the cache.
 fn cached(image: &CacheImage) -> String {
     let bytes = |pages| BinaryBytes(pages * u64::from(image.origin.page_bytes));
     let pages = image.page_count();
@@ -117,7 +118,7 @@ fn cached(image: &CacheImage) -> String {
     format!("{pages} pages, {}{of}", bytes(pages))
 }
 
-/// A relation's database and name, or what stands for them.
+/// A relation's database and name, or placeholders for them.
 fn names(image: &CacheImage, relation: &Relation) -> (String, String) {
     let file = relation.file;
     let database = match (file.database, image.database_name(file.database)) {
@@ -132,9 +133,9 @@ fn names(image: &CacheImage, relation: &Relation) -> (String, String) {
     (database, name)
 }
 
-/// Rows to show: all of them if 0 was typed.
-fn limit(typed: Option<usize>, default: usize) -> usize {
-    match typed {
+/// The maximum number of rows to show; 0 means all.
+fn limit(given: Option<usize>, default: usize) -> usize {
+    match given {
         Some(0) => usize::MAX,
         Some(limit) => limit,
         None => default,

@@ -1,9 +1,9 @@
-//! Finding a configuration file that the user did not name, and deciding whether it may be used.
+//! Finds a configuration file that the user did not name, and decides whether it may be used.
 //!
-//! A command that runs in a folder of somebody else must not obey a `howdah.toml` planted there. So a
-//! file that was found, not named, is used only if the effective user or root owns it and nobody else
-//! can write it. Owner and mode come from the open descriptor: the file cannot be exchanged between
-//! the check and the read.
+//! A command that runs in another user's directory must not obey a `howdah.toml` planted there. So
+//! a file that was found, not named, is used only if the effective user or root owns it and others
+//! cannot write it. Owner and mode come from the open descriptor, so the file cannot be exchanged
+//! between the check and the read.
 
 use std::{
     fmt,
@@ -18,33 +18,34 @@ use rustix::{fs::OFlags, process::geteuid};
 use super::ConfigFile;
 use crate::errors;
 
-/// How a configuration file came to be used.
+/// How a configuration file was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigSource {
     /// By `--config`, `HOWDAH_CONFIG`, or the argument of a command.
     Named,
-    /// `howdah.toml` in the folder that the command happens to run in.
+    /// `howdah.toml` in the current working directory.
     WorkingFolder,
-    /// The user's configuration folder or `/etc/howdah`.
+    /// The user's configuration directory or `/etc/howdah`.
     WellKnown,
 }
 
-/// What the search for a configuration file found.
+/// Result of the search for a configuration file.
 #[derive(Debug)]
 pub(crate) struct Discovery {
-    /// The file to use, if there is one.
+    /// The file to use, if any.
     pub(crate) file: Option<ConfigFile>,
-    /// Files that exist but may not be used.
+    /// Files that exist but must not be used.
     pub(crate) skipped: Vec<SkippedFile>,
 }
 
 impl Discovery {
-    /// The file whose section a server reads as a whole.
+    /// The file whose section a server reads itself.
     ///
     /// # Errors
     ///
-    /// A file found in the working folder has the section. Its keys name programs, files to write and
-    /// receivers throughout, so such a file must be named; see [`super::privileged`].
+    /// A file found in the working directory has the section. Its keys name programs, files to
+    /// write and receivers of data throughout, so such a file must be named; see
+    /// [`super::privileged`].
     pub(crate) fn for_server(self, section: &str) -> anyhow::Result<Option<ConfigFile>> {
         match self.file {
             Some(file)
@@ -52,7 +53,7 @@ impl Discovery {
             {
                 let path = file.path.display();
                 let error = anyhow::anyhow!(
-                    "{path} was found in the working folder, and its [{section}] is used only if \
+                    "{path} was found in the working directory; its [{section}] section is used only if \
                      the file is named"
                 );
                 Err(errors::with_hint(error, format_args!("howdah {section} -c {path}")))
@@ -62,7 +63,7 @@ impl Discovery {
     }
 }
 
-/// A configuration file that exists and is not used.
+/// A configuration file that exists but is not used.
 #[derive(Debug)]
 pub(crate) struct SkippedFile {
     pub(super) path: PathBuf,
@@ -76,12 +77,16 @@ impl fmt::Display for SkippedFile {
     }
 }
 
-/// Why a file that was found is not used.
+/// Reason for not using a file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SkipReason {
-    #[error("it is owned by user {owner}, neither root nor you ({user}); --config uses it anyway")]
+    #[error(
+        "it is owned by user {owner}, neither root nor you ({user}); name it with --config to use it anyway"
+    )]
     ForeignOwner { owner: u32, user: u32 },
-    #[error("others can write it (mode {mode:04o}); `chmod go-w` it, or name it by --config")]
+    #[error(
+        "others can write it (mode {mode:04o}); run `chmod go-w` on it, or name it with --config"
+    )]
     WritableByOthers { mode: u32 },
     #[error("it is not a regular file")]
     NotAFile,
@@ -89,7 +94,7 @@ pub(super) enum SkipReason {
     Open(io::Error),
 }
 
-/// The files that are looked for, nearest first.
+/// The default locations, in the order they are tried.
 pub(super) fn default_locations() -> Vec<(PathBuf, ConfigSource)> {
     let user_folder = std::env::var_os("XDG_CONFIG_HOME")
         .filter(|path| !path.is_empty())
@@ -102,7 +107,7 @@ pub(super) fn default_locations() -> Vec<(PathBuf, ConfigSource)> {
     locations
 }
 
-/// Opens a file that was found, or returns `None` if there is none.
+/// Opens a default file, or returns `None` if it does not exist.
 pub(super) fn open_trusted(path: &Path) -> Result<Option<File>, SkipReason> {
     // Without O_NONBLOCK a FIFO planted there would block every command.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -161,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_another_user_is_used_only_if_that_is_root() {
+    fn file_of_another_user_is_used_only_if_owned_by_root() {
         let folder = tempfile::tempdir().unwrap();
         let metadata = fs::metadata(file_with_mode(folder.path(), 0o644)).unwrap();
         let owner = metadata.uid();
@@ -171,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_and_fifo_are_skipped_and_a_missing_file_is_none() {
+    fn directory_and_fifo_are_skipped_and_missing_file_is_none() {
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(open_trusted(folder.path()), Err(SkipReason::NotAFile)));
         let fifo = folder.path().join("fifo");

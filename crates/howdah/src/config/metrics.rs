@@ -1,14 +1,14 @@
-//! `[metrics.statsd]`: one place for what every command that counts something takes as an option.
+//! `[metrics.statsd]`: sets the metrics option of all commands that have it.
 //!
 //! ```toml
 //! [metrics.statsd]
-//! address = "127.0.0.1:8125"      # --metrics-statsd of all of them
+//! address = "127.0.0.1:8125"      # --metrics-statsd of every command
 //! ```
 
 use clap::Command;
 use toml::{Spanned, de::DeValue};
 
-use super::{Problem, apply_value};
+use super::{ConfigProblem, apply_value};
 
 pub(super) const SECTION: &str = "metrics";
 const OPTION: &str = "metrics-statsd";
@@ -17,25 +17,25 @@ const OPTION: &str = "metrics-statsd";
 pub(super) fn apply(
     mut command: Command,
     section: &Spanned<DeValue<'_>>,
-    found: &mut Vec<Problem>,
+    found: &mut Vec<ConfigProblem>,
 ) -> Command {
     let Some(section_table) = section.get_ref().as_table() else {
-        found.push(Problem::new(section.span().start, SECTION, "is a section"));
+        found.push(ConfigProblem::new(section.span().start, SECTION, "must be a section"));
         return command;
     };
     for (key, value) in section_table {
         let path = format!("{SECTION}.{}", key.get_ref());
         let Some(keys) = value.get_ref().as_table().filter(|_| key.get_ref() == "statsd") else {
-            let problem = Problem::new(key.span().start, &path, "no such section");
+            let problem = ConfigProblem::new(key.span().start, &path, "unknown section");
             found.push(problem.or_nearest(key.get_ref(), ["statsd"].into_iter()));
             continue;
         };
         for (key, value) in keys {
             let path = format!("{path}.{}", key.get_ref());
             match key.get_ref().as_ref() {
-                "address" => command = everywhere(command, value, &path, found),
+                "address" => command = set_in_all_commands(command, value, &path, found),
                 other => {
-                    let problem = Problem::new(key.span().start, &path, "no such key");
+                    let problem = ConfigProblem::new(key.span().start, &path, "unknown key");
                     found.push(problem.or_nearest(other, ["address"].into_iter()));
                 }
             }
@@ -44,16 +44,16 @@ pub(super) fn apply(
     command
 }
 
-fn everywhere(
+fn set_in_all_commands(
     mut command: Command,
     value: &Spanned<DeValue<'_>>,
     path: &str,
-    found: &mut Vec<Problem>,
+    found: &mut Vec<ConfigProblem>,
 ) -> Command {
     let names: Vec<String> =
         command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     for name in names {
-        command = command.mut_subcommand(name, |sub| everywhere(sub, value, path, found));
+        command = command.mut_subcommand(name, |sub| set_in_all_commands(sub, value, path, found));
     }
     let id = command
         .get_arguments()

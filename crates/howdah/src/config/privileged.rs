@@ -1,15 +1,15 @@
-//! Options that a configuration file found in the working folder may not set.
+//! Options that a configuration file found in the working directory must not set.
 //!
-//! Such a file may have come with an unpacked archive or a cloned repository: it belongs to the user, yet
-//! the user never read it. So it may not name programs to run, files to write or receivers of data. The
-//! same keys are fine in a file that is named by `--config`, in the user's configuration folder and in
-//! `/etc/howdah`.
+//! Such a file may come from an unpacked archive or a cloned repository: it belongs to the user,
+//! but the user never read it. So it must not name programs to run, files to write or receivers of
+//! data. These keys are allowed in a file named with `--config`, in the user's configuration
+//! directory and in `/etc/howdah`.
 
 use toml::de::DeTable;
 
-use super::Problem;
+use super::ConfigProblem;
 
-/// What an option would let a stranger's file do.
+/// What an option would allow an untrusted file to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Privilege {
     RunsProgram,
@@ -21,14 +21,14 @@ impl Privilege {
     fn text(self) -> &'static str {
         match self {
             Self::RunsProgram => "names a program to run",
-            Self::WritesFile => "names a place to write to",
+            Self::WritesFile => "names a file or directory to write",
             Self::SendsData => "names a receiver of data",
         }
     }
 }
 
-/// Long names of options, in any section. `lab.start.set` sets parameters of a server, such as
-/// `archive_command`; its name alone is also that of harmless options.
+/// Privileged options, by long name in any section or by full path. `lab.start.set` sets server
+/// parameters such as `archive_command`; other options named `set` are harmless.
 const PRIVILEGED: [(&str, Privilege); 19] = [
     ("audit-log", Privilege::WritesFile),
     ("dir", Privilege::WritesFile),
@@ -57,29 +57,30 @@ fn privilege(name: &str, path: &str) -> Option<Privilege> {
 }
 
 /// One problem for each privileged key that the document sets.
-pub(super) fn problems(document: &DeTable<'_>) -> Vec<Problem> {
+pub(super) fn problems(document: &DeTable<'_>) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     collect(document, "", &mut problems);
     problems
 }
 
-fn collect(table: &DeTable<'_>, parent: &str, problems: &mut Vec<Problem>) {
+fn collect(table: &DeTable<'_>, parent: &str, problems: &mut Vec<ConfigProblem>) {
     for (key, value) in table {
         let name = key.get_ref().as_ref();
         let path = if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") };
-        if parent.is_empty() && super::OWN_SECTIONS.contains(&name) {
+        if parent.is_empty() && super::SERVER_SECTIONS.contains(&name) {
             continue;
         }
         if let Some(section) = value.get_ref().as_table() {
             collect(section, &path, problems);
         } else if let Some(privilege) = privilege(name, &path) {
             let why = format!(
-                "{}, which a file found in the working folder may not do",
+                "{}, which a file found in the working directory must not do",
                 privilege.text()
             );
-            let problem = Problem::new(key.span().start, &path, why);
-            problems
-                .push(problem.with_hint("to use the file as it is, name it: --config howdah.toml"));
+            let problem = ConfigProblem::new(key.span().start, &path, why);
+            problems.push(
+                problem.with_hint("to use the file as it is, name it with --config howdah.toml"),
+            );
         }
     }
 }
@@ -90,9 +91,9 @@ mod tests {
 
     use super::*;
 
-    /// Options whose value is a path or an address, and that only read: files to look at, servers to
-    /// connect to, addresses to listen on.
-    const HARMLESS: [&str; 16] = [
+    /// Options that take a path or an address and only read: input files, servers to connect to,
+    /// addresses to listen on.
+    const UNPRIVILEGED: [&str; 16] = [
         "config",
         "control",
         "data-dir",
@@ -132,7 +133,7 @@ mod tests {
             let names = arg.get_value_names().unwrap_or_default();
             let Some(long) = arg.get_long() else { continue };
             let key = format!("{path}{long}");
-            let is_known = HARMLESS.contains(&long) || privilege(long, &key).is_some();
+            let is_known = UNPRIVILEGED.contains(&long) || privilege(long, &key).is_some();
             if names.iter().any(|name| PATHS.contains(&name.as_str())) && !is_known {
                 found.push(key);
             }
@@ -143,9 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn every_option_with_a_path_or_an_address_is_privileged_or_known_to_be_harmless() {
+    fn every_path_or_address_option_is_classified() {
         let mut found = Vec::new();
         unclassified(&crate::cli::command(), "", &mut found);
-        assert!(found.is_empty(), "add to PRIVILEGED, or to HARMLESS if they only read: {found:?}");
+        assert!(
+            found.is_empty(),
+            "add these to PRIVILEGED, or to UNPRIVILEGED if they only read: {found:?}"
+        );
     }
 }

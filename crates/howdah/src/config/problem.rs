@@ -1,4 +1,4 @@
-//! What is wrong with a configuration file, with line and key.
+//! Problems in a configuration file, with line and key.
 
 use std::{
     fmt,
@@ -9,29 +9,29 @@ use clap::error::{ContextKind, ContextValue};
 
 use crate::errors;
 
-/// One thing that is wrong.
+/// One problem in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
-    /// Byte of the file where it stands.
+pub(crate) struct ConfigProblem {
+    /// Byte offset in the file.
     pub(super) offset: usize,
-    /// The key, with the sections it is in; empty when the file is not even TOML.
+    /// The key, with its sections; empty if the file is not valid TOML.
     key: String,
     why: String,
     hint: Option<String>,
 }
 
-impl Problem {
+impl ConfigProblem {
     pub(super) fn new(offset: usize, key: &str, why: impl Into<String>) -> Self {
         Self { offset, key: key.to_owned(), why: why.into(), hint: None }
     }
 
-    /// Adds what to do.
+    /// Adds advice.
     pub(super) fn with_hint(mut self, hint: &str) -> Self {
         self.hint = Some(hint.to_owned());
         self
     }
 
-    /// Adds what was probably meant, or else all that could be.
+    /// Adds a hint: the nearest known name, or all of them if none is near.
     pub(super) fn or_nearest<'k>(
         mut self,
         word: &str,
@@ -47,21 +47,21 @@ impl Problem {
         self.hint = match nearest {
             Some((_, key)) => Some(format!("did you mean `{key}`?")),
             None if known.is_empty() => None,
-            None => Some(format!("known here: {}", known.join(", "))),
+            None => Some(format!("known: {}", known.join(", "))),
         };
         self
     }
 }
 
-/// Everything that is wrong with one file, in its order. Never empty.
+/// All problems of one file, in file order. Never empty.
 #[derive(Clone, Debug)]
-pub(crate) struct Problems {
+pub(crate) struct ConfigProblems {
     path: PathBuf,
-    found: Vec<(usize, Problem)>,
+    found: Vec<(usize, ConfigProblem)>,
 }
 
-impl Problems {
-    pub(super) fn new(path: &Path, text: &str, found: Vec<Problem>) -> Self {
+impl ConfigProblems {
+    pub(super) fn new(path: &Path, text: &str, found: Vec<ConfigProblem>) -> Self {
         let line = |offset: usize| {
             1 + text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count()
         };
@@ -73,11 +73,11 @@ impl Problems {
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         self.found.iter().map(|(line, problem)| {
             let hint = problem.hint.iter().map(|hint| format!(" ({hint})"));
-            self.one(*line, problem) + &hint.collect::<String>()
+            self.describe(*line, problem) + &hint.collect::<String>()
         })
     }
 
-    /// The first problem, with advice on it and on how to see the others.
+    /// An error with the first problem, its hint, and how to list the others.
     pub(crate) fn into_error(self) -> anyhow::Error {
         let first = self.found.first().and_then(|(_, problem)| problem.hint.clone());
         let others = self.found.len().saturating_sub(1);
@@ -86,29 +86,30 @@ impl Problems {
         first.into_iter().chain(more).fold(error, errors::with_hint)
     }
 
-    fn one(&self, line: usize, problem: &Problem) -> String {
+    fn describe(&self, line: usize, problem: &ConfigProblem) -> String {
         let file = self.path.display();
-        let Problem { key, why, .. } = problem;
-        match key.is_empty() {
-            true => format!("{file}:{line}: {why}"),
-            false => format!("{file}:{line}: {key}: {why}"),
+        let ConfigProblem { key, why, .. } = problem;
+        if key.is_empty() {
+            format!("{file}:{line}: {why}")
+        } else {
+            format!("{file}:{line}: {key}: {why}")
         }
     }
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for ConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.found.first() {
-            Some((line, problem)) => f.write_str(&self.one(*line, problem)),
-            None => f.write_str("no problem"),
+            Some((line, problem)) => f.write_str(&self.describe(*line, problem)),
+            None => f.write_str("no problems"),
         }
     }
 }
 
-impl std::error::Error for Problems {}
+impl std::error::Error for ConfigProblems {}
 
-/// A reason in few words, from clap's error about a single option.
-pub(super) fn why(error: &clap::Error) -> String {
+/// A short reason, from clap's error about a single option.
+pub(super) fn reason(error: &clap::Error) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) if !texts.is_empty() => Some(texts.join(", ")),
@@ -116,10 +117,10 @@ pub(super) fn why(error: &clap::Error) -> String {
     };
     let value = context(ContextKind::InvalidValue).unwrap_or_default();
     if let Some(valid) = context(ContextKind::ValidValue) {
-        return format!("`{value}` is none of {valid}");
+        return format!("`{value}` is not one of {valid}");
     }
     match std::error::Error::source(error) {
         Some(cause) => format!("`{value}`: {cause}"),
-        None => format!("`{value}` is no value for it"),
+        None => format!("`{value}` is not a valid value"),
     }
 }

@@ -1,4 +1,4 @@
-//! Files against a command tree of the tests' own.
+//! Configuration files applied to a small command tree.
 
 use std::path::Path;
 
@@ -28,11 +28,11 @@ fn file(text: &str) -> ConfigFile {
 }
 
 fn problems(text: &str) -> Vec<String> {
-    file(text).apply(tree()).expect_err("the file is wrong").lines().collect()
+    file(text).apply(tree()).expect_err("the file is invalid").lines().collect()
 }
 
 #[test]
-fn values_become_defaults_and_words_come_before_them() {
+fn file_values_are_defaults_that_arguments_override() {
     let text = "level = 'info'\n[play]\nrate = 2\nmap-user = ['a=b', 'c=d']\nfast = true\n\
                 target = 'x'\n[lab.start]\nport = 0x1538\n";
     let command = file(text).apply(tree()).unwrap();
@@ -60,34 +60,34 @@ fn values_become_defaults_and_words_come_before_them() {
 }
 
 #[test]
-fn a_mistyped_key_is_told_with_line_path_and_the_nearest() {
+fn mistyped_key_is_reported_with_line_and_nearest_key() {
     assert_eq!(
         problems("level = 'info'\n\n[play]\n# pace\nraet = 2\n"),
-        ["h.toml:5: play.raet: no such key (did you mean `rate`?)"]
+        ["h.toml:5: play.raet: unknown key (did you mean `rate`?)"]
     );
     assert_eq!(
         problems("[plya]\nrate = 2"),
-        ["h.toml:1: plya: no such section (did you mean `play`?)"]
+        ["h.toml:1: plya: unknown section (did you mean `play`?)"]
     );
     assert_eq!(
         problems("[lab.start]\nzzzzzzzz = 2"),
-        ["h.toml:2: lab.start.zzzzzzzz: no such key (known here: port)"]
+        ["h.toml:2: lab.start.zzzzzzzz: unknown key (known: port)"]
     );
 }
 
 #[test]
-fn values_are_judged_by_the_options_own_parser() {
+fn values_are_checked_by_the_options_parser() {
     assert_eq!(
         problems(
             "level = 'loud'\n[play]\nrate = 'fast'\nformat = 'xml'\nfast = 1\nmap-user = [[1]]\n\
              target = ['a', 'b']\n[lab.start]\nport = 70000\n"
         ),
         [
-            "h.toml:1: level: `loud` is none of warn, info",
+            "h.toml:1: level: `loud` is not one of warn, info",
             "h.toml:3: play.rate: `fast`: invalid float literal",
-            "h.toml:4: play.format: `xml` is none of table, json",
+            "h.toml:4: play.format: `xml` is not one of table, json",
             "h.toml:5: play.fast: must be true or false",
-            "h.toml:6: play.map-user: must be a plain value, not array",
+            "h.toml:6: play.map-user: must be a scalar value, not array",
             "h.toml:7: play.target: takes one value, not a list",
             "h.toml:9: lab.start.port: `70000`: 70000 is not in 0..=65535",
         ]
@@ -95,18 +95,18 @@ fn values_are_judged_by_the_options_own_parser() {
 }
 
 #[test]
-fn sections_and_values_are_not_mixed_up() {
+fn section_and_value_are_not_interchangeable() {
     assert_eq!(
         problems("play = 1\n[level]\nx = 1\n"),
         [
-            "h.toml:1: play: is a section: write [play] and its options below",
+            "h.toml:1: play: is a section: write [play] with its options below",
             "h.toml:2: level: takes a value, not a section",
         ]
     );
 }
 
 #[test]
-fn broken_toml_has_its_line() {
+fn invalid_toml_is_reported_with_its_line() {
     let lines = problems("[play]\nrate = = 2\n");
     assert_eq!(lines.len(), 1);
     assert!(lines[0].starts_with("h.toml:2: "), "{lines:?}");
@@ -119,7 +119,7 @@ fn values_are_counted() {
 }
 
 #[test]
-fn one_section_sends_the_metrics_of_every_command_to_statsd() {
+fn metrics_section_sets_the_option_of_every_command() {
     let statsd = || Arg::new("metrics_statsd").long("metrics-statsd");
     let tree = || {
         let lab = Command::new("lab").subcommand(Command::new("start").arg(statsd()));
@@ -135,6 +135,6 @@ fn one_section_sends_the_metrics_of_every_command_to_statsd() {
     }
     let wrong = "[metrics.statsd]\nadress = 'h:8125'\n[metrics.graphite]\n";
     let problems: Vec<String> = file(wrong).apply(tree()).expect_err("wrong").lines().collect();
-    assert!(problems[0].contains("2: metrics.statsd.adress: no such key"), "{problems:?}");
-    assert!(problems.iter().any(|line| line.contains("metrics.graphite: no such section")));
+    assert!(problems[0].contains("2: metrics.statsd.adress: unknown key"), "{problems:?}");
+    assert!(problems.iter().any(|line| line.contains("metrics.graphite: unknown section")));
 }

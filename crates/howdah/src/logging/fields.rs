@@ -1,4 +1,4 @@
-//! [`EscapedFields`]: the fields of an event as text, `message name=value …`, in one line whatever they hold.
+//! [`EscapedFields`]: formats the fields of an event as `message name=value …`, always on one line.
 
 use std::{
     error::Error,
@@ -11,27 +11,28 @@ use tracing_subscriber::{
     fmt::{FormatFields, format::Writer},
 };
 
-use crate::printable::Escaping;
+use crate::printable::EscapingWriter;
 
-/// Writes fields as `tracing-subscriber` does, and escapes what a client or a server may have put into them.
+/// Formats fields as `tracing-subscriber` does, and escapes what a client or server may have put
+/// in.
 #[derive(Debug)]
 pub(super) struct EscapedFields;
 
 impl<'w> FormatFields<'w> for EscapedFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
-        let mut visitor = Visitor { writer, is_first: true, result: Ok(()) };
+        let mut visitor = FieldVisitor { writer, is_first: true, result: Ok(()) };
         fields.record(&mut visitor);
         visitor.result
     }
 }
 
-struct Visitor<'w> {
+struct FieldVisitor<'w> {
     writer: Writer<'w>,
     is_first: bool,
     result: fmt::Result,
 }
 
-impl Visitor<'_> {
+impl FieldVisitor<'_> {
     fn write(&mut self, field: &Field, value: fmt::Arguments<'_>) -> fmt::Result {
         if !std::mem::take(&mut self.is_first) {
             self.writer.write_char(' ')?;
@@ -39,16 +40,17 @@ impl Visitor<'_> {
         let name = field.name();
         if name != "message" {
             let name = name.strip_prefix("r#").unwrap_or(name);
-            match self.writer.has_ansi_escapes() {
-                true => write!(self.writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m")?,
-                false => write!(self.writer, "{name}=")?,
+            if self.writer.has_ansi_escapes() {
+                write!(self.writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m")?;
+            } else {
+                write!(self.writer, "{name}=")?;
             }
         }
-        Escaping(&mut self.writer).write_fmt(value)
+        EscapingWriter(&mut self.writer).write_fmt(value)
     }
 }
 
-impl Visit for Visitor<'_> {
+impl Visit for FieldVisitor<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if self.result.is_ok() {
             self.result = self.write(field, format_args!("{value:?}"));
@@ -66,7 +68,7 @@ impl Visit for Visitor<'_> {
         let mut text = value.to_string();
         let mut source = value.source();
         while let Some(error) = source {
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = write!(text, ": {error}");
             source = error.source();
         }
@@ -86,9 +88,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Log {
+    impl io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -99,8 +101,8 @@ mod tests {
         }
     }
 
-    fn logged(is_coloured: bool, log: impl FnOnce()) -> String {
-        let lines = Log::default();
+    fn log_output(is_coloured: bool, log: impl FnOnce()) -> String {
+        let lines = LogBuffer::default();
         let to = lines.clone();
         let layer = fmt::layer()
             .fmt_fields(EscapedFields)
@@ -116,10 +118,10 @@ mod tests {
     const HOSTILE: &str = "x\"\n2026-11-23 INFO forged\x1b[2J\r\u{202e}\u{9b}";
 
     #[test]
-    fn an_event_is_one_line_whatever_its_fields_hold() {
+    fn hostile_field_values_stay_on_one_line() {
         let plain = |text: &str| !text.contains(|c: char| c.is_control() || c == '\u{202e}');
         for is_coloured in [false, true] {
-            let text = logged(is_coloured, || {
+            let text = log_output(is_coloured, || {
                 let error = io::Error::other(HOSTILE);
                 tracing::warn!(user = HOSTILE, why = %HOSTILE, debug = ?HOSTILE, %error, "{HOSTILE}");
                 let error: &(dyn Error + 'static) = &error;
@@ -128,7 +130,7 @@ mod tests {
             let lines: Vec<_> = text.lines().collect();
             assert_eq!(lines.len(), 2, "{text}");
             for line in lines {
-                // Our own colours are all that is left.
+                // Only our own colours may remain.
                 let mut line = line.to_owned();
                 for colour in ["\x1b[33m", "\x1b[3m", "\x1b[2m", "\x1b[0m"] {
                     line = line.replace(colour, "");
@@ -139,8 +141,9 @@ mod tests {
     }
 
     #[test]
-    fn fields_look_as_usual() {
-        let text = logged(false, || tracing::info!(user = "ann", count = 3, why = %"no", "hello"));
+    fn fields_have_the_usual_format() {
+        let text =
+            log_output(false, || tracing::info!(user = "ann", count = 3, why = %"no", "hello"));
         assert_eq!(text, " INFO hello user=\"ann\" count=3 why=no\n");
     }
 }

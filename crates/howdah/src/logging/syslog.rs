@@ -1,13 +1,13 @@
-//! Lines to the local syslog: a datagram each, `<priority>name[pid]: text`, as `syslog(3)` of the C
-//! library sends them (RFC 3164, section 4.1). The daemon adds time and host.
+//! Logging to the local syslog: one datagram per line, `<priority>name[pid]: text`, as `syslog(3)`
+//! of the C library sends it (RFC 3164, section 4.1). The daemon adds time and host.
 
 use std::{io, os::unix::net::UnixDatagram, path::Path};
 
 use tracing::Level;
 
-/// Where the daemon listens.
+/// The daemon's socket.
 pub(super) const PATH: &str = "/dev/log";
-/// Longest text. Daemons cut at 1 KiB to 8 KiB.
+/// Longest text sent. Daemons truncate at 1 KiB to 8 KiB.
 const TEXT_BYTES_MAX: usize = 8 << 10;
 /// The facility `daemon`.
 const FACILITY: u8 = 3;
@@ -24,16 +24,16 @@ impl Syslog {
     pub(super) fn open(path: &Path, application: &str) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
-        // A daemon that does not read must not stop us.
+        // A daemon that does not read must not block the process.
         socket.set_nonblocking(true)?;
         let fits = |c: &char| !c.is_control() && !c.is_whitespace() && !matches!(c, ':' | '[');
         let application: String = application.chars().filter(fits).collect();
         Ok(Self { socket, tag: format!("{application}[{}]", std::process::id()) })
     }
 
-    /// What one line is written to.
-    pub(super) fn line(&self, level: Level) -> Line<'_> {
-        Line { syslog: self, priority: FACILITY * 8 + severity(level) }
+    /// A writer for one line.
+    pub(super) fn line(&self, level: Level) -> SyslogLine<'_> {
+        SyslogLine { syslog: self, priority: FACILITY * 8 + severity(level) }
     }
 }
 
@@ -49,17 +49,17 @@ fn severity(level: Level) -> u8 {
 
 /// One line; each write is a datagram.
 #[derive(Debug)]
-pub(super) struct Line<'s> {
+pub(super) struct SyslogLine<'s> {
     syslog: &'s Syslog,
     priority: u8,
 }
 
-impl io::Write for Line<'_> {
+impl io::Write for SyslogLine<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes));
         let text = without_colours(text.trim_end());
         let datagram = format!("<{}>{}: {text}", self.priority, self.syslog.tag);
-        // There is nobody left to tell.
+        // A failure cannot be reported anywhere else.
         let _ = self.syslog.socket.send(datagram.as_bytes());
         Ok(bytes.len())
     }
@@ -69,7 +69,7 @@ impl io::Write for Line<'_> {
     }
 }
 
-/// Text without what colours it on a terminal: `ESC [ … m`.
+/// Removes terminal colour sequences, `ESC [ … m`.
 fn without_colours(text: &str) -> String {
     let mut parts = text.split("\x1b[");
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_a_datagram_with_its_priority() {
+    fn line_is_sent_as_datagram_with_priority() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let daemon = UnixDatagram::bind(&path).unwrap();
@@ -100,13 +100,13 @@ mod tests {
                 format!("<{priority}>mystatsd[{}]: WARN packets were lost", std::process::id());
             assert_eq!(std::str::from_utf8(&datagram[..bytes]).unwrap(), expected);
         }
-        // Nobody listens any more: lines are gone, and nothing else happens.
+        // Without a daemon, lines are discarded without an error.
         drop(daemon);
         syslog.line(Level::INFO).write_all(b"x").unwrap();
     }
 
     #[test]
-    fn without_a_daemon_there_is_an_error() {
+    fn open_fails_without_daemon() {
         assert!(Syslog::open("/nonexistent/log".as_ref(), "statsd").is_err());
     }
 }

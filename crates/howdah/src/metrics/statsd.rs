@@ -1,4 +1,4 @@
-//! A thread that sends the registry to a statsd server.
+//! Sends the registry to a statsd server from a thread.
 
 use std::{
     net::UdpSocket,
@@ -8,14 +8,14 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_stats::{Registry, statsd::Packets};
+use howdah_stats::{Registry, statsd::StatsdEncoder};
 
 use crate::errors::WithHint as _;
 
-/// What statsd servers flush at, too.
-const INTERVAL: Duration = Duration::from_secs(10);
+/// The usual flush interval of statsd servers.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Sends until dropped, and once more then.
+/// Sends at intervals until dropped, and a last time when dropped.
 #[derive(Debug)]
 pub(crate) struct StatsdSender {
     stop: Option<mpsc::Sender<()>>,
@@ -23,24 +23,24 @@ pub(crate) struct StatsdSender {
 }
 
 impl StatsdSender {
-    /// Looks the server up and begins to send to it, by UDP.
+    /// Resolves the server and starts sending to it by UDP.
     ///
     /// # Errors
     ///
-    /// The address is not `HOST:PORT`, or the host is not known.
+    /// The address is not `HOST:PORT`, or the host cannot be resolved.
     pub(crate) fn start(address: &str, registry: Registry) -> anyhow::Result<Self> {
-        let socket = connected(address)
+        let socket = connect(address)
             .with_context(|| format!("cannot send metrics to {address}"))
             .hint("--metrics-statsd takes HOST:PORT, such as 127.0.0.1:8125")?;
         let (stop, stopped) = mpsc::channel();
         let thread = thread::Builder::new().name("metrics-statsd".into()).spawn(move || {
-            let mut packets = Packets::default();
+            let mut packets = StatsdEncoder::default();
             loop {
-                let end = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
-                for packet in packets.of(&registry) {
-                    // Nobody listens there, or not yet: that is how statsd is meant.
+                let end = stopped.recv_timeout(FLUSH_INTERVAL) != Err(RecvTimeoutError::Timeout);
+                for packet in packets.encode(&registry) {
+                    // Delivery is best effort, as usual with statsd: the server may not be running.
                     if let Err(error) = socket.send(packet.as_bytes()) {
-                        tracing::debug!(%error, "a packet of metrics was not sent");
+                        tracing::debug!(%error, "cannot send a metrics packet");
                     }
                 }
                 if end {
@@ -52,7 +52,7 @@ impl StatsdSender {
     }
 }
 
-fn connected(address: &str) -> std::io::Result<UdpSocket> {
+fn connect(address: &str) -> std::io::Result<UdpSocket> {
     use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
     let found = address.to_socket_addrs()?.next();
     let to = found.ok_or_else(|| std::io::Error::other("the host has no address"))?;
@@ -69,14 +69,14 @@ impl Drop for StatsdSender {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has nothing to tell: what went wrong in it was logged there.
+            // Its errors were logged in the thread.
             let _ = thread.join();
         }
     }
 }
 
 #[test]
-fn the_end_of_a_command_sends_what_it_counted() {
+fn drop_sends_final_counts() {
     use howdah_stats::Description;
 
     const SEEN: Description = Description::counter("t_seen_total", "Seen.");

@@ -1,4 +1,4 @@
-//! `howdah capture`: logs go in, events come out.
+//! `howdah capture`: import of logs, `cat` and `info`.
 
 use std::{fs, path::Path, process::Stdio};
 
@@ -19,14 +19,14 @@ Segmentation fault in some extension
 2026-11-20 12:43:21.300 UTC [7] app@shop LOG:  disconnection: session time: 0:00:01.200 user=app database=shop host=[local]
 ";
 
-/// A folder with the log above, and with what `capture import` said of it.
+/// A folder with the log above and its capture, and the report of `capture import`.
 fn imported() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("server.log"), LOG).unwrap();
     let done = import(folder.path()).arg("server.log").assert().success();
-    assert!(done.get_output().stdout.is_empty(), "import has no data for stdout");
-    let said = text(&done.get_output().stderr);
-    (folder, said)
+    assert!(done.get_output().stdout.is_empty(), "import prints nothing on stdout");
+    let messages = text(&done.get_output().stderr);
+    (folder, messages)
 }
 
 fn import(folder: &Path) -> Command {
@@ -35,7 +35,7 @@ fn import(folder: &Path) -> Command {
     command
 }
 
-/// The objects that `capture cat` prints.
+/// The events printed by `capture cat`.
 fn events(folder: &Path) -> Vec<Value> {
     let cat = ["capture", "cat", "monday", "--format", "ndjson"];
     let done = howdah(folder).args(cat).assert().success();
@@ -44,23 +44,25 @@ fn events(folder: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn import_says_what_it_took_the_log_for_and_what_it_left_out() {
-    let (_folder, said) = imported();
+fn import_reports_detected_format_and_skipped_lines() {
+    let (_folder, messages) = imported();
     assert!(
-        said.contains("in stderr format, log_line_prefix '%m [%p] %q%u@%d ' (guessed: fits all "),
-        "{said}"
+        messages.contains(
+            "in stderr format, log_line_prefix '%m [%p] %q%u@%d ' (guessed: matches all "
+        ),
+        "{messages}"
     );
-    assert!(said.contains("  simple "), "{said}");
-    assert!(said.contains("lines that are no log record: 1"), "{said}");
-    assert!(said.contains("server.log:3: Segmentation fault in some extension"), "{said}");
+    assert!(messages.contains("  simple "), "{messages}");
+    assert!(messages.contains("lines that are not log records: 1"), "{messages}");
+    assert!(messages.contains("server.log:3: Segmentation fault in some extension"), "{messages}");
 }
 
 #[test]
-fn cat_prints_events_in_the_order_of_their_start() {
+fn cat_prints_events_ordered_by_start_time() {
     let (folder, _) = imported();
     let events = events(folder.path());
     let sql: Vec<_> = events.iter().filter_map(|event| event["sql"].as_str()).collect();
-    // The second one in the log began before the first.
+    // The second statement in the log started before the first.
     let expected = ["select 'café'", "select pg_sleep(0.8)", "select $1::text, $2", "select x"];
     assert_eq!(sql, expected);
     let times: Vec<_> = events.iter().map(|event| event["time"].as_str().unwrap()).collect();
@@ -80,7 +82,7 @@ fn cat_prints_events_in_the_order_of_their_start() {
 }
 
 #[test]
-fn ndjson_has_all_keys_in_one_order() {
+fn ndjson_rows_have_all_keys_in_fixed_order() {
     let (folder, _) = imported();
     let cat = ["capture", "cat", "monday", "--format", "ndjson"];
     let done = howdah(folder.path()).args(cat).assert().success();
@@ -125,7 +127,7 @@ fn ndjson_has_all_keys_in_one_order() {
 }
 
 #[test]
-fn cat_prints_a_table_for_people() {
+fn cat_prints_a_table_by_default() {
     let (folder, _) = imported();
     let done = howdah(folder.path()).args(["capture", "cat", "monday"]).assert().success();
     let table = text(&done.get_output().stdout);
@@ -136,12 +138,12 @@ fn cat_prints_a_table_for_people() {
 }
 
 #[test]
-fn info_tells_where_a_capture_came_from() {
+fn info_reports_source_of_capture() {
     let (folder, _) = imported();
     let done = howdah(folder.path()).args(["capture", "info", "monday"]).assert().success();
     let table = text(&done.get_output().stdout);
     assert!(table.contains("server.log; stderr; prefix %m [%p] %q%u@%d "), "{table}");
-    assert!(table.contains("lines that are no log record: 1"), "{table}");
+    assert!(table.contains("lines that are not log records: 1"), "{table}");
     assert!(table.contains("server.log:3: Segmentation"), "{table}");
 
     let info = ["capture", "info", "monday", "--format", "json"];
@@ -156,16 +158,16 @@ fn info_tells_where_a_capture_came_from() {
 }
 
 #[test]
-fn a_capture_is_replaced_only_by_force_and_only_by_a_log() {
+fn capture_is_replaced_only_with_force_and_valid_log() {
     let (folder, _) = imported();
     let refused = import(folder.path()).arg("server.log").assert().code(1);
-    let said = text(&refused.get_output().stderr);
-    assert!(said.contains("monday already holds a capture"), "{said}");
-    assert!(said.contains("hint: --force replaces it"), "{said}");
+    let messages = text(&refused.get_output().stderr);
+    assert!(messages.contains("monday already contains a capture"), "{messages}");
+    assert!(messages.contains("hint: use --force to replace it"), "{messages}");
 
     fs::write(folder.path().join("poem.txt"), "Tyger Tyger, burning bright\n").unwrap();
     import(folder.path()).args(["--force", "poem.txt"]).assert().code(1);
-    assert!(!events(folder.path()).is_empty(), "what cannot be read replaces nothing");
+    assert!(!events(folder.path()).is_empty(), "unreadable input replaces nothing");
 
     let first: String = LOG.lines().take(2).map(|line| format!("{line}\n")).collect();
     fs::write(folder.path().join("server.log"), first).unwrap();
@@ -175,14 +177,14 @@ fn a_capture_is_replaced_only_by_force_and_only_by_a_log() {
 }
 
 #[test]
-fn a_log_may_come_through_a_pipe() {
+fn log_is_imported_from_a_pipe() {
     let folder = tempfile::tempdir().unwrap();
     import(folder.path()).arg("-").write_stdin(LOG).assert().success();
     assert_eq!(events(folder.path()).iter().filter(|event| event["kind"] == "simple").count(), 3);
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_leaves_nothing() {
+fn unreadable_log_is_reported_and_leaves_no_capture() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("empty.log"), "").unwrap();
     fs::write(folder.path().join("junk.log"), [0x1f, 0x8b, 8, 0, 0, 1, 2, 3]).unwrap();
@@ -190,24 +192,24 @@ fn what_cannot_be_read_is_named_and_leaves_nothing() {
     fs::create_dir(folder.path().join("logs")).unwrap();
     let cases: [(&[&str], i32, &str); 7] = [
         (&["missing.log"], 1, "missing.log"),
-        (&["logs"], 1, "logs holds no files"),
+        (&["logs"], 1, "logs contains no files"),
         (&["empty.log"], 1, "empty.log is empty"),
         (&["junk.log"], 1, "junk.log"),
         (&["server.log", "--prefix", "%m|%u|%d|"], 1, "server.log:1"),
         (&["server.log", "--prefix", "%u@%d "], 2, "has no time"),
         (&["server.log", "--timezone", "Middle/Earth"], 2, "Middle/Earth"),
     ];
-    for (words, code, told) in cases {
+    for (words, code, expected) in cases {
         let refused = import(folder.path()).args(words).assert().code(code);
-        let said = text(&refused.get_output().stderr);
-        assert!(said.contains(told), "{words:?}: {said}");
+        let messages = text(&refused.get_output().stderr);
+        assert!(messages.contains(expected), "{words:?}: {messages}");
         assert!(!folder.path().join("monday").exists(), "{words:?}");
     }
 }
 
 #[test]
-fn events_before_a_failing_disk_are_kept() {
-    // A file that opens and whose first read fails.
+fn events_before_a_read_error_are_kept() {
+    // A file that can be opened but not read.
     let broken = "/proc/self/mem";
     if !Path::new(broken).exists() {
         return;
@@ -215,31 +217,31 @@ fn events_before_a_failing_disk_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("server.log"), LOG).unwrap();
     let failed = import(folder.path()).args(["server.log", broken]).assert().code(1);
-    let said = text(&failed.get_output().stderr);
+    let messages = text(&failed.get_output().stderr);
     assert!(
-        said.contains(broken) && said.contains("events before it are kept in monday"),
-        "{said}"
+        messages.contains(broken) && messages.contains("events before the error are in monday"),
+        "{messages}"
     );
     let sql = |event: &&Value| event["sql"].is_string();
     assert_eq!(events(folder.path()).iter().filter(sql).count(), 4);
     let done = howdah(folder.path()).args(["capture", "info", "monday"]).assert().success();
     let table = text(&done.get_output().stdout);
-    assert!(table.contains("NOT FINISHED") && table.contains(broken), "{table}");
+    assert!(table.contains("INCOMPLETE") && table.contains(broken), "{table}");
 }
 
 #[test]
-fn a_folder_that_is_no_capture_is_said_so() {
+fn missing_capture_is_reported_with_hint() {
     let folder = tempfile::tempdir().unwrap();
     for words in [["capture", "info", "monday"], ["capture", "cat", "monday"]] {
         let refused = howdah(folder.path()).args(words).assert().code(1);
-        let said = text(&refused.get_output().stderr);
-        assert!(said.contains("monday does not exist"), "{said}");
-        assert!(said.contains("hint: `howdah capture import LOG -o monday`"), "{said}");
+        let messages = text(&refused.get_output().stderr);
+        assert!(messages.contains("monday does not exist"), "{messages}");
+        assert!(messages.contains("hint: `howdah capture import LOG -o monday`"), "{messages}");
     }
 }
 
 #[test]
-fn a_reader_of_cat_may_go_away() {
+fn closed_pipe_ends_cat_successfully() {
     let (folder, _) = imported();
     for format in ["table", "ndjson"] {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -257,9 +259,9 @@ fn a_reader_of_cat_may_go_away() {
     }
 }
 
-/// The shell limits the size of files: a disk that is full for one process only.
+/// The shell limits the size of files, like a full disk for one process.
 #[test]
-fn a_full_disk_is_said_so() {
+fn full_disk_is_reported_by_import() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = String::from(LOG);
     let mut noise = 1_u64;
@@ -281,8 +283,8 @@ fn a_full_disk_is_said_so() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains("no room to write monday/events-000001.parquet"), "{said}");
+    let messages = text(&output.stderr);
+    assert!(messages.contains("no room to write monday/events-000001.parquet"), "{messages}");
     let info = ["capture", "info", "monday", "--format", "json"];
     let done = howdah(folder.path()).args(info).assert().success();
     let info: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
@@ -290,7 +292,7 @@ fn a_full_disk_is_said_so() {
 }
 
 #[test]
-fn an_interrupted_import_from_a_pipe_keeps_what_it_read() {
+fn events_survive_interrupted_import_from_pipe() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_howdah"))
         .current_dir(folder.path())
@@ -301,25 +303,25 @@ fn an_interrupted_import_from_a_pipe_keeps_what_it_read() {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::io::Write::write_all(&mut stdin, LOG.as_bytes()).unwrap();
-    // The capture's folder appears with its first event, and the pipe stays open.
-    while !folder.path().join("monday/capture.json").exists() {
-        std::thread::yield_now();
-    }
+    // The capture is created with the first event, while the pipe is still open.
+    howdah_lab::wait_until("the capture", std::time::Duration::from_secs(60), || {
+        folder.path().join("monday/capture.json").exists()
+    });
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let done = child.wait_with_output().unwrap();
-    let said = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(said.contains("howdah: interrupted\nhint: the "), "{said}");
+    let messages = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{messages}");
+    assert!(messages.contains("howdah: interrupted\nhint: the "), "{messages}");
     drop(stdin);
     let kinds: Vec<_> = events(folder.path()).iter().map(|event| event["kind"].clone()).collect();
     assert!(kinds.contains(&json!("disconnect")), "{kinds:?}");
 }
 
 #[test]
-fn range_without_events_is_answered_with_the_range_of_the_log() {
+fn empty_time_range_is_reported_with_range_of_log() {
     let (folder, _) = imported();
-    let range = "run from 2026-11-20T12:43:20.1";
+    let range = "2026-11-20T12:43:20.1";
     for words in [
         &["capture", "import", "server.log", "--discard", "--from", "2027-01-01"][..],
         &["capture", "split", "monday", "-o", "parts", "--sessions", "2", "--until", "2026-01-01"],
@@ -332,11 +334,11 @@ fn range_without_events_is_answered_with_the_range_of_the_log() {
     fs::write(folder.path().join("idle.log"), row).unwrap();
     let done = howdah(folder.path()).args(["capture", "import", "idle.log", "--discard"]).output();
     let report = text(&done.unwrap().stderr);
-    assert!(report.contains("no statement and no session"), "{report}");
+    assert!(report.contains("no statements and no sessions"), "{report}");
 }
 
 #[test]
-fn report_names_settings_that_clients_gave_at_login() {
+fn report_lists_settings_given_at_login() {
     let (_folder, report) = imported();
     assert!(report.contains("settings at login"), "{report}");
     assert!(report.contains("--set app@shop:search_path=s2"), "{report}");

@@ -1,4 +1,4 @@
-//! Captures made of others, and that the counts and hashes close.
+//! `capture split`, `merge`, `sample` and `--redact`: counts and hashes of the results.
 
 use std::{fs, path::Path};
 
@@ -8,21 +8,21 @@ use crate::{howdah, text};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../logs/tests/fixtures/17");
 
-/// A folder with the capture `all` of a log that has most of what logs have.
-fn folder() -> tempfile::TempDir {
+/// A folder with the capture `all` of a log with most kinds of events.
+fn imported_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(format!("{FIXTURES}/prod.json"), folder.path().join("prod.json")).unwrap();
     run(folder.path(), "capture import prod.json -o all");
     folder
 }
 
-/// Standard output and error of a command that ends well.
+/// Runs a command that must succeed; returns stdout and stderr.
 fn run(folder: &Path, words: &str) -> (String, String) {
     let done = howdah(folder).args(words.split(' ')).assert().success();
     (text(&done.get_output().stdout), text(&done.get_output().stderr))
 }
 
-/// What a capture holds, by kind, and the hash.
+/// A capture's event counts by kind, and its hash.
 fn hash(folder: &Path, words: &str) -> String {
     run(folder, &format!("capture cat --hash {words}")).0
 }
@@ -38,21 +38,21 @@ fn info(folder: &Path, capture: &str) -> Value {
 }
 
 #[test]
-fn a_log_and_its_capture_have_one_hash() {
-    let folder = folder();
+fn log_and_capture_have_same_hash() {
+    let folder = imported_folder();
     let (discarded, _) = run(folder.path(), "capture import --discard prod.json");
     assert_eq!(discarded, hash(folder.path(), "all"));
     assert!(number(&discarded, "events") > 20, "{discarded}");
-    let (_, said) = run(folder.path(), "capture info --verify all");
-    assert!(said.contains("verified: "), "{said}");
-    // The former name of the option, where it cannot be mistaken.
+    let (_, messages) = run(folder.path(), "capture info --verify all");
+    assert!(messages.contains("verified: "), "{messages}");
+    // `--format` is still accepted as the former name of the option.
     let (again, _) = run(folder.path(), "capture import --discard --format json prod.json");
     assert_eq!(again, discarded);
 }
 
 #[test]
-fn a_capture_that_was_changed_is_noticed() {
-    let folder = folder();
+fn modified_capture_fails_verification() {
+    let folder = imported_folder();
     let path = folder.path().join("all/capture.json");
     let manifest = fs::read_to_string(&path).unwrap();
     let hash = info(folder.path(), "all")["report"]["hash"].as_str().unwrap().to_owned();
@@ -62,8 +62,8 @@ fn a_capture_that_was_changed_is_noticed() {
 }
 
 #[test]
-fn parts_make_the_whole_again() {
-    let folder = folder();
+fn merged_parts_equal_the_original_capture() {
+    let folder = imported_folder();
     let whole = hash(folder.path(), "all");
     run(folder.path(), "capture split all -o parts --sessions 3");
     let parts: Vec<_> = fs::read_dir(folder.path().join("parts")).unwrap().collect();
@@ -75,7 +75,7 @@ fn parts_make_the_whole_again() {
     let merge = format!("capture merge {} -o joined --join-sessions", names.join(" "));
     run(folder.path(), &merge);
     assert_eq!(hash(folder.path(), "joined"), whole);
-    // Sessions of different captures are not one, whatever they are called.
+    // Without --join-sessions, sessions of different captures stay separate.
     run(folder.path(), "capture merge all joined -o twice");
     let (once, twice) = (info(folder.path(), "all"), info(folder.path(), "twice"));
     assert_eq!(twice["events"], once["events"].as_u64().unwrap() * 2);
@@ -85,8 +85,8 @@ fn parts_make_the_whole_again() {
 }
 
 #[test]
-fn a_sample_is_the_same_each_time_and_filters_close() {
-    let folder = folder();
+fn sample_is_deterministic_and_excluded_counts_add_up() {
+    let folder = imported_folder();
     run(folder.path(), "capture sample all -o one --sample-rate 40%");
     run(folder.path(), "capture sample all -o two --sample-rate 40%");
     assert_eq!(hash(folder.path(), "one"), hash(folder.path(), "two"));
@@ -110,8 +110,8 @@ fn a_sample_is_the_same_each_time_and_filters_close() {
 }
 
 #[test]
-fn a_redacted_capture_holds_no_value() {
-    let folder = folder();
+fn redacted_capture_contains_no_values() {
+    let folder = imported_folder();
     let secrets = ["hunter2sekret", "Jane-Roe-4711", "tok_abcdef123", "never-said"];
     let line = |number: u32, rest: &str| {
         format!("2026-11-20 12:43:20.{number}00 UTC [7] app@shop {rest}\n")
@@ -126,12 +126,12 @@ fn a_redacted_capture_holds_no_value() {
         "junk: never-said\n".to_owned(),
     ];
     fs::write(folder.path().join("secret.log"), log.concat()).unwrap();
-    let (_, said) = run(folder.path(), "capture import secret.log -o hidden --redact");
+    let (_, messages) = run(folder.path(), "capture import secret.log -o hidden --redact");
     let manifest = fs::read_to_string(folder.path().join("hidden/capture.json")).unwrap();
     let (events, _) = run(folder.path(), "capture cat hidden --format ndjson");
     assert!(events.contains("alter role x password '"), "{events}");
     for secret in secrets {
-        for place in [&said, &manifest, &events] {
+        for place in [&messages, &manifest, &events] {
             assert!(!place.contains(secret), "{secret} in {place}");
         }
     }
@@ -139,7 +139,7 @@ fn a_redacted_capture_holds_no_value() {
         info(folder.path(), "hidden")["events"].as_u64(),
         Some(events.lines().count() as u64)
     );
-    // One key, one result.
+    // The same key gives the same result.
     fs::write(folder.path().join("key"), "a key of more than sixteen bytes").unwrap();
     let keyed = "--redact --redact-key key";
     let (one, _) = run(folder.path(), &format!("capture import secret.log --discard {keyed}"));

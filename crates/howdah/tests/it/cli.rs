@@ -1,11 +1,11 @@
-//! Exit codes, streams and completions: what scripts rely on.
+//! Exit codes, streams and completions: the interface for scripts.
 
 use std::{fs::OpenOptions, process::Stdio};
 
 use crate::{howdah, text};
 
 #[test]
-fn wrong_usage_exits_2_and_says_so_on_stderr() {
+fn usage_error_exits_2_with_message_on_stderr() {
     let folder = tempfile::tempdir().unwrap();
     for words in [&["--no-such-option"][..], &["no-such-command"], &["completions", "cobol"], &[]] {
         let output = howdah(folder.path()).args(words).output().unwrap();
@@ -16,7 +16,7 @@ fn wrong_usage_exits_2_and_says_so_on_stderr() {
 }
 
 #[test]
-fn help_and_version_are_data_and_exit_0() {
+fn help_and_version_go_to_stdout_and_exit_0() {
     let folder = tempfile::tempdir().unwrap();
     let version = howdah(folder.path()).arg("--version").assert().success();
     let expected = format!("howdah {}\n", env!("CARGO_PKG_VERSION"));
@@ -26,7 +26,7 @@ fn help_and_version_are_data_and_exit_0() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn closed_pipe_is_not_an_error() {
     let folder = tempfile::tempdir().unwrap();
     for words in [&["completions", "zsh"][..], &["--help"]] {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -45,7 +45,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn a_full_disk_is_a_failure() {
+fn full_disk_exits_1() {
     let Ok(full) = OpenOptions::new().write(true).open("/dev/full") else { return };
     let output = std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
         .args(["completions", "bash"])
@@ -53,12 +53,15 @@ fn a_full_disk_is_a_failure() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.starts_with("howdah: cannot write to standard output: No space left"), "{said}");
+    let messages = text(&output.stderr);
+    assert!(
+        messages.starts_with("howdah: cannot write to standard output: No space left"),
+        "{messages}"
+    );
 }
 
 #[test]
-fn completions_know_the_commands_in_every_shell() {
+fn completions_cover_commands_in_every_shell() {
     let folder = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = howdah(folder.path()).args(["completions", shell]).assert().success();
@@ -70,7 +73,7 @@ fn completions_know_the_commands_in_every_shell() {
 }
 
 #[test]
-fn pages_of_the_manual_have_what_the_help_has() {
+fn man_pages_match_the_help() {
     let folder = tempfile::tempdir().unwrap();
     let page = |words: &[&str]| {
         let output = howdah(folder.path()).arg("man").args(words).assert().success();
@@ -85,16 +88,16 @@ fn pages_of_the_manual_have_what_the_help_has() {
 }
 
 #[test]
-fn log_lines_are_json_when_nobody_watches_and_text_when_asked() {
+fn log_is_json_without_terminal_and_text_on_request() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |format: &str| {
+    let messages = |format: &str| {
         let words = ["completions", "fish", "--log-level=debug", "--log-format", format];
         text(&howdah(folder.path()).args(words).assert().success().get_output().stderr)
     };
-    let line = said("auto");
+    let line = messages("auto");
     let event: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
     assert_eq!((&event["level"], &event["message"]), (&"DEBUG".into(), &"starting".into()));
-    let line = said("text");
+    let line = messages("text");
     assert!(
         line.contains("DEBUG") && line.contains("starting") && !line.contains('\x1b'),
         "{line}"

@@ -1,9 +1,9 @@
-//! `howdah compare` on runs made up here.
+//! `howdah compare` on synthetic runs.
 
 use std::path::Path;
 
 use assert_cmd::Command;
-use howdah_dataset::{Disposition, ReplayOutcome, RunSettings, RunWriter, Statement};
+use howdah_dataset::{Disposition, ReplayOutcome, RunSettings, RunWriter, StatementInfo};
 use howdah_traffic::{Kind, SqlState, Timestamp};
 use serde_json::Value;
 
@@ -26,11 +26,11 @@ fn settings() -> RunSettings {
     }
 }
 
-/// Writes a run in which the queries take the given times in the middle, 200 executions each.
-fn write_run(folder: &Path, name: &str, middle_us: [u64; 3], errors: usize) {
+/// Writes a run with 200 executions per query, with these median times.
+fn write_run(folder: &Path, name: &str, median_us: [u64; 3], errors: usize) {
     let mut writer = RunWriter::create(&folder.join(name), settings()).unwrap();
     for (fingerprint, query) in QUERIES {
-        let statement = Statement {
+        let statement = StatementInfo {
             fingerprint,
             query: query.to_owned(),
             example_sql: query.into(),
@@ -41,7 +41,7 @@ fn write_run(folder: &Path, name: &str, middle_us: [u64; 3], errors: usize) {
         writer.statement(&statement).unwrap();
     }
     for number in 0..200 {
-        for ((fingerprint, _), middle_us) in QUERIES.into_iter().zip(middle_us) {
+        for ((fingerprint, _), median_us) in QUERIES.into_iter().zip(median_us) {
             let at = i64::try_from(number).unwrap() * 10_000;
             let failed = fingerprint == 2 && number < errors;
             let error = Disposition::Failed {
@@ -57,8 +57,8 @@ fn write_run(folder: &Path, name: &str, middle_us: [u64; 3], errors: usize) {
                 fingerprint: Some(fingerprint),
                 due_us: at,
                 sent_us: Some(at),
-                // From 80 % to 120 %, in no order.
-                service_us: Some(middle_us * (80 + number as u64 * 37 % 41) / 100),
+                // From 80 % to 120 % of the median, in mixed order.
+                service_us: Some(median_us * (80 + number as u64 * 37 % 41) / 100),
                 schedule_error_us: Some(3),
                 dependency_lag_us: None,
                 input_late_us: None,
@@ -72,14 +72,14 @@ fn write_run(folder: &Path, name: &str, middle_us: [u64; 3], errors: usize) {
     writer.finish(Value::Null, true).unwrap();
 }
 
-/// A run that was stopped before its first statement.
+/// Writes a run that was stopped before its first statement.
 fn write_empty_run(folder: &Path) {
     let writer = RunWriter::create(&folder.join("empty"), settings()).unwrap();
     writer.finish(Value::Null, false).unwrap();
 }
 
-/// A folder with `base`, `same` and the slower `new`.
-fn runs() -> tempfile::TempDir {
+/// A folder with the runs `base`, `same` and the slower `new`.
+fn write_runs() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     write_run(folder.path(), "base", [205, 3_000, 90], 0);
     write_run(folder.path(), "same", [210, 2_900, 95], 0);
@@ -99,16 +99,16 @@ fn json(folder: &Path, words: &[&str]) -> Value {
 }
 
 #[test]
-fn the_slower_query_is_named_in_a_table() {
-    let folder = runs();
+fn slower_query_is_shown_in_table() {
+    let folder = write_runs();
     let output = compare(folder.path(), &["base", "new"]).assert().success();
     insta::assert_snapshot!(text(&output.get_output().stdout));
     assert_eq!(text(&output.get_output().stderr), "");
 }
 
 #[test]
-fn unchanged_setups_are_no_change() {
-    let folder = runs();
+fn unchanged_runs_have_verdict_no_change() {
+    let folder = write_runs();
     let output = compare(folder.path(), &["base", "same"]).assert().success();
     let shown = text(&output.get_output().stdout);
     assert!(shown.contains("\nverdict: no change in 3 queries\n"), "{shown}");
@@ -116,8 +116,8 @@ fn unchanged_setups_are_no_change() {
 }
 
 #[test]
-fn the_document_is_stable() {
-    let folder = runs();
+fn json_document_has_stable_keys() {
+    let folder = write_runs();
     let document = json(folder.path(), &["base", "new"]);
     assert_eq!(document["format"], "howdah-comparison");
     assert_eq!(document["version"], 1);
@@ -152,8 +152,8 @@ fn the_document_is_stable() {
 }
 
 #[test]
-fn a_crossed_threshold_exits_3_and_names_the_query() {
-    let folder = runs();
+fn violated_threshold_exits_3_and_names_query() {
+    let folder = write_runs();
     let crossed =
         compare(folder.path(), &["base", "new", "--fail-on", "p95>1.5x"]).assert().code(3);
     let shown = text(&crossed.get_output().stdout);
@@ -172,27 +172,27 @@ fn a_crossed_threshold_exits_3_and_names_the_query() {
 }
 
 #[test]
-fn a_control_run_shows_the_noise() {
-    let folder = runs();
+fn control_run_measures_noise() {
+    let folder = write_runs();
     let document = json(folder.path(), &["base", "new", "--control", "same"]);
     assert_eq!(document["verdict"], "slower");
     assert!(document["control"]["noise"].as_f64().unwrap() < 1.1);
-    // A control as different as the run: then the difference is noise.
+    // With a control that differs as much as the run, the difference is noise.
     let document = json(folder.path(), &["base", "new", "--control", "new"]);
     assert_eq!(document["verdict"], "no change");
 }
 
 #[test]
-fn the_smallest_change_that_counts_can_be_set() {
-    let folder = runs();
+fn min_change_is_configurable() {
+    let folder = write_runs();
     let document = json(folder.path(), &["base", "new", "--min-change", "20x"]);
     assert_eq!(document["verdict"], "no change");
     assert_eq!(document["settings"]["change_min"], 20.0);
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused() {
-    let folder = runs();
+fn invalid_comparison_is_refused() {
+    let folder = write_runs();
     for words in [
         &["base"][..],
         &["base", "new", "--fail-on", "p42>1x"],
@@ -204,24 +204,27 @@ fn what_cannot_be_compared_is_refused() {
     }
     let alone =
         compare(folder.path(), &["base", "new", "--explain-run", "host=a"]).assert().code(2);
-    let said = text(&alone.get_output().stderr);
-    assert!(said.contains("hint: plans of two servers are compared: add --explain-base"), "{said}");
+    let messages = text(&alone.get_output().stderr);
+    assert!(
+        messages.contains("hint: plans of two servers are compared: add --explain-base"),
+        "{messages}"
+    );
     write_empty_run(folder.path());
     for words in [["empty", "new"], ["base", "empty"]] {
         let refused = compare(folder.path(), &words).assert().code(1);
-        let said = text(&refused.get_output().stderr);
+        let messages = text(&refused.get_output().stderr);
         assert!(
-            said.starts_with("howdah: the run empty has no executions to compare\nhint: "),
-            "{said}"
+            messages.starts_with("howdah: the run empty has no executions to compare\nhint: "),
+            "{messages}"
         );
     }
     let missing = compare(folder.path(), &["base", "nothing"]).assert().code(1);
-    let said = text(&missing.get_output().stderr);
-    assert!(said.starts_with("howdah: cannot read the run nothing: "), "{said}");
-    assert!(said.contains("\nhint: `howdah replay"), "{said}");
+    let messages = text(&missing.get_output().stderr);
+    assert!(messages.starts_with("howdah: cannot read the run nothing: "), "{messages}");
+    assert!(messages.contains("\nhint: `howdah replay"), "{messages}");
     let refused =
         ["base", "new", "--explain-base", "host=/nowhere", "--explain-run", "host=/nowhere"];
     let refused = compare(folder.path(), &refused).assert().code(1);
-    let said = text(&refused.get_output().stderr);
-    assert!(said.contains("cannot ask for plans: cannot connect to "), "{said}");
+    let messages = text(&refused.get_output().stderr);
+    assert!(messages.contains("cannot get plans: cannot connect to "), "{messages}");
 }

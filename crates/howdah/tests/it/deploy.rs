@@ -1,4 +1,4 @@
-//! What `deploy/` says of us is so: names of files and packages, and each command line.
+//! The files in `deploy/` match the workspace and the command line.
 
 use std::{fs, path::PathBuf};
 
@@ -13,7 +13,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The instructions of a Dockerfile: their words, continued lines joined, without comments.
+/// The instructions of a Dockerfile as words, with continuation lines joined and comments removed.
 fn instructions(dockerfile: &str) -> Vec<Vec<String>> {
     let lines = dockerfile.lines().filter(|line| !line.starts_with('#'));
     let joined = lines.collect::<Vec<_>>().join("\n").replace("\\\n", " ");
@@ -21,24 +21,24 @@ fn instructions(dockerfile: &str) -> Vec<Vec<String>> {
     joined.lines().map(words).filter(|words| !words.is_empty()).collect()
 }
 
-/// Whether a command line is understood up to one wrong option behind it.
-fn is_understood(words: &[String]) -> Result<(), String> {
-    is_understood_but("--interval", words)
+/// Checks that the parser accepts a command line: the only error is an appended invalid option.
+fn check_command_line(words: &[String]) -> Result<(), String> {
+    check_command_line_with("--interval", words)
 }
 
-/// The same with another option that takes no such word.
-fn is_understood_but(option: &str, words: &[String]) -> Result<(), String> {
+/// Like [`check_command_line`], with another option to append.
+fn check_command_line_with(option: &str, words: &[String]) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let output = howdah(folder.path()).args(words).args([option, "soon"]).output().unwrap();
-    let said = text(&output.stderr);
+    let messages = text(&output.stderr);
     match output.status.code() {
-        Some(2) if said.contains("'soon'") => Ok(()),
-        code => Err(format!("{words:?} ends with {code:?}: {said}")),
+        Some(2) if messages.contains("'soon'") => Ok(()),
+        code => Err(format!("{words:?} ends with {code:?}: {messages}")),
     }
 }
 
-/// The words of a shell's command line, of which some are quoted.
-fn words(line: &str) -> Vec<String> {
+/// Splits a shell command line with single quotes into words.
+fn split_words(line: &str) -> Vec<String> {
     let part = |(at, part): (usize, &str)| match at % 2 {
         0 => part.split_whitespace().map(str::to_owned).collect(),
         _ => vec![part.to_owned()],
@@ -47,7 +47,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_dockerfile_builds_and_copies_what_there_is() {
+fn dockerfile_matches_workspace_and_commands() {
     let file = read("deploy/Dockerfile");
     let instructions = instructions(&file);
     let of = |name: &str| -> Vec<Vec<String>> {
@@ -58,14 +58,14 @@ fn the_dockerfile_builds_and_copies_what_there_is() {
             .collect()
     };
 
-    // The stage that builds has the Rust that the workspace asks for, and builds this binary of it.
+    // The build stage uses the workspace's Rust version and builds this binary.
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
     let rust = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
     let image = &of("FROM")[0];
     assert!(image[0].starts_with(&format!("rust:{rust}-")), "{image:?}, {rust}");
     assert_eq!(image[1..], ["AS", "build"]);
     let build = of("RUN").into_iter().find(|words| words[0] == "cargo").unwrap().join(" ");
-    assert_eq!(build, "cargo build --locked --release -p howdah --bin howdah");
+    assert_eq!(build, "cargo build --locked --release -p howdah --bin howdah --features full");
     assert!(root().join("Cargo.lock").is_file());
     let target = ["target", "release", "howdah"].join("/");
     let copied = of("COPY");
@@ -73,16 +73,16 @@ fn the_dockerfile_builds_and_copies_what_there_is() {
     assert_eq!(copied[1], ["--from=build", &format!("/src/{target}"), "/usr/bin/howdah"]);
     assert_eq!(of("WORKDIR")[0], ["/src"]);
 
-    // What is left out of the context is nothing that is built.
+    // The build context includes everything that is built.
     for line in read(".dockerignore").lines() {
         assert!(!["crates", "Cargo.toml", "Cargo.lock", "fuzz"].contains(&line), "{line}");
     }
 
-    // Both stages are of the same release of Debian: the binary finds its C library.
+    // Both stages use the same Debian release, so that the binary's C library matches.
     let release = image[0].rsplit('-').next().unwrap();
     assert_eq!(of("FROM")[1], [format!("debian:{release}-slim")]);
 
-    // What runs, and what people are told to run.
+    // The entry point and the commands in the comments are valid.
     assert_eq!(of("ENTRYPOINT"), [["[\"howdah\"]"]]);
     assert_eq!(of("CMD"), [["[\"--help\"]"]]);
     let comments: Vec<&str> = file.lines().filter_map(|line| line.strip_prefix('#')).collect();
@@ -91,35 +91,35 @@ fn the_dockerfile_builds_and_copies_what_there_is() {
     let mut count = 0;
     for line in runs {
         let (_, args) = line.split_once(" howdah ").unwrap();
-        // A file that the option names has to be there.
-        let args = words(&args.replace("/pgtop", "/dev/null"));
-        is_understood(&args).unwrap();
+        // The configuration file must exist.
+        let args = split_words(&args.replace("/pgtop", "/dev/null"));
+        check_command_line(&args).unwrap();
         count += 1;
     }
     assert_eq!(count, 3);
 }
 
 #[test]
-fn the_unit_of_a_watch_starts_what_there_is() {
+fn top_service_unit_has_valid_command_line() {
     let unit = read("deploy/howdah-top.service").replace("\\\n", " ");
     let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-    let words = words(&start.replace("%d/howdah.toml", "/dev/null"));
+    let words = split_words(&start.replace("%d/howdah.toml", "/dev/null"));
     assert_eq!(words[0], "/usr/bin/howdah");
-    is_understood(&words[1..]).unwrap();
+    check_command_line(&words[1..]).unwrap();
 }
 
 #[test]
-fn the_units_of_the_pooler_belong_together() {
+fn pool_service_and_socket_units_match() {
     let unit = read("deploy/howdah-pool.service");
     let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-    let words = words(start);
+    let words = split_words(start);
     assert_eq!(words[0], "/usr/bin/howdah");
-    is_understood_but("--workers", &words[1..]).unwrap();
-    // What the pooler says and does by itself is what the unit counts on.
+    check_command_line_with("--workers", &words[1..]).unwrap();
+    // The unit relies on the pooler's sd_notify messages and on SIGHUP.
     for line in ["Type=notify", "NotifyAccess=all", "ExecReload=/bin/kill -HUP $MAINPID"] {
         assert!(unit.lines().any(|it| it == line), "{line}");
     }
-    // A socket unit is for the service of its name unless it says otherwise, and has to be accepted from.
+    // A socket unit belongs to the service of the same name, which accepts connections itself.
     let sockets = read("deploy/howdah-pool.socket");
     assert!(!sockets.contains("Accept=") && !sockets.contains("Service="));
     let listens = sockets.lines().filter_map(|line| line.strip_prefix("ListenStream="));

@@ -1,4 +1,4 @@
-//! `howdah capture doctor` on logs with one setting wrong each.
+//! `howdah capture doctor`: logs with one wrong setting each, and servers.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use crate::{howdah, text};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../logs/tests/fixtures/17");
 
-/// Lines with the recommended prefix, of a server that logs all it should.
-fn good() -> Vec<String> {
+/// Lines with the recommended prefix and settings.
+fn complete_log() -> Vec<String> {
     let line = |ms: u32, rest: &str| {
         format!("2026-11-20 12:43:20.{ms:03} UTC|app|shop|web|65e1a2b3.4d2|3/4|0|00000|0|{rest}")
     };
@@ -27,8 +27,8 @@ fn good() -> Vec<String> {
     ]
 }
 
-/// What the doctor says of a log, and its exit code.
-fn examine(log: &str) -> (String, Option<i32>) {
+/// Runs the doctor on a log; returns its report and exit code.
+fn run_doctor(log: &str) -> (String, Option<i32>) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("server.log"), log).unwrap();
     let mut doctor = howdah(folder.path());
@@ -36,31 +36,31 @@ fn examine(log: &str) -> (String, Option<i32>) {
     (text(&output.stdout), output.status.code())
 }
 
-fn without(needle: &str) -> String {
-    let lines = good().into_iter().filter(|line| !line.contains(needle));
+fn log_without(needle: &str) -> String {
+    let lines = complete_log().into_iter().filter(|line| !line.contains(needle));
     lines.map(|line| line + "\n").collect()
 }
 
-fn changed(from: &str, to: &str) -> String {
-    // A server that logs otherwise has no line of the first way.
-    let lines = good().into_iter().filter(|line| line.contains(from));
+fn log_with_replaced(from: &str, to: &str) -> String {
+    // Lines without the replaced text are dropped: a server with this setting would not write them.
+    let lines = complete_log().into_iter().filter(|line| line.contains(from));
     lines.map(|line| line.replace(from, to) + "\n").collect()
 }
 
 #[test]
-fn a_log_that_has_everything_is_fine() {
-    let (said, code) = examine(&without("nothing at all"));
-    assert_eq!(code, Some(0), "{said}");
-    insta::assert_snapshot!("doctor_good", said);
+fn complete_log_has_no_findings() {
+    let (messages, code) = run_doctor(&log_without("nothing at all"));
+    assert_eq!(code, Some(0), "{messages}");
+    insta::assert_snapshot!("doctor_good", messages);
 }
 
-/// A log of these messages, with the prefix of [`good`].
+/// A log of these messages, with the prefix of [`complete_log`].
 fn log(messages: &[&str]) -> String {
     let head = "UTC|app|shop|web|65e1a2b3.4d2|3/4|0|00000|0|";
     log_with(messages, |ms| format!("2026-11-20 12:43:20.{ms:03} {head}"))
 }
 
-/// The same with another prefix, which may depend on the number of the line.
+/// Like [`log`] with another prefix, which may depend on the line number.
 fn log_with(messages: &[&str], prefix: impl Fn(usize) -> String) -> String {
     let connected = "LOG:  connection authorized: user=app database=shop application_name=web";
     let gone = "LOG:  disconnection: session time: 0:00:00.900 user=app database=shop host=[local]";
@@ -69,28 +69,34 @@ fn log_with(messages: &[&str], prefix: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn each_wrong_setting_is_named() {
+fn each_wrong_setting_is_reported() {
     let cases = [
-        ("log_duration", without("LOG:  duration:")),
-        ("log_connections", without("connection authorized")),
-        ("log_disconnections", without("disconnection")),
-        ("log_min_error_statement", without("STATEMENT:")),
-        ("log_error_verbosity terse", without("DETAIL:")),
-        ("log_error_verbosity verbose", verbose()),
-        ("log_line_prefix", changed("UTC|app|shop|web|65e1a2b3.4d2|3/4|0|00000|0|", "UTC [7] ")),
-        ("log_line_prefix without session", changed("|65e1a2b3.4d2|3/4|0|00000|0|", " ")),
-        ("log_line_prefix without time", changed("2026-11-20 12:43:20.0", "[4711] ")),
-        ("log_timezone", changed(" UTC|", " IST|")),
+        ("log_duration", log_without("LOG:  duration:")),
+        ("log_connections", log_without("connection authorized")),
+        ("log_disconnections", log_without("disconnection")),
+        ("log_min_error_statement", log_without("STATEMENT:")),
+        ("log_error_verbosity terse", log_without("DETAIL:")),
+        ("log_error_verbosity verbose", verbose_log()),
+        (
+            "log_line_prefix",
+            log_with_replaced("UTC|app|shop|web|65e1a2b3.4d2|3/4|0|00000|0|", "UTC [7] "),
+        ),
+        ("log_line_prefix without session", log_with_replaced("|65e1a2b3.4d2|3/4|0|00000|0|", " ")),
+        ("log_line_prefix without time", log_with_replaced("2026-11-20 12:43:20.0", "[4711] ")),
+        ("log_timezone", log_with_replaced(" UTC|", " IST|")),
         (
             "log_destination stderr without vxid",
-            changed("UTC|app|shop|web|65e1a2b3.4d2|3/4|0|00000|0|", "UTC|app|shop|65e1a2b3.4d2|"),
+            log_with_replaced(
+                "UTC|app|shop|web|65e1a2b3.4d2|3/4|0|00000|0|",
+                "UTC|app|shop|65e1a2b3.4d2|",
+            ),
         ),
     ];
     cases.into_iter().for_each(check);
 }
 
 #[test]
-fn each_way_to_log_less_than_every_statement_is_named() {
+fn each_cause_of_missing_statements_is_reported() {
     let cases = [
         ("log_statement none", log(&["LOG:  duration: 0.412 ms", "LOG:  duration: 0.100 ms"])),
         (
@@ -153,7 +159,7 @@ fn each_way_to_log_less_than_every_statement_is_named() {
 }
 
 #[test]
-fn each_way_to_lose_values_or_words_is_named() {
+fn each_cause_of_lost_values_is_reported() {
     let cases = [
         (
             "log_parameter_max_length",
@@ -184,7 +190,7 @@ fn each_way_to_lose_values_or_words_is_named() {
         ("logging_collector", {
             let messages = ["LOG:  statement: select 1", "LOG:  duration: 0.412 ms"];
             log_with(&messages.repeat(3), |number| {
-                // The server wrote five lines that are not there.
+                // Five lines are missing in between.
                 let line = number + 1 + if number > 4 { 5 } else { 0 };
                 format!(
                     "2026-11-20 12:43:20 UTC [1234]: [{line}-1] user=app,db=shop,app=web,client=[local] "
@@ -195,15 +201,15 @@ fn each_way_to_lose_values_or_words_is_named() {
     cases.into_iter().for_each(check);
 }
 
-/// A log of which the doctor says what the snapshot says.
+/// Compares the doctor's report on a log with its snapshot.
 fn check((name, log): (&str, String)) {
-    let (said, code) = examine(&log);
+    let (messages, code) = run_doctor(&log);
     let name = name.replace(", ", "_").replace(' ', "_");
-    insta::assert_snapshot!(format!("doctor_{name}"), format!("{said}exit code {code:?}\n"));
+    insta::assert_snapshot!(format!("doctor_{name}"), format!("{messages}exit code {code:?}\n"));
 }
 
-/// Every message with its SQLSTATE and its place in the server's source.
-fn verbose() -> String {
+/// The complete log with log_error_verbosity = verbose: SQLSTATE and source location.
+fn verbose_log() -> String {
     let verbose = |line: String| {
         let line = line.replace("LOG:  ", "LOG:  00000: ").replace("ERROR:  ", "ERROR:  42703: ");
         let place = "LOCATION:  exec_simple_query, postgres.c:1078";
@@ -211,11 +217,11 @@ fn verbose() -> String {
         let head = &line[..line.rfind('|').map_or(0, |at| at + 1)];
         if is_first { format!("{line}\n{head}{place}\n") } else { format!("{line}\n") }
     };
-    good().into_iter().map(verbose).collect()
+    complete_log().into_iter().map(verbose).collect()
 }
 
 #[test]
-fn real_logs_are_judged_by_how_they_were_written() {
+fn real_logs_are_checked_for_wrong_settings() {
     for (name, has) in [
         ("prod.log", "log_min_duration_statement"),
         ("durationonly.csv", "log_statement"),
@@ -234,21 +240,21 @@ fn real_logs_are_judged_by_how_they_were_written() {
     }
 }
 
-/// A server, and a connection as its superuser; `None`, said aloud, if there is none.
-fn server(major: u32) -> Option<(howdah_lab::Cluster, howdah_connect::Client)> {
-    let search = howdah_lab::Search::new().fetch(false).major(major);
+/// Starts a server and connects as superuser; `None` if the test is skipped.
+fn start_server(major: u32) -> Option<(howdah_lab::Cluster, howdah_connect::Client)> {
+    let search = howdah_lab::BinariesSearch::new().fetch(false).major(major);
     let started = howdah_lab::Cluster::builder().search(search).start();
-    let cluster = howdah_lab::or_say_why_not("the doctor of a server", started)?;
-    let target = howdah_connect::Target::resolve(
-        &howdah_connect::Words::from_conninfo(cluster.uri("postgres")),
+    let cluster = howdah_lab::skip_without_postgres("the doctor of a server", started)?;
+    let target = howdah_connect::ConnectTarget::resolve(
+        &howdah_connect::ConnParams::from_conninfo(cluster.uri("postgres")),
         &howdah_connect::Environment::empty(),
     );
     let client = howdah_connect::Client::connect(&target.unwrap()).unwrap();
     Some((cluster, client))
 }
 
-/// What the doctor says of a server, as JSON, and its exit code.
-fn ask(uri: &str) -> (serde_json::Value, Option<i32>) {
+/// Runs the doctor on a server; returns its JSON report and exit code.
+fn run_doctor_on_server(uri: &str) -> (serde_json::Value, Option<i32>) {
     let folder = tempfile::tempdir().unwrap();
     let mut doctor = howdah(folder.path());
     let output = doctor.args(["capture", "doctor", uri, "--format", "json"]).output().unwrap();
@@ -256,15 +262,15 @@ fn ask(uri: &str) -> (serde_json::Value, Option<i32>) {
     (document.unwrap_or_else(|_| panic!("{}", text(&output.stderr))), output.status.code())
 }
 
-/// The settings that are found to be wrong, in the order of the report.
+/// The settings in the report's findings.
 fn wrong_settings(document: &serde_json::Value) -> Vec<&str> {
     let findings = document["findings"].as_array().unwrap();
     findings.iter().map(|finding| finding["setting"].as_str().unwrap()).collect()
 }
 
 #[test]
-fn a_server_is_asked_without_a_superuser() {
-    let Some((cluster, mut client)) = server(15) else { return };
+fn server_check_works_without_superuser() {
+    let Some((cluster, mut client)) = start_server(15) else { return };
     client
         .query("create role nobody login; create role loud; alter role loud set log_statement = 'none'")
         .unwrap();
@@ -272,21 +278,21 @@ fn a_server_is_asked_without_a_superuser() {
     let mut doctor = howdah(folder.path());
     let uri = cluster.uri("postgres").replace("postgres@", "nobody@");
     let output = doctor.args(["capture", "doctor", &uri]).output().unwrap();
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(3), "{said} {}", text(&output.stderr));
+    let messages = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{messages} {}", text(&output.stderr));
     for part in [
         "ALTER SYSTEM SET log_statement = 'all';",
         "log_statement for role loud: none",
         "pg_reload_conf",
     ] {
-        assert!(said.contains(part), "{part} is not in {said}");
+        assert!(messages.contains(part), "{part} is not in {messages}");
     }
 }
 
-/// Each setting set wrong is named; and once the lines that the doctor prints were run, nothing is
-/// wrong but what takes a restart.
-fn what_the_doctor_prescribes_cures(major: u32) {
-    let Some((cluster, mut client)) = server(major) else { return };
+/// Each wrong setting is reported, and after running the printed remedy, only settings that need a
+/// restart are.
+fn check_remedy(major: u32) {
+    let Some((cluster, mut client)) = start_server(major) else { return };
     let wrong = [
         ("log_statement", "'mod'"),
         ("log_min_duration_sample", "10"),
@@ -313,7 +319,7 @@ fn what_the_doctor_prescribes_cures(major: u32) {
         }
     };
     let is_there = |client: &mut howdah_connect::Client, name: &str, value: &str| {
-        // A locale may be missing on this machine: then the server refuses it.
+        // The server refuses a locale that is not installed.
         client.query(&format!("alter system set {name} = {value}")).is_ok()
     };
     let mut set = Vec::new();
@@ -326,9 +332,9 @@ fn what_the_doctor_prescribes_cures(major: u32) {
     }
     run(&mut client, &mut ["select pg_reload_conf()".to_owned()].into_iter());
     let uri = cluster.uri("postgres");
-    // The postmaster hands its new settings to those who come after it has read them.
+    // New sessions get the settings once the postmaster has reloaded them.
     let (document, code) =
-        until(&uri, |document| wrong_settings(document).contains(&"log_duration"));
+        wait_for_report(&uri, |document| wrong_settings(document).contains(&"log_duration"));
     assert_eq!(code, Some(3));
     let found = wrong_settings(&document);
     for name in set.iter().filter(|name| **name != "log_statement_sample_rate") {
@@ -337,33 +343,31 @@ fn what_the_doctor_prescribes_cures(major: u32) {
     let remedy: Vec<_> = document["remedy"].as_array().unwrap().iter().collect();
     let lines = remedy.iter().map(|line| line.as_str().unwrap().to_owned());
     run(&mut client, &mut lines.filter(|line| !line.starts_with("--")));
-    let (document, _) = until(&uri, |document| !wrong_settings(document).contains(&"log_duration"));
+    let (document, _) =
+        wait_for_report(&uri, |document| !wrong_settings(document).contains(&"log_duration"));
     assert!(
         wrong_settings(&document).iter().all(|name| *name == "logging_collector"),
         "{document:#}"
     );
 }
 
-/// Asks until the answer is as it will be once the server has read its settings.
-fn until(
+/// Runs the doctor until the condition holds, as the server reloads settings asynchronously.
+fn wait_for_report(
     uri: &str,
-    is_it: impl Fn(&serde_json::Value) -> bool,
+    condition: impl Fn(&serde_json::Value) -> bool,
 ) -> (serde_json::Value, Option<i32>) {
-    for _ in 0..200 {
-        let (document, code) = ask(uri);
-        if is_it(&document) {
-            return (document, code);
-        }
-    }
-    panic!("the server does not read its settings")
+    howdah_lab::wait_for("the reloaded settings", std::time::Duration::from_secs(60), || {
+        let (document, code) = run_doctor_on_server(uri);
+        condition(&document).then_some((document, code))
+    })
 }
 
 #[test]
-fn what_the_doctor_prescribes_cures_postgresql_15() {
-    what_the_doctor_prescribes_cures(15);
+fn remedy_fixes_settings_of_postgresql_15() {
+    check_remedy(15);
 }
 
 #[test]
-fn what_the_doctor_prescribes_cures_postgresql_18() {
-    what_the_doctor_prescribes_cures(18);
+fn remedy_fixes_settings_of_postgresql_18() {
+    check_remedy(18);
 }

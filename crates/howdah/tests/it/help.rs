@@ -1,10 +1,10 @@
-//! `--help` of every command, as a newcomer sees it.
+//! `--help` of every command.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
 use crate::{howdah, text};
 
-/// The words of every command, parents first; the empty list is `howdah` itself.
+/// The path of every command, parents first; the empty path is `howdah` itself.
 fn commands(folder: &Path) -> Vec<Vec<String>> {
     let mut found = vec![vec![]];
     let mut at = 0;
@@ -32,50 +32,48 @@ fn help(folder: &Path, path: &[String]) -> String {
 }
 
 #[test]
-fn every_command_has_its_help() {
+fn every_command_help_matches_its_snapshot() {
     let folder = tempfile::tempdir().unwrap();
     let mut known = BTreeSet::new();
     for path in commands(folder.path()) {
         let name = path.iter().fold("howdah".to_owned(), |name, word| format!("{name}-{word}"));
-        // The options of every command are in the first snapshot.
+        // Global options are only in the snapshot of `howdah` itself.
         let whole = help(folder.path(), &path);
-        let own = match path.is_empty() {
-            true => whole.as_str(),
-            false => whole.split("\nEverywhere:\n").next().unwrap_or_default(),
+        let specific = if path.is_empty() {
+            whole.as_str()
+        } else {
+            whole.split("\nGlobal options:\n").next().unwrap_or_default()
         };
-        insta::assert_snapshot!(name.clone(), own);
+        insta::assert_snapshot!(name.clone(), specific);
         known.insert(format!("it__help__{name}.snap"));
     }
     let snapshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/snapshots");
     for entry in fs::read_dir(snapshots).unwrap() {
         let file = entry.unwrap().file_name().into_string().unwrap();
         let stale = file.starts_with("it__help__") && file.ends_with(".snap");
-        assert!(!stale || known.contains(&file), "{file} is the help of no command");
+        assert!(!stale || known.contains(&file), "{file} belongs to no command: remove it");
     }
 }
 
 #[test]
-fn every_command_is_in_the_book() {
+fn every_command_is_documented() {
     let folder = tempfile::tempdir().unwrap();
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src");
     let mut book = String::new();
-    for entry in walk(&pages) {
+    for entry in files_in(&pages) {
         book.push_str(&fs::read_to_string(entry).unwrap());
     }
     for path in commands(folder.path()) {
         let words = ["howdah".to_owned()].into_iter().chain(path).collect::<Vec<_>>().join(" ");
-        assert!(book.contains(&words), "no page of docs/src tells of `{words}`");
+        assert!(book.contains(&words), "no page of docs/src mentions `{words}`");
     }
 }
 
-fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
+fn files_in(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => files.extend(walk(&path)),
-            false => files.push(path),
-        }
+        if path.is_dir() { files.extend(files_in(&path)) } else { files.push(path) }
     }
     files
 }

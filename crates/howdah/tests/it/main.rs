@@ -28,10 +28,10 @@ mod statsd;
 mod tmux;
 mod top;
 mod top_defects;
+mod top_notify;
 mod top_pooler;
 mod top_record;
 mod top_screen;
-mod top_tell;
 mod warm;
 mod workspace;
 
@@ -39,7 +39,7 @@ use std::path::Path;
 
 use assert_cmd::Command;
 
-/// The binary, in a folder of its own, out of reach of the tester's settings.
+/// The binary, in a folder, isolated from the user's settings and environment.
 fn howdah(folder: &Path) -> Command {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("howdah");
     for (name, _) in std::env::vars_os() {
@@ -52,7 +52,7 @@ fn howdah(folder: &Path) -> Command {
     command
 }
 
-/// What a command said on a stream.
+/// The output of a command as text.
 fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+    String::from_utf8(bytes.to_vec()).expect("output is not UTF-8")
 }

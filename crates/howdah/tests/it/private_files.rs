@@ -1,4 +1,4 @@
-//! What commands write of a server's traffic is for their owner only, whatever the umask allows.
+//! Files with a server's traffic are private to their owner, whatever the umask allows.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_lab::{Cluster, skip_without_postgres};
 
 use crate::{howdah, text};
 
@@ -17,7 +17,7 @@ const LOG: &str = "\
 2026-11-20 12:43:21.000 UTC [8] postgres@postgres LOG:  duration: 0.800 ms  statement: select 2
 ";
 
-/// Runs a command with the umask that most users have, under which others may read new files.
+/// Runs a command with the usual umask 022, under which others may read new files.
 fn run(folder: &Path, words: &[&str]) -> Output {
     let binary = howdah(folder);
     let mut command = Command::new("sh");
@@ -36,12 +36,12 @@ fn run(folder: &Path, words: &[&str]) -> Output {
         .unwrap()
 }
 
-fn run_well(folder: &Path, words: &[&str]) {
+fn run_successfully(folder: &Path, words: &[&str]) {
     let output = run(folder, words);
     assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
 }
 
-/// Everything below a folder, with its mode.
+/// All files and folders in a folder, recursively, with their modes.
 fn modes(folder: &Path) -> Vec<(PathBuf, u32)> {
     let mut modes = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -54,7 +54,7 @@ fn modes(folder: &Path) -> Vec<(PathBuf, u32)> {
     modes
 }
 
-/// Checks all that is in the folder but the log, and that there is all of `made`.
+/// Checks the modes of everything in the folder except the log, and that the files `made` exist.
 fn assert_private(folder: &Path, made: &[&str]) {
     let modes = modes(folder);
     for name in made {
@@ -73,13 +73,16 @@ fn captures_are_readable_by_their_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     fs::write(folder.join("server.log"), LOG).unwrap();
-    run_well(folder, &["capture", "import", "server.log", "-o", "captures/monday"]);
-    run_well(
+    run_successfully(folder, &["capture", "import", "server.log", "-o", "captures/monday"]);
+    run_successfully(
         folder,
         &["capture", "sample", "captures/monday", "-o", "sample", "--sample-rate", "100%"],
     );
-    run_well(folder, &["capture", "split", "captures/monday", "-o", "parts", "--sessions", "2"]);
-    run_well(folder, &["capture", "merge", "captures/monday", "sample", "-o", "both"]);
+    run_successfully(
+        folder,
+        &["capture", "split", "captures/monday", "-o", "parts", "--sessions", "2"],
+    );
+    run_successfully(folder, &["capture", "merge", "captures/monday", "sample", "-o", "both"]);
     let made = [
         "captures/monday/capture.json",
         "captures/monday/events-000001.parquet",
@@ -88,9 +91,9 @@ fn captures_are_readable_by_their_owner_only() {
         "both/events-000001.parquet",
     ];
     assert_private(folder, &made);
-    // Somebody gave this folder to a group. What is in it stays for its owner.
+    // A folder that was opened to a group keeps its mode; files in it stay private.
     fs::set_permissions(folder.join("both"), fs::Permissions::from_mode(0o750)).unwrap();
-    run_well(folder, &["capture", "merge", "sample", "-o", "both", "--force"]);
+    run_successfully(folder, &["capture", "merge", "sample", "-o", "both", "--force"]);
     let mode = |name: &str| fs::metadata(folder.join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!([mode("both"), mode("both/capture.json")], [0o750, 0o600]);
 }
@@ -98,20 +101,27 @@ fn captures_are_readable_by_their_owner_only() {
 #[test]
 fn runs_recordings_images_and_slow_logs_are_readable_by_their_owner_only() {
     let started = Cluster::builder().start();
-    let Some(cluster) = or_say_why_not("files that commands write of a server", started) else {
+    let Some(cluster) = skip_without_postgres("files that commands write of a server", started)
+    else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     fs::write(folder.join("server.log"), LOG).unwrap();
     let uri = cluster.uri("postgres");
-    run_well(folder, &["replay", "server.log", "--target", &uri, "-o", "run", "--rate", "max"]);
+    run_successfully(
+        folder,
+        &["replay", "server.log", "--target", &uri, "-o", "run", "--rate", "max"],
+    );
     let top = ["top", &uri, "--interval", "100ms", "--count", "2", "--format", "ndjson"];
-    run_well(folder, &[&top[..], &["--record", "r.top", "--slow-log", "slow.log"]].concat());
-    run_well(folder, &["warm", "dump", &uri, "-o", "image", "--keep", "1"]);
-    run_well(folder, &["warm", "dump", &uri, "-o", "image", "--keep", "1"]);
-    run_well(folder, &["probe", "run", &uri, "-o", "a.rec", "--duration", "1s"]);
-    run_well(folder, &["probe", "report", "a.rec", "--html", "report.html"]);
+    run_successfully(
+        folder,
+        &[&top[..], &["--record", "r.top", "--slow-log", "slow.log"]].concat(),
+    );
+    run_successfully(folder, &["warm", "dump", &uri, "-o", "image", "--keep", "1"]);
+    run_successfully(folder, &["warm", "dump", &uri, "-o", "image", "--keep", "1"]);
+    run_successfully(folder, &["probe", "run", &uri, "-o", "a.rec", "--duration", "1s"]);
+    run_successfully(folder, &["probe", "report", "a.rec", "--html", "report.html"]);
     let made = [
         "run/run.json",
         "run/outcomes-000001.parquet",

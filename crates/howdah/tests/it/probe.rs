@@ -1,4 +1,4 @@
-//! `howdah probe` by its commands, in real servers.
+//! `howdah probe` with real servers.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -6,63 +6,69 @@ use std::{
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_inspect::Server;
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_inspect::RunningServer;
+use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use howdah_probe::Capabilities;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::{howdah, text};
 
-fn cluster(test: &str) -> Option<Cluster> {
-    or_say_why_not(test, Cluster::builder().start())
+/// Maximum time for the server or the probe to react.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn start_cluster(test: &str) -> Option<Cluster> {
+    skip_without_postgres(test, Cluster::builder().start())
 }
 
 fn session(cluster: &Cluster) -> Client {
-    let words = Words::from_conninfo(cluster.uri("postgres"));
-    Client::connect(&Target::resolve(&words, &Environment::empty()).unwrap()).unwrap()
+    let words = ConnParams::from_conninfo(cluster.uri("postgres"));
+    Client::connect(&ConnectTarget::resolve(&words, &Environment::empty()).unwrap()).unwrap()
 }
 
-/// Begins a probe that writes to a pipe.
-fn begin(folder: &Path, args: &[&str]) -> Child {
+/// Starts a probe that writes to a pipe.
+fn start_probe(folder: &Path, args: &[&str]) -> Child {
     let program = howdah(folder).get_program().to_owned();
     let mut command = Command::new(program);
     command.current_dir(folder).arg("probe").args(args);
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-fn rows(output: &[u8]) -> Vec<Value> {
+fn parse_rows(output: &[u8]) -> Vec<Value> {
     text(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
-fn the_doctor_names_the_server_and_a_source_for_each_figure() {
-    let Some(cluster) = cluster("probe doctor") else { return };
+fn doctor_lists_server_and_source_of_each_probe() {
+    let Some(cluster) = start_cluster("probe doctor") else { return };
     let folder = tempfile::tempdir().unwrap();
     let output = howdah(folder.path()).args(["probe", "doctor", &cluster.uri("postgres")]).output();
-    let said = text(&output.unwrap().stdout);
-    assert!(said.contains(&format!("PostgreSQL {}, postmaster", cluster.major())), "{said}");
-    assert!(said.contains("build id"), "{said}");
+    let messages = text(&output.unwrap().stdout);
+    assert!(
+        messages.contains(&format!("PostgreSQL {}, postmaster", cluster.major())),
+        "{messages}"
+    );
+    assert!(messages.contains("build id"), "{messages}");
     for figure in ["checkpoints", "extend", "sweep", "waits", "locks", "io"] {
-        let row = said.lines().find(|line| line.starts_with(figure)).unwrap_or_default();
+        let row = messages.lines().find(|line| line.starts_with(figure)).unwrap_or_default();
         let source = row.split_whitespace().nth(1);
         let is_known = matches!(source, Some("bpf" | "memory"))
-            || source == Some("none") && !Capabilities::own().may_trace();
-        assert!(is_known, "{said}");
+            || source == Some("none") && !Capabilities::current().may_trace();
+        assert!(is_known, "{messages}");
     }
 }
 
 #[test]
-fn a_checkpoint_is_told_to_its_end() {
-    let Some(cluster) = cluster("probe checkpoints") else { return };
+fn checkpoint_is_traced_until_its_end() {
+    let Some(cluster) = start_cluster("probe checkpoints") else { return };
     let folder = tempfile::tempdir().unwrap();
     let data = cluster.data_dir().to_str().unwrap();
     for source in ["memory", "best"] {
-        let mut probe = begin(
+        let mut probe = start_probe(
             folder.path(),
             &[
                 "checkpoints",
@@ -79,13 +85,13 @@ fn a_checkpoint_is_told_to_its_end() {
         );
         let mut session = session(&cluster);
         session.query("CREATE TABLE IF NOT EXISTS t AS SELECT generate_series(1, 10000)").unwrap();
-        // One that began before the probe was there is not told.
+        // A checkpoint that started before the probe is not reported, so more are requested.
         while probe.try_wait().unwrap().is_none() {
             session.query("CHECKPOINT").unwrap();
         }
         let output = probe.wait_with_output().unwrap();
         assert!(output.status.success());
-        let rows = rows(&output.stdout);
+        let rows = parse_rows(&output.stdout);
         let last = rows.last().unwrap();
         assert_eq!(last["phase"], "checkpoint");
         assert!(last["buffers_written"].is_u64() && last["start"].as_str() < last["end"].as_str());
@@ -95,19 +101,19 @@ fn a_checkpoint_is_told_to_its_end() {
 }
 
 #[test]
-fn extension_locks_have_names_and_a_summary() {
-    if !Capabilities::own().may_trace() {
+fn extension_locks_have_relation_names_and_summary() {
+    if !Capabilities::current().may_trace() {
         return;
     }
-    let Some(cluster) = cluster("probe extend") else { return };
+    let Some(cluster) = start_cluster("probe extend") else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut session = session(&cluster);
     session.query("CREATE TABLE grown (pad text)").unwrap();
     let uri = cluster.uri("postgres");
     let args = ["extend", &uri, "--threshold", "0", "--interval", "0.1", "--format", "ndjson"];
-    let mut probe = begin(folder.path(), &args);
+    let mut probe = start_probe(folder.path(), &args);
     let mut lines = BufReader::new(probe.stdout.take().unwrap()).lines();
-    // The first interval says that it is there.
+    // The probe is attached when the first interval is printed.
     lines.next().unwrap().unwrap();
     session
         .query("INSERT INTO grown SELECT repeat('x', 900) FROM generate_series(1, 999)")
@@ -125,22 +131,22 @@ fn extension_locks_have_names_and_a_summary() {
     assert_eq!((&of("end")["lost"], &of("end")["source"]), (&Value::from(0), &Value::from("bpf")));
 }
 
-/// A wait for a lock is told with those who stood before it, exactly and by SQL.
+/// A lock wait is reported with its blocker, by eBPF and by SQL.
 #[test]
-fn a_wait_for_a_lock_names_who_was_before_it() {
-    let Some(cluster) = cluster("probe locks") else { return };
+fn lock_wait_names_its_blocker() {
+    let Some(cluster) = start_cluster("probe locks") else { return };
     let folder = tempfile::tempdir().unwrap();
     session(&cluster).query("CREATE TABLE locked (id int)").unwrap();
     let uri = cluster.uri("postgres");
-    let sources = [("bpf", Capabilities::own().may_trace()), ("sql", true)];
+    let sources = [("bpf", Capabilities::current().may_trace()), ("sql", true)];
     for (source, _) in sources.into_iter().filter(|(_, may)| *may) {
         let mut holder = session(&cluster);
         let args =
             ["locks", &uri, "--source", source, "--threshold", "300ms", "--format", "ndjson"];
-        let mut probe = begin(folder.path(), &args);
+        let mut probe = start_probe(folder.path(), &args);
         let mut lines = BufReader::new(probe.stdout.take().unwrap()).lines();
         let mut seen: Vec<Value> = Vec::new();
-        // One wait may end before the probe is there; there are as many as it takes.
+        // The first waits may end before the probe is attached, so they are repeated.
         let is_enough = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -151,9 +157,9 @@ fn a_wait_for_a_lock_names_who_was_before_it() {
                     holder.query("BEGIN; LOCK TABLE locked").unwrap();
                     thread::scope(|scope| {
                         scope.spawn(|| waiter.query("SELECT * FROM locked").unwrap());
-                        while holder.one_value(waited).unwrap().as_deref() == Some("0") {
-                            thread::yield_now();
-                        }
+                        wait_until("a lock wait of 0.8 s", TIMEOUT, || {
+                            holder.one_value(waited).unwrap().as_deref() != Some("0")
+                        });
                         holder.query("COMMIT").unwrap();
                     });
                 }
@@ -173,26 +179,26 @@ fn a_wait_for_a_lock_names_who_was_before_it() {
             (&holder.clone().into(), &source.into())
         );
         assert!(call["subject"].as_str().unwrap().contains("locked"), "{call}");
-        let behind = seen.iter().find(|row| row["kind"] == "blocker").unwrap();
-        assert_eq!(behind["blocked_by"], holder);
-        assert!(behind["total_ms"].as_f64() > Some(300.0), "{behind}");
+        let blocker = seen.iter().find(|row| row["kind"] == "blocker").unwrap();
+        assert_eq!(blocker["blocked_by"], holder);
+        assert!(blocker["total_ms"].as_f64() > Some(300.0), "{blocker}");
     }
 }
 
-/// Waits for lightweight locks stand apart by tranche, and long ones say where they were.
+/// Lightweight lock waits are grouped by tranche, and long ones have a stack.
 #[test]
-fn lightweight_locks_have_a_tranche_and_a_stack() {
-    if !Capabilities::own().may_trace() {
-        eprintln!("skipped: needs CAP_BPF and CAP_PERFMON");
+fn lwlocks_have_tranche_and_stack() {
+    if !Capabilities::current().may_trace() {
+        eprintln!("SKIPPED: needs CAP_BPF and CAP_PERFMON");
         return;
     }
-    let Some(cluster) = cluster("probe lwlocks") else { return };
+    let Some(cluster) = start_cluster("probe lwlocks") else { return };
     let folder = tempfile::tempdir().unwrap();
     session(&cluster).query("CREATE TABLE t (id int)").unwrap();
     let uri = cluster.uri("postgres");
     let args =
         ["lwlocks", &uri, "--threshold", "0", "--stacks", "--budget", "100", "--format", "ndjson"];
-    let mut probe = begin(folder.path(), &args);
+    let mut probe = start_probe(folder.path(), &args);
     let mut lines = BufReader::new(probe.stdout.take().unwrap()).lines();
     let stop = AtomicBool::new(false);
     let mut seen: Vec<Value> = Vec::new();
@@ -225,13 +231,13 @@ fn lightweight_locks_have_a_tranche_and_a_stack() {
     assert_eq!((&of("end")["operation"], &of("end")["source"]), (&"lwlock".into(), &"bpf".into()));
 }
 
-/// A probe that costs too much goes by itself, and says so.
+/// A probe that exceeds its overhead budget detaches and reports it.
 #[test]
-fn a_budget_that_is_used_up_ends_a_probe() {
-    if !Capabilities::own().may_trace() {
+fn exceeded_budget_ends_probe() {
+    if !Capabilities::current().may_trace() {
         return;
     }
-    let Some(cluster) = cluster("probe budget") else { return };
+    let Some(cluster) = start_cluster("probe budget") else { return };
     let folder = tempfile::tempdir().unwrap();
     let uri = cluster.uri("postgres");
     let stop = AtomicBool::new(false);
@@ -247,21 +253,21 @@ fn a_budget_that_is_used_up_ends_a_probe() {
         stop.store(true, Ordering::Relaxed);
         output.unwrap()
     });
-    let said = text(&output.stderr);
-    assert!(output.status.success() && said.contains("detached: it cost"), "{said}");
+    let messages = text(&output.stderr);
+    assert!(output.status.success() && messages.contains("detached: tracing cost"), "{messages}");
     assert!(text(&output.stdout).contains("execute"), "{:?}", text(&output.stdout));
 }
 
-/// Nothing is left in the server's code, however the probe ends.
+/// However a probe ends, no breakpoint is left in the server's code.
 #[test]
-fn a_killed_probe_leaves_the_code_as_it_was() {
-    if !Capabilities::own().may_trace() {
+fn killed_probe_leaves_server_code_unchanged() {
+    if !Capabilities::current().may_trace() {
         return;
     }
-    let Some(cluster) = cluster("killed probe") else { return };
+    let Some(cluster) = start_cluster("killed probe") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::in_data_dir(cluster.data_dir()).unwrap();
-    // Other tests attach to the same file, and whoever records; nobody else looks at sorts.
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
+    // Other tests attach to the same binary, but none of them traces sorts.
     let address = server.binary().address("tuplesort_performsort").unwrap();
     let code = || server.memory().bytes::<16>(address).unwrap();
     let before = code();
@@ -272,52 +278,47 @@ fn a_killed_probe_leaves_the_code_as_it_was() {
     let mut line = String::new();
     BufReader::new(probe.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("attached"), "{line}");
-    assert_ne!(code(), before, "a breakpoint is in the code while the probe is there");
+    assert_ne!(code(), before, "no breakpoint while the probe is attached");
     let doctor = |args: &[&str]| {
         let mut command = howdah(folder.path());
         let output = command.args(["probe", "doctor", "--data-dir", data]).args(args).output();
         text(&output.unwrap().stdout).to_owned()
     };
-    let said = doctor(&["--clear"]);
-    assert!(said.contains("tuplesort_performsort+0x0"), "what is in use stays: {said}");
+    let messages = doctor(&["--clear"]);
+    assert!(messages.contains("tuplesort_performsort+0x0"), "what is in use stays: {messages}");
     probe.kill().unwrap();
     probe.wait().unwrap();
-    // The kernel lets go of a dead process's programs a moment after the process.
-    let deadline = || Instant::now() + Duration::from_secs(60);
-    let end = deadline();
-    while code() != before && Instant::now() < end {
-        thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(code(), before);
+    // The kernel removes a dead process's eBPF programs with a short delay.
+    wait_until("the kernel to remove the breakpoint", TIMEOUT, || code() == before);
 
-    // One that is killed while it attaches may leave its breakpoint: the kernel's write of the code stops at
-    // the signal, and so does the one that takes it back.
+    // A probe killed while it attaches may leave its breakpoint: the signal interrupts the kernel's
+    // write to the code, and the write that reverts it.
     for _ in 0..5 {
-        let mut probe = begin(folder.path(), &["sorts", "--data-dir", data]);
-        while code() == before {
-            assert!(probe.try_wait().unwrap().is_none(), "it attaches");
-        }
+        let mut probe = start_probe(folder.path(), &["sorts", "--data-dir", data]);
+        wait_until("the probe to attach", TIMEOUT, || {
+            assert!(probe.try_wait().unwrap().is_none(), "the probe exited");
+            code() != before
+        });
         probe.kill().unwrap();
         probe.wait().unwrap();
-        let end = deadline();
-        let mut said = doctor(&["--clear"]);
-        while code() != before && Instant::now() < end {
-            said = doctor(&["--clear"]);
-        }
-        assert_eq!(code(), before, "{said}");
-        assert!(!said.contains("tuplesort_performsort"), "{said}");
+        let mut messages = String::new();
+        wait_until("`doctor --clear` to remove the breakpoint", TIMEOUT, || {
+            messages = doctor(&["--clear"]);
+            code() == before
+        });
+        assert!(!messages.contains("tuplesort_performsort"), "{messages}");
     }
 }
 
 #[test]
-fn waits_and_sweep_are_told_as_they_are_sampled() {
-    let Some(cluster) = cluster("probe waits") else { return };
+fn waits_and_sweep_are_sampled() {
+    let Some(cluster) = start_cluster("probe waits") else { return };
     let folder = tempfile::tempdir().unwrap();
     let uri = cluster.uri("postgres");
     let _idle = session(&cluster);
     let args = ["waits", &uri, "--all", "--duration", "1", "--format", "ndjson"];
-    let output = begin(folder.path(), &args).wait_with_output().unwrap();
-    let waits = rows(&output.stdout);
+    let output = start_probe(folder.path(), &args).wait_with_output().unwrap();
+    let waits = parse_rows(&output.stdout);
     let of = |backend: &str| {
         let is_it = |row: &&Value| row["kind"] == "end" && row["backend"] == backend;
         waits.iter().find(is_it).map(|row| row["event"].as_str().unwrap().to_owned())
@@ -325,23 +326,23 @@ fn waits_and_sweep_are_told_as_they_are_sampled() {
     assert_eq!(of("checkpointer").as_deref(), Some("Activity:CheckpointerMain"), "{waits:?}");
     assert_eq!(of("client backend").as_deref(), Some("Client:ClientRead"));
     let args = ["sweep", &uri, "--duration", "1", "--interval", "0.2", "--format", "csv"];
-    let output = begin(folder.path(), &args).wait_with_output().unwrap();
-    let said = text(&output.stdout);
-    assert!(said.starts_with("source,kind,time,hand,buffers,"), "{said}");
-    assert!(said.lines().last().unwrap().starts_with("memory,end,"), "{said}");
+    let output = start_probe(folder.path(), &args).wait_with_output().unwrap();
+    let messages = text(&output.stdout);
+    assert!(messages.starts_with("source,kind,time,hand,buffers,"), "{messages}");
+    assert!(messages.lines().last().unwrap().starts_with("memory,end,"), "{messages}");
 }
 
-/// Lines for a person come at once through a pipe, too.
+/// Text output is flushed line by line, also into a pipe.
 #[test]
-fn lines_do_not_wait_for_the_end() {
-    let Some(cluster) = cluster("probe in a pipe") else { return };
+fn lines_are_flushed_through_a_pipe() {
+    let Some(cluster) = start_cluster("probe in a pipe") else { return };
     let folder = tempfile::tempdir().unwrap();
     let uri = cluster.uri("postgres");
-    let exact = Capabilities::own().may_trace().then_some("extend");
+    let exact = Capabilities::current().may_trace().then_some("extend");
     for figure in ["sweep", "waits"].into_iter().chain(exact) {
-        let mut probe = begin(folder.path(), &[figure, &uri, "--interval", "0.1"]);
+        let mut probe = start_probe(folder.path(), &[figure, &uri, "--interval", "0.1"]);
         let mut lines = BufReader::new(probe.stdout.take().unwrap()).lines();
-        assert!(lines.next().unwrap().unwrap().contains(|letter: char| letter.is_alphanumeric()));
+        assert!(lines.next().unwrap().unwrap().contains(|c: char| c.is_alphanumeric()));
         assert!(probe.try_wait().unwrap().is_none(), "{figure} runs on");
         kill_process(Pid::from_child(&probe), Signal::TERM).unwrap();
         assert!(probe.wait().unwrap().success(), "{figure}");
@@ -349,23 +350,23 @@ fn lines_do_not_wait_for_the_end() {
 }
 
 #[test]
-fn what_is_no_server_is_named() {
+fn invalid_target_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let pid = std::process::id().to_string();
-    let said = |args: &[&str]| {
+    let messages = |args: &[&str]| {
         let output = howdah(folder.path()).arg("probe").args(args).output().unwrap();
         assert!(!output.status.success());
         text(&output.stderr)
     };
-    let ours = said(&["waits", "--pid", &pid]);
+    let ours = messages(&["waits", "--pid", &pid]);
     assert!(ours.contains("is not a PostgreSQL server") && ours.contains("hint:"), "{ours}");
     // Process ids end below 2²².
-    let gone = said(&["extend", "--pid", "4194304"]);
+    let gone = messages(&["extend", "--pid", "4194304"]);
     assert!(gone.contains("process 4194304 does not exist"), "{gone}");
-    let none = said(&["sweep", "--data-dir", folder.path().to_str().unwrap()]);
+    let none = messages(&["sweep", "--data-dir", folder.path().to_str().unwrap()]);
     assert!(none.contains("no server runs on"), "{none}");
-    let both = said(&["waits", "--pid", &pid, "--data-dir", "."]);
+    let both = messages(&["waits", "--pid", &pid, "--data-dir", "."]);
     assert!(both.contains("cannot be used with"), "{both}");
-    let short = said(&["waits", "--interval", "0"]);
+    let short = messages(&["waits", "--interval", "0"]);
     assert!(short.contains("a time such as 500ms"), "{short}");
 }

@@ -1,4 +1,4 @@
-//! `howdah probe run` and `report` by their commands, on servers that do something.
+//! `howdah probe run` and `report`, with servers under load.
 
 use std::{
     fs,
@@ -7,62 +7,57 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use howdah_probe::Capabilities;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::{howdah, text};
 
+/// Maximum time for the recorder to react.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
 fn session(cluster: &Cluster) -> Client {
-    let words = Words::from_conninfo(cluster.uri("postgres"));
-    Client::connect(&Target::resolve(&words, &Environment::empty()).unwrap()).unwrap()
+    let words = ConnParams::from_conninfo(cluster.uri("postgres"));
+    Client::connect(&ConnectTarget::resolve(&words, &Environment::empty()).unwrap()).unwrap()
 }
 
-/// A recorder that runs, and what it says.
-struct Running {
+/// A running `howdah probe run`, and its stdout.
+struct RecorderProcess {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Running {
-    /// Begins; it is there when this returns.
-    fn begin(folder: &Path, args: &[&str]) -> Self {
+impl RecorderProcess {
+    /// Starts a recorder, and waits until it records.
+    fn start(folder: &Path, args: &[&str]) -> Self {
         let program = howdah(folder).get_program().to_owned();
         let mut command = Command::new(program);
         command.current_dir(folder).args(["probe", "run", "-o", "a.rec"]).args(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut running = Self { child, lines };
-        running.until("checkpoints ");
+        running.wait_for_line("checkpoints ");
         running
     }
 
-    /// Reads to a line that has these words in it.
-    fn until(&mut self, words: &str) -> String {
+    /// Reads stdout until a line contains `words`, and returns that line.
+    fn wait_for_line(&mut self, words: &str) -> String {
         let found = self.lines.by_ref().map(Result::unwrap).find(|line| line.contains(words));
-        found.unwrap_or_else(|| panic!("it ended before it said {words:?}"))
+        found.unwrap_or_else(|| panic!("the recorder exited before it printed {words:?}"))
     }
 
-    /// SIGTERM; what it says then, and on stderr.
-    fn end(self) -> (String, String) {
+    /// Sends SIGTERM; returns the rest of stdout, and stderr.
+    fn terminate(self) -> (String, String) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        let said: Vec<_> = self.lines.map(Result::unwrap).collect();
+        let messages: Vec<_> = self.lines.map(Result::unwrap).collect();
         let output = self.child.wait_with_output().unwrap();
         assert!(output.status.success());
-        (said.join("\n"), text(&output.stderr))
-    }
-}
-
-/// Asks until it is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(120), "waited two minutes for {what}");
+        (messages.join("\n"), text(&output.stderr))
     }
 }
 
@@ -76,7 +71,7 @@ fn document(folder: &Path) -> Value {
     serde_json::from_str(&report(folder, &["--format", "json"])).unwrap()
 }
 
-/// Sessions insert wide rows into one table while `work` goes on.
+/// Runs `work` while several sessions insert wide rows into one table.
 fn while_inserting(cluster: &Cluster, sessions: usize, work: impl FnOnce()) {
     session(cluster)
         .query("CREATE TABLE orders (pad text); ALTER TABLE orders ALTER pad SET STORAGE PLAIN")
@@ -97,38 +92,38 @@ fn while_inserting(cluster: &Cluster, sessions: usize, work: impl FnOnce()) {
     });
 }
 
-/// A write-only load, several sessions on one table, and a checkpoint in the middle. How long the stall is
-/// depends on the disk; that the figures, the picture and the verdict are of one run does not.
+/// Several sessions write to one table, with a checkpoint in the middle. The length of the stall
+/// depends on the disk, so only the consistency of JSON, SVG and summary is checked.
 #[test]
-fn a_forced_checkpoint_under_inserts_is_recorded_and_judged() {
+fn checkpoint_under_load_is_recorded_and_summarized() {
     for major in [15, 17, 18] {
         let built = Cluster::builder().major(major).setting("shared_buffers", "64MB").start();
-        let Some(cluster) = or_say_why_not(&format!("probe run on {major}"), built) else {
+        let Some(cluster) = skip_without_postgres(&format!("probe run on {major}"), built) else {
             continue;
         };
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let uri = cluster.uri("postgres");
         let args = [&*uri, "--budget", "10000", "--trigger", "extend-p99=0.001ms"];
-        let mut running = Running::begin(folder, &args);
-        let may_trace = Capabilities::own().may_trace();
+        let mut running = RecorderProcess::start(folder, &args);
+        let may_trace = Capabilities::current().may_trace();
         while_inserting(&cluster, 6, || {
             if may_trace {
-                running.until("trigger extend-p99 fired: ");
-                // They are attached one after another; each commit flushes.
+                running.wait_for_line("trigger extend-p99 fired: ");
+                // Trace points are attached one after another; each commit flushes WAL.
                 let is_flush = |row: &Value| row["operation"] == "flush";
-                until("exact calls", || {
+                wait_until("exact calls", TIMEOUT, || {
                     document(folder)["exact"].as_array().unwrap().iter().any(is_flush)
                 });
             }
             session(&cluster).query("CHECKPOINT").unwrap();
         });
-        // Some seconds more, each of which is a record.
+        // Three more seconds; each second is a record.
         let recorded = |folder: &Path| document(folder)["recorded_seconds"].as_u64().unwrap();
         let enough = recorded(folder) + 3;
-        until("more seconds", || recorded(folder) >= enough);
-        let (said, _) = running.end();
-        assert!(said.contains("interrupted") && said.contains(" recorded, "), "{said}");
+        wait_until("more recorded seconds", TIMEOUT, || recorded(folder) >= enough);
+        let (messages, _) = running.terminate();
+        assert!(messages.contains("interrupted") && messages.contains(" recorded, "), "{messages}");
         let document = document(folder);
         assert_eq!(
             (&document["format"], &document["version"]),
@@ -154,7 +149,7 @@ fn a_forced_checkpoint_under_inserts_is_recorded_and_judged() {
             assert_eq!(document["triggers"][0]["trigger"], "extend-p99");
         }
         let text = report(folder, &["--html", "a.html", "--svg", "a.svg"]);
-        let verdict = document["verdict"].as_str().unwrap();
+        let verdict = document["summary"].as_str().unwrap();
         assert!(text.starts_with(&format!("{verdict}.\n")), "{text}");
         let (page, picture) = (
             fs::read_to_string(folder.join("a.html")).unwrap(),
@@ -167,74 +162,79 @@ fn a_forced_checkpoint_under_inserts_is_recorded_and_judged() {
         }
         let none =
             howdah(folder).args(["probe", "report", "a.rec", "--episode", "7"]).output().unwrap();
-        assert!(text_of_failure(&none).contains("there is no number 7"));
+        assert!(failure_text(&none).contains("there is no episode 7"));
     }
 }
 
-fn text_of_failure(output: &std::process::Output) -> String {
+fn failure_text(output: &std::process::Output) -> String {
     assert!(!output.status.success());
     text(&output.stderr)
 }
 
-/// What was recorded is there after a kill, and the next recorder goes on behind it.
+/// After a kill, the recorded seconds are readable, and the next recorder appends to them.
 #[test]
-fn a_killed_recorder_loses_a_record_at_most() {
-    let Some(cluster) = or_say_why_not("killed recorder", Cluster::builder().start()) else {
+fn killed_recorder_loses_at_most_one_record() {
+    let Some(cluster) = skip_without_postgres("killed recorder", Cluster::builder().start()) else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let data = cluster.data_dir().to_str().unwrap();
     let args = ["--data-dir", data, "--no-triggers"];
-    let mut running = Running::begin(folder, &args);
+    let mut running = RecorderProcess::start(folder, &args);
     let busy = howdah(folder).args(["probe", "run", "-o", "a.rec"]).args(args).output().unwrap();
-    assert!(text_of_failure(&busy).contains("is being written by another recorder"));
-    let seconds = |least: usize| loop {
-        let output = howdah(folder).args(["probe", "report", "a.rec", "--format", "json"]).output();
-        let document = serde_json::from_slice::<Value>(&output.unwrap().stdout).unwrap_or_default();
-        let seconds = document["seconds"].as_array().cloned().unwrap_or_default();
-        if seconds.len() >= least {
-            return (seconds, document);
-        }
+    assert!(failure_text(&busy).contains("is being written by another recorder"));
+    let seconds = |least: usize| {
+        howdah_lab::wait_for("more recorded seconds", TIMEOUT, || {
+            let output =
+                howdah(folder).args(["probe", "report", "a.rec", "--format", "json"]).output();
+            let document =
+                serde_json::from_slice::<Value>(&output.unwrap().stdout).unwrap_or_default();
+            let seconds = document["seconds"].as_array().cloned().unwrap_or_default();
+            (seconds.len() >= least).then_some((seconds, document))
+        })
     };
     let (before, _) = seconds(2);
     running.child.kill().unwrap();
     running.child.wait().unwrap();
-    assert!(report(folder, &[]).contains("the end: its end was not seen"));
-    let running = Running::begin(folder, &args);
+    assert!(report(folder, &[]).contains("end: not recorded"));
+    let running = RecorderProcess::start(folder, &args);
     let (after, document) = seconds(before.len() + 2);
     assert_eq!(after[..before.len()], before, "nothing is lost");
     assert_eq!(document["servers"].as_array().unwrap().len(), 2);
-    running.end();
+    running.terminate();
     let other = howdah(folder)
         .args(["probe", "run", "-o", "a.rec", "--max-size", "2MB"])
         .args(args)
         .output();
-    assert!(text_of_failure(&other.unwrap()).contains("was made for at most"));
+    assert!(failure_text(&other.unwrap()).contains("was created for at most"));
 }
 
 #[test]
-fn a_server_that_stops_ends_a_recording_that_is_told_to() {
-    let Some(mut cluster) = or_say_why_not("recorded stop", Cluster::builder().start()) else {
+fn until_server_stops_ends_recording_with_server() {
+    let Some(mut cluster) = skip_without_postgres("recorded stop", Cluster::builder().start())
+    else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
     let data = cluster.data_dir().to_str().unwrap().to_owned();
-    let mut running = Running::begin(
+    let mut running = RecorderProcess::start(
         folder.path(),
         &["--data-dir", &data, "--no-triggers", "--until-server-stops"],
     );
     cluster.stop().unwrap();
-    running.until("waiting for it");
-    running.until("the server ended");
+    running.wait_for_line("waiting for it");
+    running.wait_for_line("the server ended");
     assert!(running.child.wait().unwrap().success());
     assert_eq!(document(folder.path())["end"], "the server ended");
 }
 
-/// A full disk is said, and nobody stops looking.
+/// A full disk is reported, and the recorder keeps running.
 #[test]
-fn a_full_disk_is_said() {
-    let Some(cluster) = or_say_why_not("full disk", Cluster::builder().start()) else { return };
+fn full_disk_is_reported_by_recorder() {
+    let Some(cluster) = skip_without_postgres("full disk", Cluster::builder().start()) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let mounted = Command::new("mount")
@@ -243,53 +243,53 @@ fn a_full_disk_is_said() {
         .stderr(Stdio::null())
         .status();
     if !mounted.is_ok_and(|status| status.success()) {
-        eprintln!("skipped a full disk: nothing may be mounted here");
+        eprintln!("SKIPPED full disk: cannot mount a tmpfs");
         return;
     }
-    // It goes when the test ends, however it ends; who still has a file open keeps it until then.
-    let unmount = Unmount(folder);
+    // Unmounted when the test ends, also by a panic.
+    let unmount = UnmountOnDrop(folder);
     let data = cluster.data_dir().to_str().unwrap();
     let mut running =
-        Running::begin(folder, &["--data-dir", data, "--no-triggers", "--frequency", "10"]);
-    // As much of it as there is room for.
+        RecorderProcess::start(folder, &["--data-dir", data, "--no-triggers", "--frequency", "10"]);
+    // Fills the file system.
     let filled = fs::write(folder.join("filler"), vec![0; 1 << 20]);
     assert!(filled.is_err());
-    running.until("there is no room on the disk");
-    let (said, _) = running.end();
-    assert!(said.contains(" recorded, "), "{said}");
+    running.wait_for_line("no space left on the disk");
+    let (messages, _) = running.terminate();
+    assert!(messages.contains(" recorded, "), "{messages}");
     drop(unmount);
 }
 
-struct Unmount<'a>(&'a Path);
+struct UnmountOnDrop<'a>(&'a Path);
 
-impl Drop for Unmount<'_> {
+impl Drop for UnmountOnDrop<'_> {
     fn drop(&mut self) {
-        // Lazily: nothing depends on when.
+        // Lazily, because a process may still have a file open.
         let _ = Command::new("umount").arg("-l").arg(self.0).status();
     }
 }
 
 #[test]
-fn what_is_no_recording_is_named() {
+fn invalid_recording_or_option_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    fs::write(folder.join("a.rec"), "a letter").unwrap();
-    let said =
-        |args: &[&str]| text_of_failure(&howdah(folder).arg("probe").args(args).output().unwrap());
-    let foreign = said(&["report", "a.rec"]);
+    fs::write(folder.join("a.rec"), "plain text").unwrap();
+    let messages =
+        |args: &[&str]| failure_text(&howdah(folder).arg("probe").args(args).output().unwrap());
+    let foreign = messages(&["report", "a.rec"]);
     assert!(
-        foreign.contains("a.rec is no recording of probes") && foreign.contains("hint:"),
+        foreign.contains("a.rec is not a probe recording") && foreign.contains("hint:"),
         "{foreign}"
     );
-    assert!(said(&["report", "none.rec"]).contains("cannot read none.rec"));
+    assert!(messages(&["report", "none.rec"]).contains("cannot read none.rec"));
     for (args, words) in [
         (["run", "-o", "b.rec", "--trigger", "sweep"], "a number such as 50"),
-        (["run", "-o", "b.rec", "--trigger", "p99=1s"], "there is no trigger \"p99\""),
+        (["run", "-o", "b.rec", "--trigger", "p99=1s"], "unknown trigger \"p99\""),
         (["run", "-o", "b.rec", "--max-size", "10kB"], "a size from 1MB to 4GB"),
         (["run", "-o", "b.rec", "--duration", "soon"], "a time such as 500ms"),
         (["run", "-o", "b.rec", "--pid", "4194304"], "process 4194304 does not exist"),
     ] {
-        let told = said(&args);
+        let told = messages(&args);
         assert!(told.contains(words), "{told}");
     }
     assert!(!folder.join("b.rec").exists());

@@ -1,4 +1,4 @@
-//! `howdah statsd` as a service manager and its clients see it.
+//! `howdah statsd`: settings, signals, and clients.
 
 use std::{
     fs,
@@ -8,19 +8,23 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use howdah_lab::{wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{howdah, text};
 
-/// A server that runs, with what it has said about where it is.
-struct Server {
+/// Maximum time for the server to react.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// A running `howdah statsd` with the addresses that it printed.
+struct StatsdProcess {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
     udp: String,
     management: String,
 }
 
-impl Server {
+impl StatsdProcess {
     fn start(folder: &Path, words: &[&str]) -> Self {
         let mut child = Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
             .args(["statsd", "--log-level=info", "--log-format=text"])
@@ -32,8 +36,8 @@ impl Server {
             .spawn()
             .unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let udp = after(&mut stderr, "receiving: udp ");
-        let management = after(&mut stderr, "management: ");
+        let udp = wait_for_line(&mut stderr, "receiving: udp ");
+        let management = wait_for_line(&mut stderr, "management: ");
         Self { child, stderr, udp, management }
     }
 
@@ -41,7 +45,7 @@ impl Server {
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(packet.as_bytes(), &self.udp).unwrap();
     }
 
-    fn ask(&self, commands: &str) -> String {
+    fn query(&self, commands: &str) -> String {
         let mut stream = TcpStream::connect(&self.management).unwrap();
         stream.write_all(commands.as_bytes()).unwrap();
         let mut reply = String::new();
@@ -49,19 +53,19 @@ impl Server {
         reply
     }
 
-    /// Waits until `counters` tells of a key.
-    fn await_counter(&self, key: &str) {
-        while !self.ask("counters\nquit\n").contains(key) {
-            std::thread::yield_now();
-        }
+    /// Waits until the management command `counters` lists a key.
+    fn wait_for_counter(&self, key: &str) {
+        wait_until(&format!("the counter {key}"), TIMEOUT, || {
+            self.query("counters\nquit\n").contains(key)
+        });
     }
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// SIGTERM; the exit code, and what was still said on stderr.
-    fn end(mut self) -> (Option<i32>, String) {
+    /// Sends SIGTERM; returns the exit code and the rest of stderr.
+    fn terminate(mut self) -> (Option<i32>, String) {
         self.signal(Signal::TERM);
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
@@ -69,8 +73,8 @@ impl Server {
     }
 }
 
-/// Reads lines until one begins with `start`; gives the rest of that one.
-fn after(lines: &mut impl std::io::BufRead, start: &str) -> String {
+/// Reads lines until one starts with `start`; returns the rest of that line.
+fn wait_for_line(lines: &mut impl std::io::BufRead, start: &str) -> String {
     let mut seen = String::new();
     loop {
         let mut line = String::new();
@@ -86,28 +90,26 @@ const CONFIG: &str = "{ port: 0, address: '127.0.0.1', mgmt_address: '127.0.0.1'
     flushInterval: 3600000, backends: ['File'], file: { name: 'stats.tsv' }, title: 'x' }";
 
 #[test]
-fn a_server_from_etsys_file_to_the_last_flush() {
+fn etsy_config_works_from_start_to_last_flush() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.js"), CONFIG).unwrap();
-    let mut server = Server::start(folder.path(), &["-c", "config.js"]);
+    let mut server = StatsdProcess::start(folder.path(), &["-c", "config.js"]);
     server.send("a.b:3|c\nt:320|ms\nnonsense");
-    server.await_counter("a.b");
-    let reply = server.ask("timers\nconfig\nquit\n");
+    server.wait_for_counter("a.b");
+    let reply = server.query("timers\nconfig\nquit\n");
     assert!(reply.starts_with("{ t: [ 320 ] }\nEND\n\n\nport: 0\n"), "{reply}");
     fs::write(folder.path().join("config.js"), CONFIG.replace("title", "prefixStats")).unwrap();
     server.signal(Signal::HUP);
-    while !server.ask("counters\nquit\n").contains("x.packets_received") {
-        std::thread::yield_now();
-    }
+    server.wait_for_counter("x.packets_received");
     fs::write(folder.path().join("config.js"), "{ port: }").unwrap();
     server.signal(Signal::HUP);
     let mut line = String::new();
-    while !line.contains("the old settings stay") {
+    while !line.contains("keeping the old settings") {
         line.clear();
         assert!(server.stderr.read_line(&mut line).unwrap() > 0);
     }
-    assert!(line.contains("line 1: a value cannot begin with '}'"), "{line}");
-    let (code, rest) = server.end();
+    assert!(line.contains("line 1: a value cannot start with '}'"), "{line}");
+    let (code, rest) = server.terminate();
     assert_eq!(code, Some(0), "{rest}");
     assert!(rest.contains("packets received 1, dropped at sockets 0"), "{rest}");
     let flushed = fs::read_to_string(folder.path().join("stats.tsv")).unwrap();
@@ -115,38 +117,41 @@ fn a_server_from_etsys_file_to_the_last_flush() {
 }
 
 #[test]
-fn the_section_of_howdah_toml_is_taken_without_being_named() {
+fn section_of_howdah_toml_is_used_by_default() {
     let folder = tempfile::tempdir().unwrap();
     let section = "[statsd]\nmanagement = '127.0.0.1:0'\n\
                    [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n";
-    // Found in the user's own folder; one in the working folder has to be named.
+    // The user's own file is used by default; one in the working folder must be named.
     let own = folder.path().join(".config/howdah");
     fs::create_dir_all(&own).unwrap();
     fs::write(own.join("howdah.toml"), section).unwrap();
-    let server = Server::start(folder.path(), &["--dialect", "perl"]);
-    assert!(server.ask("help\nquit\n").ends_with("delgauges, quit\r\n\r\n"));
-    assert_eq!(server.end().0, Some(0));
-    // Other commands do not mind the section.
+    let server = StatsdProcess::start(folder.path(), &["--dialect", "perl"]);
+    assert!(server.query("help\nquit\n").ends_with("delgauges, quit\r\n\r\n"));
+    assert_eq!(server.terminate().0, Some(0));
+    // Other commands accept the section.
     howdah(folder.path()).args(["config", "check"]).assert().success();
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_told_with_line_and_key() {
+fn config_errors_name_line_and_key() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.js"), "{\n prot: 8125,\n port: 'x' }").unwrap();
     let words = ["statsd", "--check", "-c", "config.js"];
     let output = howdah(folder.path()).args(words).assert().code(3);
-    let told = text(&output.get_output().stdout);
-    assert_eq!(told, "config.js: line 3: port: \"x\" is no number\n");
+    let messages = text(&output.get_output().stdout);
+    assert_eq!(messages, "config.js: line 3: port: \"x\" is not a number\n");
     let output = howdah(folder.path()).args(["statsd", "-c", "config.js"]).assert().code(1);
-    let told = text(&output.get_output().stderr);
+    let messages = text(&output.get_output().stderr);
     assert!(
-        told.starts_with("howdah: cannot use the settings in config.js: line 3: port"),
-        "{told}"
+        messages.starts_with("howdah: cannot use the settings in config.js: line 3: port"),
+        "{messages}"
     );
     let output = howdah(folder.path()).args(["statsd", "-c", "missing"]).assert().code(1);
-    let told = text(&output.get_output().stderr);
-    assert!(told.starts_with("howdah: cannot read the settings missing: No such file"), "{told}");
+    let messages = text(&output.get_output().stderr);
+    assert!(
+        messages.starts_with("howdah: cannot read the settings missing: No such file"),
+        "{messages}"
+    );
 }
 
 #[test]
@@ -160,24 +165,24 @@ fn unknown_keys_are_warnings_unless_the_check_is_strict() {
     let output = howdah(folder.path()).args(words).assert().code(0);
     let lenient = text(&output.get_output().stdout);
     let did_you_mean =
-        "config.js: line 2: flushintervall: no such key: did you mean flushInterval?\n";
+        "config.js: line 2: flushintervall: unknown key: did you mean flushInterval?\n";
     assert!(lenient.starts_with(&format!("warning: {did_you_mean}")), "{lenient}");
-    assert!(lenient.contains("\"statsd-librato-backend\" is not here"), "{lenient}");
+    assert!(lenient.contains("\"statsd-librato-backend\" is not supported"), "{lenient}");
     let words = ["statsd", "--check", "--strict", "-c", "config.js"];
     let output = howdah(folder.path()).args(words).assert().code(3);
     let strict = text(&output.get_output().stdout);
     assert!(strict.starts_with(did_you_mean), "{strict}");
-    // The environment is asked.
+    // The environment variable is read.
     let output = howdah(folder.path())
         .args(["statsd", "--check", "-c", "config.js"])
         .env("STATSD_TEST_PORT", "no port")
         .assert()
         .code(3);
-    let told = text(&output.get_output().stdout);
-    assert!(told.contains("port: \"no port\" is no number"), "{told}");
+    let messages = text(&output.get_output().stdout);
+    assert!(messages.contains("port: \"no port\" is not a number"), "{messages}");
 }
 
-/// Sums of counters at a Prometheus endpoint.
+/// Scrapes a Prometheus endpoint; `None` if it does not answer.
 fn scrape(address: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
@@ -187,7 +192,7 @@ fn scrape(address: &str) -> Option<String> {
 }
 
 #[test]
-fn dogstatsd_clients_get_absolute_gauges_and_their_tags_as_sent() {
+fn dogstatsd_gauges_are_absolute_and_tags_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let section = format!(
@@ -196,19 +201,15 @@ fn dogstatsd_clients_get_absolute_gauges_and_their_tags_as_sent() {
          [statsd.backends.prometheus]\nlisten = '127.0.0.1:{port}'\n"
     );
     fs::write(folder.path().join("howdah.toml"), section).unwrap();
-    let server = Server::start(folder.path(), &["-c", "howdah.toml", "--dialect", "dogstatsd"]);
+    let server =
+        StatsdProcess::start(folder.path(), &["-c", "howdah.toml", "--dialect", "dogstatsd"]);
     server.send(
         "g:-5|g\ng:-3|g|T1656581400\nreq:1|c|#city:Z\u{fc}rich\nreq:1|c|#city:Zrich\n_sc|db|0",
     );
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    let text = loop {
+    let text = wait_for("req_total at the endpoint", TIMEOUT, || {
         let text = scrape(&format!("127.0.0.1:{port}")).unwrap_or_default();
-        if text.contains("req_total") {
-            break text;
-        }
-        assert!(std::time::Instant::now() < deadline, "req_total to be at the endpoint:\n{text}");
-        std::thread::yield_now();
-    };
+        text.contains("req_total").then_some(text)
+    });
     for line in [
         "g -3",
         "req_total{city=\"Z\u{fc}rich\"} 1",
@@ -218,9 +219,9 @@ fn dogstatsd_clients_get_absolute_gauges_and_their_tags_as_sent() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }
-    assert!(server.ask("counters\nquit\n").contains("'req;city=Zrich': "));
-    assert!(server.ask("stats\nquit\n").contains("messages.service_checks: 1\n"));
-    let (code, rest) = server.end();
+    assert!(server.query("counters\nquit\n").contains("'req;city=Zrich': "));
+    assert!(server.query("stats\nquit\n").contains("messages.service_checks: 1\n"));
+    let (code, rest) = server.terminate();
     assert_eq!(code, Some(0), "{rest}");
-    assert!(rest.contains("service checks of DogStatsD are counted"), "{rest}");
+    assert!(rest.contains("DogStatsD events and service checks are counted"), "{rest}");
 }

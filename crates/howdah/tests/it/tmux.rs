@@ -1,4 +1,4 @@
-//! A terminal that a person could sit at: tmux, which answers what programs ask of terminals.
+//! A real terminal for tests: tmux, which answers the queries that programs send to terminals.
 
 use std::{
     io::Write as _,
@@ -8,19 +8,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_lab::wait_for;
+
 use crate::text;
 
-/// Longest that anything on a screen is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum time for a change of the screen.
+const SCREEN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A terminal with the binary in it. Dropping it ends both.
+/// A terminal that runs the binary. Dropping the value ends both.
 pub(crate) struct Tmux {
     socket: String,
 }
 
 impl Tmux {
-    /// Runs `howdah ARGS` in a terminal of that size, with these variables. `None`, said on stderr, where
-    /// there is no tmux.
+    /// Runs `howdah ARGS` in a terminal of this size, with these environment variables. Without
+    /// tmux, prints on stderr that the test is skipped and returns `None`.
     pub(crate) fn start(
         test: &str,
         folder: &Path,
@@ -31,7 +33,7 @@ impl Tmux {
         if Command::new("tmux").arg("-V").output().is_err() {
             let required =
                 std::env::var_os("HOWDAH_LAB_REQUIRED").is_some_and(|value| value == "1");
-            assert!(!required, "tmux is not installed: scripts/setup does it");
+            assert!(!required, "tmux is not installed: run scripts/setup");
             let _ = writeln!(std::io::stderr(), "SKIPPED {test}: no tmux");
             return None;
         }
@@ -39,7 +41,7 @@ impl Tmux {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let socket = format!("howdah-test-{}-{number}", std::process::id());
         let tmux = Self { socket };
-        // What is written when it has ended shows whether the terminal is as it was.
+        // The line printed afterwards and `cat` show whether the terminal was restored.
         let quoted: Vec<String> = args.iter().map(|arg| quoted(arg)).collect();
         let program = quoted_path(env!("CARGO_BIN_EXE_howdah"));
         let line = format!("{program} {}; echo \"ended $? \"; exec cat", quoted.join(" "));
@@ -60,75 +62,75 @@ impl Tmux {
         Command::new("tmux").args(["-L", &self.socket]).args(args).output().unwrap()
     }
 
-    /// Presses keys, by tmux' names of them.
+    /// Presses keys, by tmux's names.
     pub(crate) fn press(&self, keys: &[&str]) {
         let output = self.tmux(&[&["send-keys"], keys].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
 
     /// Types a text.
-    pub(crate) fn type_in(&self, typed: &str) {
+    pub(crate) fn type_text(&self, typed: &str) {
         self.press(&["-l", typed]);
     }
 
-    /// The screen as it is now.
+    /// The current text of the screen.
     pub(crate) fn screen(&self) -> String {
         text(&self.tmux(&["capture-pane", "-p"]).stdout)
     }
 
-    /// The screen with its colours.
-    pub(crate) fn coloured(&self) -> String {
+    /// The current screen with its escape sequences.
+    pub(crate) fn colored_screen(&self) -> String {
         text(&self.tmux(&["capture-pane", "-p", "-e"]).stdout)
     }
 
-    /// Sets an option of this tmux.
-    pub(crate) fn tmux_set(&self, name: &str, value: &str) {
+    /// Sets a server option of tmux.
+    pub(crate) fn set_option(&self, name: &str, value: &str) {
         assert!(self.tmux(&["set-option", "-s", name, value]).status.success());
     }
 
-    /// What a program in it copied last.
-    pub(crate) fn buffer(&self) -> String {
+    /// The newest paste buffer.
+    pub(crate) fn clipboard(&self) -> String {
         text(&self.tmux(&["show-buffer"]).stdout)
     }
 
-    /// Another size.
+    /// Resizes the terminal.
     pub(crate) fn resize(&self, (width, height): (u16, u16)) {
         let (width, height) = (width.to_string(), height.to_string());
         let output = self.tmux(&["resize-window", "-x", &width, "-y", &height]);
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
 
-    /// What tmux says of the pane, by its name for it.
-    pub(crate) fn fact(&self, name: &str) -> String {
+    /// A variable of tmux's formats, such as `alternate_on`.
+    pub(crate) fn pane_variable(&self, name: &str) -> String {
         let format = format!("#{{{name}}}");
         text(&self.tmux(&["display-message", "-p", &format]).stdout).trim().to_owned()
     }
 
-    /// The process of the binary.
+    /// The binary's process id.
     pub(crate) fn pid(&self) -> u32 {
-        let shell = self.fact("pane_pid");
+        let shell = self.pane_variable("pane_pid");
         let path = format!("/proc/{shell}/task/{shell}/children");
         let children = std::fs::read_to_string(path).unwrap();
         children.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// Waits until the screen is as wanted, and gives it.
-    pub(crate) fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        let end = Instant::now() + PATIENCE;
-        loop {
+    /// Waits until the condition holds for the screen, and returns the screen.
+    pub(crate) fn wait_for(&self, what: &str, condition: impl Fn(&str) -> bool) -> String {
+        // The screen at the deadline is part of the panic message.
+        let deadline = Instant::now() + SCREEN_TIMEOUT;
+        wait_for(what, SCREEN_TIMEOUT * 2, || {
             let screen = self.screen();
-            if wanted(&screen) {
-                return screen;
+            if condition(&screen) {
+                return Some(screen);
             }
-            assert!(Instant::now() < end, "never seen: {what}\n{screen}");
-            // A terminal has no bell for that.
-            std::thread::sleep(Duration::from_millis(30));
-        }
+            assert!(Instant::now() < deadline, "waited {SCREEN_TIMEOUT:?} for {what}\n{screen}");
+            None
+        })
     }
 
-    /// Waits until the screen has a text.
-    pub(crate) fn until_has(&self, part: &str) -> String {
-        self.until(part, |screen| screen.contains(part))
+    /// Waits until the screen contains a text, and returns the screen.
+    pub(crate) fn wait_for_text(&self, part: &str) -> String {
+        self.wait_for(part, |screen| screen.contains(part))
     }
 }
 

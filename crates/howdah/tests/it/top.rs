@@ -1,21 +1,23 @@
-//! `howdah top` without a terminal, against real servers.
+//! `howdah top` without a terminal, with real servers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use serde_json::Value;
 
 use crate::{howdah, text};
 
 fn session(cluster: &Cluster) -> Client {
-    let words = Words::from_conninfo(cluster.uri("postgres"));
-    Client::connect(&Target::resolve(&words, &Environment::empty()).unwrap()).unwrap()
+    let words = ConnParams::from_conninfo(cluster.uri("postgres"));
+    Client::connect(&ConnectTarget::resolve(&words, &Environment::empty()).unwrap()).unwrap()
 }
 
 #[test]
-fn sessions_are_one_document() {
-    let Some(cluster) = or_say_why_not("top json", Cluster::builder().start()) else { return };
+fn once_prints_one_json_document() {
+    let Some(cluster) = skip_without_postgres("top json", Cluster::builder().start()) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let mut client = session(&cluster);
     client.query("BEGIN; SELECT 'seen by top'").unwrap();
@@ -34,8 +36,10 @@ fn sessions_are_one_document() {
 }
 
 #[test]
-fn a_view_has_rates_in_its_first_sample() {
-    let Some(cluster) = or_say_why_not("top csv", Cluster::builder().start()) else { return };
+fn first_sample_has_rates() {
+    let Some(cluster) = skip_without_postgres("top csv", Cluster::builder().start()) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let uri = cluster.uri("postgres");
     let args = [
@@ -61,9 +65,13 @@ fn a_view_has_rates_in_its_first_sample() {
 }
 
 #[test]
-fn one_server_that_is_away_does_not_take_the_other_along() {
-    let Some(cluster) = or_say_why_not("top away", Cluster::builder().start()) else { return };
-    let Some(mut gone) = or_say_why_not("top away", Cluster::builder().start()) else { return };
+fn unreachable_server_does_not_hide_the_other() {
+    let Some(cluster) = skip_without_postgres("top away", Cluster::builder().start()) else {
+        return;
+    };
+    let Some(mut gone) = skip_without_postgres("top away", Cluster::builder().start()) else {
+        return;
+    };
     let away = gone.uri("postgres");
     gone.stop().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -77,8 +85,10 @@ fn one_server_that_is_away_does_not_take_the_other_along() {
 }
 
 #[test]
-fn a_statement_that_was_slow_before_is_logged() {
-    let Some(cluster) = or_say_why_not("top slow", Cluster::builder().start()) else { return };
+fn slow_statement_is_logged_once() {
+    let Some(cluster) = skip_without_postgres("top slow", Cluster::builder().start()) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let mut client = session(&cluster);
     let cancel = client.cancel_handle().unwrap();
@@ -93,20 +103,20 @@ fn a_statement_that_was_slow_before_is_logged() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let log = std::fs::read_to_string(folder.path().join("slow.log")).unwrap();
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.len(), 1, "told once: {log}");
+    assert_eq!(lines.len(), 1, "logged once: {log}");
     assert_eq!(lines[0]["query"], "SELECT pg_sleep(600), 'for long'");
     assert!(lines[0]["seconds"].as_f64().unwrap() > 0.3);
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_read() {
+fn invalid_options_are_refused_before_connecting() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |args: &[&str], words: &str| {
         let output = howdah(folder.path()).arg("top").args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
     };
-    refused(&["--filter", "user:"], "says nothing to look for");
+    refused(&["--filter", "user:"], "has no value to look for");
     refused(&["--interval", "soon"], "write a time such as 500ms");
     refused(&["--interval", "0s"], "write a time such as 500ms");
     refused(&["--view", "nothing"], "activity");
@@ -114,8 +124,8 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
 }
 
 #[test]
-fn a_role_without_grants_sees_that_others_are_there_and_never_zeros() {
-    let Some(cluster) = or_say_why_not("top plain role", Cluster::builder().start()) else {
+fn unprivileged_role_sees_sessions_without_hidden_columns() {
+    let Some(cluster) = skip_without_postgres("top plain role", Cluster::builder().start()) else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -130,7 +140,7 @@ fn a_role_without_grants_sees_that_others_are_there_and_never_zeros() {
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = document["samples"][0]["rows"].as_array().unwrap();
     let hidden = rows.iter().find(|row| row["pid"] == pid).unwrap().as_object().unwrap();
-    // Whose it is, everybody may see; what it does, not.
+    // Every role may read database and user, but not what the session does.
     assert_eq!((&hidden["database"], &hidden["user"]), (&"postgres".into(), &"postgres".into()));
     for column in ["state", "time", "query", "wait"] {
         assert!(
@@ -141,20 +151,18 @@ fn a_role_without_grants_sees_that_others_are_there_and_never_zeros() {
     assert!(!text(&output.stdout).contains("hidden"));
 }
 
-/// Waits until a session waits for a lock.
-fn until_blocked(client: &mut Client) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+/// Waits until a session has waited 1.1 s for a lock.
+fn wait_for_lock_wait(client: &mut Client) {
     let sql =
         "SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart < now() - interval '1.1 s'";
-    while client.one_value(sql).unwrap().as_deref() != Some("1") {
-        assert!(Instant::now() < deadline, "no session has waited for a lock for 1.1 s");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("a lock wait of 1.1 s", Duration::from_secs(60), || {
+        client.one_value(sql).unwrap().as_deref() == Some("1")
+    });
 }
 
 #[test]
-fn role_without_grants_sees_blocked_sessions_and_never_a_false_all_clear() {
-    let Some(cluster) = or_say_why_not("top plain alert", Cluster::builder().start()) else {
+fn unprivileged_role_sees_blocked_sessions_and_unchecked_alerts() {
+    let Some(cluster) = skip_without_postgres("top plain alert", Cluster::builder().start()) else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -164,7 +172,7 @@ fn role_without_grants_sees_blocked_sessions_and_never_a_false_all_clear() {
     let mut waiter = session(&cluster);
     let (held_by, waits) = (holder.process_id().unwrap(), waiter.process_id().unwrap());
     let waiter = std::thread::spawn(move || waiter.query("SELECT * FROM locked").is_ok());
-    until_blocked(&mut session(&cluster));
+    wait_for_lock_wait(&mut session(&cluster));
     let uri = cluster.uri("postgres").replace("postgres@", "plain@");
     let top = |args: &[&str]| {
         howdah(folder.path()).args(["top", &uri, "--once"]).args(args).output().unwrap()

@@ -1,4 +1,4 @@
-//! `howdah top --pooler`: who is behind which session, by a real PgBouncer and by our own pooler.
+//! `howdah top --pooler`: which client uses which session, with PgBouncer and with `howdah pool`.
 
 use std::{
     fs,
@@ -7,27 +7,28 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_lab::{Cluster, skip_without_postgres, wait_for, wait_until};
 use serde_json::Value;
 
 use crate::{howdah, text};
 
-/// A pooler in transaction mode, in front of a cluster, with two server connections to its database `postgres`.
-struct Pooler {
+/// A pooler in transaction mode with two server connections to the database `postgres` of a
+/// cluster.
+struct TestPooler {
     child: Child,
     port: u16,
-    /// The database of its console.
+    /// The name of the console's database.
     console: &'static str,
     _folder: tempfile::TempDir,
 }
 
-impl Pooler {
-    /// `None`, said on stderr, where there is no PgBouncer.
-    fn bouncer(cluster: &Cluster) -> Option<Self> {
+impl TestPooler {
+    /// Starts PgBouncer; `None` if it is not installed.
+    fn start_pgbouncer(cluster: &Cluster) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let ini = format!(
@@ -39,24 +40,24 @@ impl Pooler {
         );
         let path = folder.path().join("pgbouncer.ini");
         fs::write(&path, ini).unwrap();
-        // It refuses to be root, and reads its file as somebody else then.
+        // PgBouncer refuses to run as root, so another user reads the file.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let mut command = Command::new(program()?);
+        let mut command = Command::new(find_pgbouncer()?);
         if rustix::process::geteuid().is_root() {
             command.args(["-u", "nobody"]);
         }
         let child = command.arg("-q").arg(&path).stderr(Stdio::null()).stdout(Stdio::null());
         let mut child = child.spawn().unwrap();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(child.try_wait().unwrap().is_none(), "PgBouncer has ended");
-            std::thread::yield_now();
-        }
+        wait_until("PgBouncer to listen", Duration::from_secs(60), || {
+            assert!(child.try_wait().unwrap().is_none(), "PgBouncer has exited");
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
         Some(Self { child, port, console: "pgbouncer", _folder: folder })
     }
 
-    /// Our own.
-    fn howdah(cluster: &Cluster) -> Self {
+    /// Starts `howdah pool`.
+    fn start_howdah(cluster: &Cluster) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let settings = format!(
             "[pool]\nmode = 'transaction'\nsizes = {{ pool = 2 }}\nadmin-users = ['postgres']\n\
@@ -73,11 +74,11 @@ impl Pooler {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        let place = said.find_map(|line| line.strip_prefix("listening: ").map(str::to_owned));
+        let mut messages = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let place = messages.find_map(|line| line.strip_prefix("listening: ").map(str::to_owned));
         let port = place.unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
-        // It goes on saying things, and must not wait for a reader.
-        std::thread::spawn(move || said.for_each(drop));
+        // Drains stderr, so that the pooler never blocks on a full pipe.
+        std::thread::spawn(move || messages.for_each(drop));
         Self { child, port, console: "howdah", _folder: folder }
     }
 
@@ -93,15 +94,15 @@ impl Pooler {
     }
 }
 
-impl Drop for Pooler {
+impl Drop for TestPooler {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// PgBouncer: where Debian has it, or where `scripts/setup` unpacks it.
-fn program() -> Option<PathBuf> {
+/// Finds PgBouncer: installed, or unpacked by `scripts/setup`.
+fn find_pgbouncer() -> Option<PathBuf> {
     let unpacked =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/receivers/usr/sbin/pgbouncer");
     let places =
@@ -109,21 +110,22 @@ fn program() -> Option<PathBuf> {
     let found = places.map(PathBuf::from).into_iter().find(|path| path.exists());
     if found.is_none() {
         let required = std::env::var_os("HOWDAH_LAB_REQUIRED").is_some_and(|value| value == "1");
-        assert!(!required, "there is no PgBouncer: scripts/setup brings it");
-        // To stderr itself, which the test harness does not hide even when a test passes.
+        assert!(!required, "PgBouncer is not installed: run scripts/setup");
+        // Written to stderr directly, so that the test harness does not hide it.
         let _ =
-            writeln!(std::io::stderr(), "SKIPPED: there is no PgBouncer: scripts/setup brings it");
+            writeln!(std::io::stderr(), "SKIPPED: PgBouncer is not installed: run scripts/setup");
     }
     found
 }
 
 fn connect(uri: &str) -> Client {
-    let target = Target::resolve(&Words::from_conninfo(uri), &Environment::empty()).unwrap();
+    let target =
+        ConnectTarget::resolve(&ConnParams::from_conninfo(uri), &Environment::empty()).unwrap();
     Client::connect(&target).unwrap()
 }
 
-/// The rows of one look.
-fn rows(folder: &Path, cluster: &Cluster, words: &[&str]) -> Vec<Value> {
+/// The rows of one sample.
+fn top_rows(folder: &Path, cluster: &Cluster, words: &[&str]) -> Vec<Value> {
     let uri = cluster.uri("postgres");
     let output = howdah(folder)
         .args(["top", &uri, "--once", "--format", "json"])
@@ -136,36 +138,36 @@ fn rows(folder: &Path, cluster: &Cluster, words: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn pgbouncer_names_the_client_behind_a_session() {
-    let Some(cluster) = or_say_why_not("top pooler", Cluster::builder().start()) else { return };
-    let Some(bouncer) = Pooler::bouncer(&cluster) else { return };
-    clients_are_named(&cluster, &bouncer);
+fn pgbouncer_reports_client_of_each_session() {
+    let Some(cluster) = skip_without_postgres("top pooler", Cluster::builder().start()) else {
+        return;
+    };
+    let Some(bouncer) = TestPooler::start_pgbouncer(&cluster) else { return };
+    check_client_names(&cluster, &bouncer);
 }
 
 #[test]
-fn our_own_pooler_names_the_client_behind_a_session() {
-    let Some(cluster) = or_say_why_not("top pool", Cluster::builder().start()) else { return };
-    clients_are_named(&cluster, &Pooler::howdah(&cluster));
+fn howdah_pool_reports_client_of_each_session() {
+    let Some(cluster) = skip_without_postgres("top pool", Cluster::builder().start()) else {
+        return;
+    };
+    check_client_names(&cluster, &TestPooler::start_howdah(&cluster));
 }
 
-/// Clients are named by the sessions they hold, and those who wait are shown.
-fn clients_are_named(cluster: &Cluster, pooler: &Pooler) {
+/// Sessions show the name of their client, and waiting clients are listed.
+fn check_client_names(cluster: &Cluster, pooler: &TestPooler) {
     let folder = tempfile::tempdir().unwrap();
     let (mut cart, mut order) = (pooler.client("cart"), pooler.client("order"));
     cart.query("BEGIN; SELECT 'of the cart'").unwrap();
     order.query("BEGIN; SELECT 'of the order'").unwrap();
-    // There is no third server connection.
+    // The third client waits, because the pool has two connections.
     let mut report = pooler.client("report");
     let waits = std::thread::spawn(move || report.query("SELECT 'of the report'").map(drop));
     let console = pooler.console();
-    let end = Instant::now() + Duration::from_secs(60);
-    let clients = loop {
-        let rows = rows(folder.path(), cluster, &["--view", "clients", "--pooler", &console]);
-        if rows.len() == 3 {
-            break rows;
-        }
-        assert!(Instant::now() < end, "never three clients: {rows:?}");
-    };
+    let clients = wait_for("three clients", Duration::from_secs(60), || {
+        let rows = top_rows(folder.path(), cluster, &["--view", "clients", "--pooler", &console]);
+        (rows.len() == 3).then_some(rows)
+    });
     let by = |rows: &[Value], application: &str| {
         rows.iter().find(|row| row["application"] == application).unwrap().clone()
     };
@@ -174,7 +176,7 @@ fn clients_are_named(cluster: &Cluster, pooler: &Pooler) {
     let waiting = by(&clients, "report");
     assert_eq!((&waiting["state"], &waiting["pid"]), (&"waiting".into(), &Value::Null));
     assert!(waiting["waits"].as_f64().unwrap() >= 0.0);
-    let sessions = rows(folder.path(), cluster, &["--pooler", &console]);
+    let sessions = top_rows(folder.path(), cluster, &["--pooler", &console]);
     for (client, statement) in
         [("cart", "BEGIN; SELECT 'of the cart'"), ("order", "BEGIN; SELECT 'of the order'")]
     {
@@ -187,21 +189,23 @@ fn clients_are_named(cluster: &Cluster, pooler: &Pooler) {
     cart.query("COMMIT").unwrap();
     waits.join().unwrap().unwrap();
     order.query("COMMIT").unwrap();
-    // Nobody holds anything now: sessions stay, and are nobody's.
-    let sessions = rows(folder.path(), cluster, &["--idle", "--pooler", &console]);
+    // No client uses a connection now: sessions remain without a client.
+    let sessions = top_rows(folder.path(), cluster, &["--idle", "--pooler", &console]);
     assert!(sessions.iter().all(|row| row["pooled"].is_null()), "{sessions:?}");
 }
 
 #[test]
-fn a_pooler_that_is_away_costs_only_the_names() {
-    let Some(cluster) = or_say_why_not("top no pooler", Cluster::builder().start()) else { return };
+fn unresponsive_pooler_only_omits_client_names() {
+    let Some(cluster) = skip_without_postgres("top no pooler", Cluster::builder().start()) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let mut client = connect(&cluster.uri("postgres"));
     client.query("BEGIN; SELECT 'kept'").unwrap();
-    // One that takes connections and never says anything.
+    // Accepts connections but never replies.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let console = format!("postgresql://stats@{}/pgbouncer", silent.local_addr().unwrap());
-    let sessions = rows(folder.path(), &cluster, &["--pooler", &console]);
+    let sessions = top_rows(folder.path(), &cluster, &["--pooler", &console]);
     let mine = sessions.iter().find(|row| row["query"] == "BEGIN; SELECT 'kept'").unwrap();
     assert!(mine["pooled"].is_null());
 }

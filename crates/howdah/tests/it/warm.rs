@@ -1,4 +1,4 @@
-//! `howdah warm` by its commands, against a real server.
+//! `howdah warm` with a real server.
 
 use std::{
     fs,
@@ -7,8 +7,8 @@ use std::{
     path::Path,
 };
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -18,13 +18,16 @@ const TABLES: &str = "
     CREATE TABLE orders AS SELECT n AS id, repeat('x', 200) AS pad FROM generate_series(1, 5000) n;
     CREATE TABLE items AS SELECT n AS id, repeat('y', 200) AS pad FROM generate_series(1, 500) n;";
 
-fn cluster(test: &str) -> Option<Cluster> {
-    or_say_why_not(test, Cluster::builder().start())
+/// Maximum time for a process to react.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);
+
+fn start_cluster(test: &str) -> Option<Cluster> {
+    skip_without_postgres(test, Cluster::builder().start())
 }
 
 fn query(cluster: &Cluster, sql: &str) {
-    let words = Words::from_conninfo(cluster.uri("postgres"));
-    let target = Target::resolve(&words, &Environment::empty()).unwrap();
+    let words = ConnParams::from_conninfo(cluster.uri("postgres"));
+    let target = ConnectTarget::resolve(&words, &Environment::empty()).unwrap();
     Client::connect(&target).unwrap().query(sql).unwrap();
 }
 
@@ -38,15 +41,15 @@ fn json(folder: &Path, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The entry of a list of relations with that name.
+/// The entry of a relation in a JSON document.
 fn relation<'a>(document: &'a Value, name: &str) -> &'a Value {
     let relations = document["relations"].as_array().unwrap();
     relations.iter().find(|row| row["relation"] == name).unwrap()
 }
 
 #[test]
-fn what_was_dumped_can_be_read_and_compared() {
-    let Some(cluster) = cluster("warm dump") else { return };
+fn dumped_image_can_be_read_and_compared() {
+    let Some(cluster) = start_cluster("warm dump") else { return };
     let folder = tempfile::tempdir().unwrap();
     query(&cluster, TABLES);
     dump(folder.path(), &cluster, "before");
@@ -62,24 +65,24 @@ fn what_was_dumped_can_be_read_and_compared() {
     query(&cluster, "DROP TABLE items; CREATE TABLE later AS SELECT * FROM orders");
     dump(folder.path(), &cluster, "after");
     let diff = json(folder.path(), &["warm", "diff", "before", "after"]);
-    assert_eq!(relation(&diff, "public.items")["stayed"], 0);
-    assert_eq!(relation(&diff, "public.later")["left"], 0);
-    assert!(relation(&diff, "public.later")["came"].as_u64().unwrap() > 100);
-    let args = ["warm", "diff", "before", "after", "--min-stayed", "100"];
+    assert_eq!(relation(&diff, "public.items")["kept"], 0);
+    assert_eq!(relation(&diff, "public.later")["removed"], 0);
+    assert!(relation(&diff, "public.later")["added"].as_u64().unwrap() > 100);
+    let args = ["warm", "diff", "before", "after", "--min-kept", "100"];
     howdah(folder.path()).args(args).assert().code(3);
     howdah(folder.path())
-        .args(["warm", "diff", "after", "after", "--min-stayed", "100"])
+        .args(["warm", "diff", "after", "after", "--min-kept", "100"])
         .assert()
         .code(0);
 
-    // Again at the same place: the one before is kept.
+    // A second dump to the same path keeps the previous image.
     dump(folder.path(), &cluster, "before");
     assert!(json(folder.path(), &["warm", "info", "before.1"]) == info);
 }
 
 #[test]
-fn an_image_goes_to_autoprewarm_and_back() {
-    let Some(cluster) = cluster("warm export") else { return };
+fn image_round_trips_through_autoprewarm_format() {
+    let Some(cluster) = start_cluster("warm export") else { return };
     let folder = tempfile::tempdir().unwrap();
     query(&cluster, TABLES);
     dump(folder.path(), &cluster, "image");
@@ -94,11 +97,11 @@ fn an_image_goes_to_autoprewarm_and_back() {
 }
 
 #[test]
-fn mistakes_say_what_to_do() {
+fn errors_have_hints() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("blocks"), "<<1>>\n0,1664,1260,0,0\n").unwrap();
     fs::write(folder.path().join("cut"), "<<2>>\n0,1664,1260,0,0\n").unwrap();
-    let told = |args: &[&str]| {
+    let report = |args: &[&str]| {
         let output = howdah(folder.path()).args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         text(&output.stderr)
@@ -106,10 +109,10 @@ fn mistakes_say_what_to_do() {
     insta::assert_snapshot!(
         "warm_mistakes",
         [
-            told(&["warm", "info", "blocks"]),
-            told(&["warm", "info", "missing"]),
-            told(&["warm", "import", "cut", "-o", "image"]),
-            told(&["warm", "import", "blocks", "-o", "no/such/folder/image"]),
+            report(&["warm", "info", "blocks"]),
+            report(&["warm", "info", "missing"]),
+            report(&["warm", "import", "cut", "-o", "image"]),
+            report(&["warm", "import", "blocks", "-o", "no/such/folder/image"]),
         ]
         .join("\n")
     );
@@ -117,8 +120,8 @@ fn mistakes_say_what_to_do() {
 }
 
 #[test]
-fn a_role_without_rights_is_told_which_it_needs() {
-    let Some(cluster) = cluster("warm rights") else { return };
+fn missing_privileges_are_reported_with_remedy() {
+    let Some(cluster) = start_cluster("warm rights") else { return };
     let folder = tempfile::tempdir().unwrap();
     query(&cluster, "CREATE ROLE watcher LOGIN");
     let uri = cluster.uri("postgres").replace("postgres@", "watcher@");
@@ -126,21 +129,21 @@ fn a_role_without_rights_is_told_which_it_needs() {
         let args = ["warm", "dump", &uri, "-o", "image", "--source", source];
         howdah(folder.path()).args(args).output().unwrap()
     };
-    let said = text(&dump("pg_buffercache").stderr);
-    assert!(said.contains("CREATE EXTENSION pg_buffercache"), "{said}");
+    let messages = text(&dump("pg_buffercache").stderr);
+    assert!(messages.contains("CREATE EXTENSION pg_buffercache"), "{messages}");
     query(&cluster, "CREATE EXTENSION pg_buffercache");
-    let said = text(&dump("pg_buffercache").stderr);
-    assert!(said.contains("GRANT pg_monitor"), "{said}");
+    let messages = text(&dump("pg_buffercache").stderr);
+    assert!(messages.contains("GRANT pg_monitor"), "{messages}");
     query(&cluster, "GRANT pg_monitor TO watcher");
     assert!(dump("pg_buffercache").status.success());
 }
 
 #[test]
-fn advice_tells_what_fills_the_cache_and_what_would_fit() {
+fn advise_reports_cache_usage_and_candidates() {
     for major in [14, 17, 18] {
         let builder = Cluster::builder().major(major).setting("shared_buffers", "16MB");
         let test = format!("warm advise on {major}");
-        let Some(cluster) = or_say_why_not(&test, builder.start()) else { continue };
+        let Some(cluster) = skip_without_postgres(&test, builder.start()) else { continue };
         let folder = tempfile::tempdir().unwrap();
         query(&cluster, TABLES);
         query(&cluster, "CREATE TABLE cold AS SELECT * FROM orders");
@@ -152,7 +155,7 @@ fn advice_tells_what_fills_the_cache_and_what_would_fit() {
         let orders = relation(&advice, "public.orders");
         let usage = orders["usage"].as_array().unwrap();
         let sum: u64 = usage.iter().map(|count| count.as_u64().unwrap()).sum();
-        // Its maps are pages, too.
+        // The pages include the free space and visibility maps.
         let length = orders["length"].as_u64().unwrap();
         assert!(length > 100 && orders["pages"] == sum && sum >= length, "{orders}");
         let alternatives = advice["alternatives"].as_array().unwrap();
@@ -163,52 +166,54 @@ fn advice_tells_what_fills_the_cache_and_what_would_fit() {
         let place = |name: &str| candidates.iter().position(|row| row["relation"] == name).unwrap();
         assert!(place("public.orders") < candidates.len());
         assert!(candidates[place("public.orders")]["heat"].as_f64().unwrap() > 0.0);
-        // Half a buffer of 8 kB is one touch of 4 kB; an entry of a page table has 8 bytes.
+        // A buffer of 8 kB is two memory pages of 4 kB; an entry of a page table has 8 bytes.
         let memory = &advice["memory"];
         assert_eq!(memory["first_touch_faults"], 4096);
         let bytes = memory["bytes"].as_u64().unwrap();
         assert_eq!(memory["table_bytes_per_session"], bytes / 4096 * 8);
         assert!(memory["table_bytes_measured"].as_u64().unwrap() > 0);
         assert_eq!(memory["huge_pages_in_use"].is_null(), major < 17, "{major}");
-        let told = howdah(folder.path()).args(["warm", "advise", &uri]).output().unwrap();
-        let told = text(&told.stdout);
-        for words in ["WHAT FILLS IT", "OTHER SIZES", "WOULD FIT", "MEMORY", "public.orders"] {
-            assert!(told.contains(words), "{words} is missing in\n{told}");
+        let report = howdah(folder.path()).args(["warm", "advise", &uri]).output().unwrap();
+        let report = text(&report.stdout);
+        for words in
+            ["CACHED RELATIONS", "OTHER CACHE SIZES", "WOULD FIT", "MEMORY", "public.orders"]
+        {
+            assert!(report.contains(words), "{words} is missing in\n{report}");
         }
     }
 }
 
 #[test]
-fn a_server_that_nobody_can_restart_is_not_proved() {
+fn benchmark_requires_a_restart_command() {
     let folder = tempfile::tempdir().unwrap();
-    let prove = |args: &[&str]| {
-        let output = howdah(folder.path()).args(["warm", "prove"]).args(args).output().unwrap();
+    let benchmark = |args: &[&str]| {
+        let output = howdah(folder.path()).args(["warm", "benchmark"]).args(args).output().unwrap();
         (output.status.code(), text(&output.stderr))
     };
-    let (code, said) = prove(&["postgresql://127.0.0.1:1/shop"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("no command for that was given"), "{said}");
-    assert!(said.contains("--restart-command 'systemctl restart postgresql'"), "{said}");
-    assert_eq!(prove(&[]).0, Some(2));
-    assert_eq!(prove(&["--lab", "--step", "0"]).0, Some(2));
+    let (code, messages) = benchmark(&["postgresql://127.0.0.1:1/shop"]);
+    assert_eq!(code, Some(2), "{messages}");
+    assert!(messages.contains("no command for that was given"), "{messages}");
+    assert!(messages.contains("such as 'systemctl restart postgresql'"), "{messages}");
+    assert_eq!(benchmark(&[]).0, Some(2));
+    assert_eq!(benchmark(&["--lab", "--step", "0"]).0, Some(2));
 }
 
 #[test]
-fn a_watch_that_is_switched_off_ends_well() {
+fn disabled_watch_exits_successfully() {
     let folder = tempfile::tempdir().unwrap();
     let toml = "[warm.watch]\nenabled = false\noutput = \"images\"\ninterval = 60\n";
     fs::write(folder.path().join("howdah.toml"), toml).unwrap();
     let args = ["--config", "howdah.toml", "warm", "watch", "postgresql://127.0.0.1:1/shop"];
     let output = howdah(folder.path()).args(args).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("switched off"), "{said}");
+    let messages = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{messages}");
+    assert!(messages.contains("disabled: enabled is false"), "{messages}");
     assert!(!folder.path().join("images").exists());
 }
 
 #[test]
-fn sigterm_takes_a_last_image() {
-    let Some(cluster) = cluster("warm watch") else { return };
+fn sigterm_writes_a_last_image() {
+    let Some(cluster) = start_cluster("warm watch") else { return };
     query(&cluster, TABLES);
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");
@@ -220,11 +225,7 @@ fn sigterm_takes_a_last_image() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    while !images.join("newest.cache").exists() {
-        assert!(std::time::Instant::now() < deadline, "no image came");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("the first image", TIMEOUT, || images.join("newest.cache").exists());
     query(&cluster, "CREATE TABLE last AS SELECT generate_series(1, 50000) AS n");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
@@ -234,8 +235,8 @@ fn sigterm_takes_a_last_image() {
 }
 
 #[test]
-fn an_image_is_loaded_and_its_exit_code_tells_whether_it_is_there() {
-    let Some(mut cluster) = cluster("warm load") else { return };
+fn load_exit_code_reports_residency() {
+    let Some(mut cluster) = start_cluster("warm load") else { return };
     let folder = tempfile::tempdir().unwrap();
     query(&cluster, TABLES);
     query(&cluster, "CREATE EXTENSION pg_prewarm");
@@ -250,38 +251,38 @@ fn an_image_is_loaded_and_its_exit_code_tells_whether_it_is_there() {
     let loaded = load(&["--format", "json", "--min-resident", "99"]);
     assert_eq!(loaded.status.code(), Some(0), "{}", text(&loaded.stderr));
     let document: Value = serde_json::from_slice(&loaded.stdout).unwrap();
-    assert_eq!(document["seen_by"], "memory");
+    assert_eq!(document["measured_by"], "memory");
     let orders = relation(&document, "public.orders");
     assert!(orders["loaded"].as_u64().unwrap() > 100, "{orders}");
-    assert_eq!(orders["ways"][0], "pg_prewarm");
+    assert_eq!(orders["methods"][0], "pg_prewarm");
     let check = load(&["--check", "--min-resident", "99"]);
     assert_eq!(check.status.code(), Some(0), "{}", text(&check.stdout));
     assert!(text(&check.stdout).contains("100.0 % of the image is resident"));
 
-    let empty = or_say_why_not("warm load, empty", Cluster::builder().start()).unwrap();
+    let empty = skip_without_postgres("warm load, empty", Cluster::builder().start()).unwrap();
     let check = howdah(folder.path())
         .args(["warm", "load", "image", &empty.uri("postgres"), "--check", "--min-resident", "50"])
         .output()
         .unwrap();
     assert_eq!(check.status.code(), Some(3), "{}", text(&check.stdout));
-    assert!(text(&check.stdout).contains("of what was found and had room"));
+    assert!(text(&check.stdout).contains("of the pages that were found and had room"));
     let unknown = load(&["--map-database", "stock=shop"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(text(&unknown.stderr).contains("hint: it has "), "{}", text(&unknown.stderr));
 
     query(&cluster, "DROP TABLE items");
-    let told = text(&load(&[]).stdout);
-    assert!(told.contains("public.items: no relation has this name now"), "{told}");
-    let nobody = howdah(folder.path())
+    let report = text(&load(&[]).stdout);
+    assert!(report.contains("public.items: no relation has this name"), "{report}");
+    let unreachable = howdah(folder.path())
         .args(["warm", "load", "image", "postgresql://postgres@127.0.0.1:1/x", "--wait", "0"])
         .output()
         .unwrap();
-    assert_eq!(nobody.status.code(), Some(1));
+    assert_eq!(unreachable.status.code(), Some(1));
 }
 
 #[test]
-fn a_load_that_is_told_to_stop_goes_on_where_it_ended() {
-    let Some(mut cluster) = cluster("warm load, stopped") else { return };
+fn interrupted_load_resumes_where_it_stopped() {
+    let Some(mut cluster) = start_cluster("warm load, stopped") else { return };
     let folder = tempfile::tempdir().unwrap();
     query(&cluster, TABLES);
     query(&cluster, "CREATE EXTENSION pg_prewarm; CREATE EXTENSION pg_buffercache");
@@ -289,7 +290,7 @@ fn a_load_that_is_told_to_stop_goes_on_where_it_ended() {
     dump(folder.path(), &cluster, "image");
     cluster.restart().unwrap();
     let uri = cluster.uri("postgres");
-    // At this rate it takes several seconds.
+    // The rate limit makes the load take several seconds.
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
         .args(["warm", "load", "image", &uri, "--max-rate", "1MB", "--metrics", "127.0.0.1:0"])
         .current_dir(folder.path())
@@ -300,17 +301,17 @@ fn a_load_that_is_told_to_stop_goes_on_where_it_ended() {
         .unwrap();
     let loaded = "SELECT count(*) FROM pg_buffercache WHERE relforknumber = 0
                   AND relfilenode = pg_relation_filenode('more')";
-    let words = Words::from_conninfo(&uri);
-    let target = Target::resolve(&words, &Environment::empty()).unwrap();
+    let words = ConnParams::from_conninfo(&uri);
+    let target = ConnectTarget::resolve(&words, &Environment::empty()).unwrap();
     let mut client = Client::connect(&target).unwrap();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    while client.one_value(loaded).unwrap().as_deref() == Some("0") {
-        assert!(std::time::Instant::now() < deadline, "nothing was loaded");
-    }
+    wait_until("loaded pages", TIMEOUT, || {
+        client.one_value(loaded).unwrap().as_deref() != Some("0")
+    });
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut said = String::new();
-    stderr.read_line(&mut said).unwrap();
-    let address = said.trim().rsplit_once("http://").unwrap().1.strip_suffix("/metrics").unwrap();
+    let mut messages = String::new();
+    stderr.read_line(&mut messages).unwrap();
+    let address =
+        messages.trim().rsplit_once("http://").unwrap().1.strip_suffix("/metrics").unwrap();
     let mut scrape = TcpStream::connect(address).unwrap();
     scrape.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
     let mut metrics = String::new();
@@ -324,9 +325,9 @@ fn a_load_that_is_told_to_stop_goes_on_where_it_ended() {
         (value("howdah_warm_planned_pages"), value("howdah_warm_processed_pages"));
     assert!(planned > 500.0 && done < planned, "{done} of {planned}");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    stderr.read_to_string(&mut said).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
-    assert!(said.contains("the same command goes on where it ended"), "{said}");
+    stderr.read_to_string(&mut messages).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{messages}");
+    assert!(messages.contains("run the same command again to continue"), "{messages}");
     let again = json(folder.path(), &["warm", "load", "image", &uri, "--min-resident", "99"]);
     let more = relation(&again, "public.more");
     assert!(more["resident"].as_u64().unwrap() > 0, "{more}");
@@ -335,31 +336,35 @@ fn a_load_that_is_told_to_stop_goes_on_where_it_ended() {
 }
 
 #[test]
-fn a_damaged_or_foreign_image_is_told_before_a_server_is_asked() {
-    let Some(cluster) = cluster("warm damaged") else { return };
+fn damaged_image_is_refused_before_connecting() {
+    let Some(cluster) = start_cluster("warm damaged") else { return };
     let folder = tempfile::tempdir().unwrap();
     query(&cluster, TABLES);
     dump(folder.path(), &cluster, "image");
     let whole = fs::read(folder.path().join("image")).unwrap();
-    let told = |name: &str, bytes: &[u8]| {
+    let report = |name: &str, bytes: &[u8]| {
         fs::write(folder.path().join(name), bytes).unwrap();
-        let nobody = "postgresql://127.0.0.1:1/x";
-        let output = howdah(folder.path()).args(["warm", "load", name, nobody]).output().unwrap();
+        let unreachable = "postgresql://127.0.0.1:1/x";
+        let output =
+            howdah(folder.path()).args(["warm", "load", name, unreachable]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{name}");
-        let said = text(&output.stderr);
-        assert!(said.contains("cannot open the image") && said.contains("hint:"), "{name}: {said}");
+        let messages = text(&output.stderr);
+        assert!(
+            messages.contains("cannot open the image") && messages.contains("hint:"),
+            "{name}: {messages}"
+        );
     };
-    told("cut", &whole[..whole.len() / 2]);
+    report("cut", &whole[..whole.len() / 2]);
     let mut flipped = whole.clone();
     flipped[whole.len() / 2] ^= 1;
-    told("flipped", &flipped);
-    told("foreign", b"PK\x03\x04 another kind of file");
-    told("empty", b"");
+    report("flipped", &flipped);
+    report("foreign", b"PK\x03\x04 another kind of file");
+    report("empty", b"");
 }
 
 #[test]
-fn a_table_is_loaded_with_what_belongs_to_it() {
-    let Some(mut cluster) = cluster("warm table") else { return };
+fn table_is_loaded_with_indexes_and_toast() {
+    let Some(mut cluster) = start_cluster("warm table") else { return };
     let folder = tempfile::tempdir().unwrap();
     query(&cluster, TABLES);
     query(&cluster, "CREATE EXTENSION pg_prewarm; CREATE INDEX orders_id ON orders (id)");
@@ -368,9 +373,12 @@ fn a_table_is_loaded_with_what_belongs_to_it() {
     let table = |args: &[&str]| {
         howdah(folder.path()).args(["warm", "table", &uri]).args(args).output().unwrap()
     };
-    let told = text(&table(&["orders"]).stdout);
-    assert!(told.contains("public.orders\n") && told.contains("public.orders_id\n"), "{told}");
-    assert!(told.lines().last().unwrap().ends_with("in all"), "{told}");
+    let report = text(&table(&["orders"]).stdout);
+    assert!(
+        report.contains("public.orders\n") && report.contains("public.orders_id\n"),
+        "{report}"
+    );
+    assert!(report.lines().last().unwrap().ends_with("total"), "{report}");
     assert_eq!(text(&table(&["items", "--last", "1"]).stdout).trim(), "2  public.items");
     assert_eq!(table(&["orders", "items", "--first", "1"]).status.code(), Some(2));
     let missing = table(&["missing"]);

@@ -1,4 +1,5 @@
-//! The shape of the workspace: which crate may depend on which. What comes from outside is checked by cargo-deny.
+//! The workspace's structure: which crate may depend on which. External dependencies are checked by
+//! cargo-deny.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,10 +53,11 @@ impl Metadata {
     }
 }
 
-/// The layers of docs/ARCHITECTURE.md, top first, as crate folders.
+/// The layers in docs/ARCHITECTURE.md, top first, as names of crate folders.
 fn layers() -> Vec<Vec<String>> {
     let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
-    let block = page.split("```layers\n").nth(1).expect("the page has a block of layers");
+    let block =
+        page.split("```layers\n").nth(1).expect("docs/ARCHITECTURE.md has no ```layers block");
     let block = block.split("```").next().unwrap_or_default();
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
     block.lines().map(words).collect()
@@ -66,7 +68,7 @@ fn folder(package: &str) -> &str {
 }
 
 #[test]
-fn arrows_point_one_way() {
+fn crate_dependencies_follow_the_layers() {
     let layers = layers();
     let mut depth = BTreeMap::new();
     for (at, layer) in layers.iter().enumerate() {
@@ -76,20 +78,27 @@ fn arrows_point_one_way() {
     }
     let metadata = metadata();
     let members: BTreeSet<_> = metadata.members().map(|package| folder(&package.name)).collect();
-    assert_eq!(depth.keys().copied().collect::<BTreeSet<_>>(), members, "crates of the map");
+    assert_eq!(
+        depth.keys().copied().collect::<BTreeSet<_>>(),
+        members,
+        "crates in docs/ARCHITECTURE.md"
+    );
     for package in metadata.members() {
         let own = depth[folder(&package.name)];
-        // Tests may reach across: they use the lab to have a server.
+        // Dev-dependencies are exempt: tests start servers through the lab.
         let built = package.dependencies.iter().filter(|dep| dep.kind.as_deref() != Some("dev"));
         for dependency in built.filter(|dependency| dependency.path.is_some()) {
             let (from, to) = (&package.name, &dependency.name);
-            assert!(depth[folder(to)] > own, "{from} must not know {to}: see docs/ARCHITECTURE.md");
+            assert!(
+                depth[folder(to)] > own,
+                "{from} must not depend on {to}: see docs/ARCHITECTURE.md"
+            );
         }
     }
 }
 
 #[test]
-fn every_crate_takes_the_workspace_lints() {
+fn every_crate_uses_workspace_lints() {
     for package in metadata().members() {
         let manifest = fs::read_to_string(&package.manifest_path).unwrap();
         let manifest: toml::Table = toml::from_str(&manifest).unwrap();
@@ -100,7 +109,7 @@ fn every_crate_takes_the_workspace_lints() {
 }
 
 #[test]
-fn links_between_pages_lead_somewhere() {
+fn links_between_pages_resolve() {
     let mut pages = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
     let mut folders = vec![root().join("docs"), root().join("bench")];
     while let Some(folder) = folders.pop() {

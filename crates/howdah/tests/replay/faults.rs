@@ -1,16 +1,19 @@
-//! The target fails in the middle: that is a result, and the rest is played.
+//! Failures of the target during a replay: they are recorded, and the rest is replayed.
 
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_lab::{Cluster, skip_without_postgres};
 
 use crate::{
-    logs::Log,
-    support::{Gate, Replayed, Running, Stage, connect, howdah, replay, text, until, value, word},
+    logs::LogBuilder,
+    support::{
+        AdvisoryLock, FinishedReplay, ReplayFixture, ReplayProcess, TIMEOUT, connect,
+        disposition_name, howdah, replay, text, value,
+    },
 };
 
-/// A session that is stopped inside its first transaction, has a second one, and then inserts many
+/// A session that blocks inside its first transaction, has a second one, and then inserts many
 /// single rows.
-fn interrupted_transaction(database: &str, key: i64) -> Log {
-    let mut log = Log::new(database);
+fn interrupted_transaction(database: &str, key: i64) -> LogBuilder {
+    let mut log = LogBuilder::new(database);
     let stop = format!("select pg_advisory_xact_lock({key})");
     let first = ["begin", "insert into t values (1)", &stop, "insert into t values (2)", "commit"];
     log.session(7, &first);
@@ -26,77 +29,82 @@ fn interrupted_transaction(database: &str, key: i64) -> Log {
     log
 }
 
-/// What was in flight failed, the rest of its transaction was skipped.
-fn assert_first_transaction_was_lost(replayed: &Replayed) {
+/// The statement in flight failed, and the rest of its transaction was skipped.
+fn assert_first_transaction_was_lost(replayed: &FinishedReplay) {
     let executions = replayed.executions();
-    let ends: Vec<_> = executions[..5].iter().map(|outcome| word(outcome)).collect();
+    let ends: Vec<_> = executions[..5].iter().map(|outcome| disposition_name(outcome)).collect();
     assert_eq!(ends, ["done", "done", "failed", "skipped", "skipped"]);
     let reason = "its transaction was lost with the connection";
     assert_eq!(replayed.report["skipped"][reason], 2);
 }
 
 #[test]
-fn a_terminated_session_connects_again_and_skips_the_rest_of_its_transaction() {
-    let Some(stage) = Stage::new("terminated") else { return };
-    stage.client().query("create table t (a int)").unwrap();
-    stage.write("server.log", &interrupted_transaction("terminated", 1).text);
-    let mut gate = Gate::close(stage.client(), 1);
-    let running = Running::start(stage.folder.path(), "server.log", &stage.uri(), &["-r", "max"]);
-    let victim = gate.wait_for_one();
-    gate.client().query(&format!("select pg_terminate_backend({victim})")).unwrap();
-    let (status, said, replayed) = running.wait();
-    assert_eq!(status.code(), Some(0), "{said}");
+fn terminated_session_reconnects_and_skips_rest_of_transaction() {
+    let Some(fixture) = ReplayFixture::new("terminated") else { return };
+    fixture.client().query("create table t (a int)").unwrap();
+    fixture.write("server.log", &interrupted_transaction("terminated", 1).text);
+    let mut lock = AdvisoryLock::acquire(fixture.client(), 1);
+    let running =
+        ReplayProcess::start(fixture.folder.path(), "server.log", &fixture.uri(), &["-r", "max"]);
+    let victim = lock.wait_for_waiter();
+    lock.client().query(&format!("select pg_terminate_backend({victim})")).unwrap();
+    let (status, messages, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
     assert_first_transaction_was_lost(&replayed);
     assert_eq!(replayed.report["errors"], serde_json::json!({ "57P01": 1 }));
     assert_eq!(replayed.report["connections_lost"], 1);
     assert_eq!(replayed.report["connections"], 2);
     assert!(replayed.complete);
-    // Neither 1 nor 2: their transaction is gone. All that came after it is there.
-    assert_eq!(stage.value("select min(a) || ' ' || count(*) from t"), "3 101");
+    // Rows 1 and 2 are missing because their transaction was lost; all later rows are there.
+    assert_eq!(fixture.value("select min(a) || ' ' || count(*) from t"), "3 101");
 }
 
 #[test]
-fn an_idle_session_that_is_terminated_loses_nothing() {
-    let Some(stage) = Stage::new("terminated_idle") else { return };
-    stage.client().query("create table t (a int)").unwrap();
-    let mut log = Log::new("terminated_idle");
+fn terminated_idle_session_loses_nothing() {
+    let Some(fixture) = ReplayFixture::new("terminated_idle") else { return };
+    fixture.client().query("create table t (a int)").unwrap();
+    let mut log = LogBuilder::new("terminated_idle");
     log.connect(0, 1).query(1, 1, "insert into t values (1)");
     log.connect(0, 2).query(2, 2, "select pg_advisory_lock(2)");
-    // Due long after the first session has lost its connection, which the second waits for.
-    log.query(3, 2, "select 'the gate is open'").query(2_000, 1, "insert into t values (2)");
-    stage.write("server.log", &log.text);
-    let mut gate = Gate::close(stage.client(), 2);
-    let running = Running::start(stage.folder.path(), "server.log", &stage.uri(), &["-r", "1"]);
-    gate.wait_for_one();
+    // Due long after the first session was terminated, which happens while the second one is
+    // blocked.
+    log.query(3, 2, "select 'the lock is open'").query(2_000, 1, "insert into t values (2)");
+    fixture.write("server.log", &log.text);
+    let mut lock = AdvisoryLock::acquire(fixture.client(), 2);
+    let running =
+        ReplayProcess::start(fixture.folder.path(), "server.log", &fixture.uri(), &["-r", "1"]);
+    lock.wait_for_waiter();
     let terminate = "select pg_terminate_backend(pid) from pg_stat_activity \
                      where query like 'insert into t%' and state = 'idle'";
-    until("the idle session is terminated", || gate.client().one_value(terminate).unwrap());
-    gate.open();
-    let (status, said, replayed) = running.wait();
-    assert_eq!(status.code(), Some(0), "{said}");
+    howdah_lab::wait_for("the idle session", TIMEOUT, || {
+        lock.client().one_value(terminate).unwrap()
+    });
+    lock.release();
+    let (status, messages, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
     replayed.assert_all_done();
     assert_eq!(replayed.report["connections_lost"], 1);
-    assert_eq!(stage.value("select count(*) from t"), "2");
+    assert_eq!(fixture.value("select count(*) from t"), "2");
 }
 
 #[test]
-fn a_target_that_crashes_and_comes_back_is_waited_for_at_the_highest_speed() {
+fn replay_at_max_rate_waits_for_crashed_target() {
     let started = Cluster::builder().name("crash").start();
-    let Some(mut cluster) = or_say_why_not("crash", started) else { return };
+    let Some(mut cluster) = skip_without_postgres("crash", started) else { return };
     connect(&cluster, "postgres").query("create table t (a int)").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let log = interrupted_transaction("postgres", 3).text;
     std::fs::write(folder.path().join("server.log"), log).unwrap();
-    let mut gate = Gate::close(connect(&cluster, "postgres"), 3);
+    let mut lock = AdvisoryLock::acquire(connect(&cluster, "postgres"), 3);
     let target = cluster.uri("postgres");
-    let running = Running::start(folder.path(), "server.log", &target, &["--rate", "max"]);
-    gate.wait_for_one();
+    let running = ReplayProcess::start(folder.path(), "server.log", &target, &["--rate", "max"]);
+    lock.wait_for_waiter();
     cluster.kill().unwrap();
     cluster.start().unwrap();
-    let (status, said, replayed) = running.wait();
-    assert_eq!(status.code(), Some(0), "{said}");
+    let (status, messages, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
     assert_first_transaction_was_lost(&replayed);
-    // Only what was in flight: the others waited for the target to come back.
+    // Only the statement in flight failed: all others waited for the target.
     assert_eq!(replayed.report["executions"]["failed"], 1, "{}", replayed.report);
     assert!(replayed.report["connections_lost"].as_u64().unwrap() >= 1);
     let rows = "select min(a) || ' ' || count(*) from t";
@@ -104,12 +112,12 @@ fn a_target_that_crashes_and_comes_back_is_waited_for_at_the_highest_speed() {
 }
 
 #[test]
-fn while_the_target_is_away_events_fail_when_they_are_due() {
+fn events_fail_when_due_while_target_is_down() {
     let started = Cluster::builder().name("away").start();
-    let Some(mut cluster) = or_say_why_not("away", started) else { return };
+    let Some(mut cluster) = skip_without_postgres("away", started) else { return };
     connect(&cluster, "postgres").query("create table t (a int)").unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut log = Log::new("postgres");
+    let mut log = LogBuilder::new("postgres");
     log.session(7, &["begin", "insert into t values (1)", "select pg_advisory_xact_lock(4)"]);
     log.query(5, 7, "commit");
     for at in 0..400 {
@@ -117,13 +125,13 @@ fn while_the_target_is_away_events_fail_when_they_are_due() {
     }
     log.disconnect(4_010, 7).disconnect(4_010, 8);
     std::fs::write(folder.path().join("server.log"), log.text).unwrap();
-    let mut gate = Gate::close(connect(&cluster, "postgres"), 4);
-    let running = Running::start(folder.path(), "server.log", &cluster.uri("postgres"), &[]);
-    gate.wait_for_one();
+    let mut lock = AdvisoryLock::acquire(connect(&cluster, "postgres"), 4);
+    let running = ReplayProcess::start(folder.path(), "server.log", &cluster.uri("postgres"), &[]);
+    lock.wait_for_waiter();
     cluster.kill().unwrap();
     cluster.start().unwrap();
-    let (status, said, replayed) = running.wait();
-    assert_eq!(status.code(), Some(0), "{said}");
+    let (status, messages, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
     assert!(replayed.report["connections_lost"].as_u64().unwrap() >= 2);
     let inserts: Vec<_> = replayed
         .executions()
@@ -133,61 +141,61 @@ fn while_the_target_is_away_events_fail_when_they_are_due() {
     let failed = replayed.report["executions"]["failed"].as_u64().unwrap();
     assert!(failed > 0, "{}", replayed.report);
     let rows = value(&mut connect(&cluster, "postgres"), "select count(*) from t");
-    // The first of these was rolled back by the crash.
+    // The crash rolled back the first of these rows.
     assert_eq!(rows, (inserts.len() - 1).to_string(), "{}", replayed.report);
     let last = replayed.executions().pop().unwrap();
-    assert_eq!(word(last), "done", "the target was back by then: {last:?}");
+    assert_eq!(disposition_name(last), "done", "the target was up again by then: {last:?}");
     assert_eq!(replayed.report["by_kind"]["disconnect"]["done"], 2);
 }
 
 #[test]
-fn more_sessions_than_the_target_allows_are_counted_by_their_code() {
+fn sessions_over_max_connections_are_counted_by_sqlstate() {
     let started = Cluster::builder()
         .name("full")
         .setting("max_connections", "8")
         .setting("max_wal_senders", "0")
         .start();
-    let Some(cluster) = or_say_why_not("full", started) else { return };
+    let Some(cluster) = skip_without_postgres("full", started) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let mut log = Log::new("postgres");
+    let mut log = LogBuilder::new("postgres");
     for pid in 1..=12 {
         log.connect(0, pid).query(1, pid, "select pg_sleep(1)");
         log.query(2, pid, "select 1").disconnect(3, pid);
     }
     std::fs::write(folder.path().join("server.log"), log.text).unwrap();
-    let (status, said, replayed) =
-        Running::start(folder.path(), "server.log", &cluster.uri("postgres"), &[]).wait();
-    assert_eq!(status.code(), Some(0), "{said}");
+    let (status, messages, replayed) =
+        ReplayProcess::start(folder.path(), "server.log", &cluster.uri("postgres"), &[]).wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
     let needs = "note: needs 12 connections at once, the target has room for 5 \
                  (max_connections is 8, 3 are reserved for superusers)\nhint: raise max_connections";
-    assert!(said.starts_with(needs), "{said}");
+    assert!(messages.starts_with(needs), "{messages}");
     let full = "note: the target refuses connections (sorry, too many clients already) while ";
-    assert_eq!(said.matches(full).count(), 1, "{said}");
+    assert_eq!(messages.matches(full).count(), 1, "{messages}");
     let refused = &replayed.report["by_kind"]["connect"];
     assert_eq!((&refused["done"], &refused["failed"]), (&8.into(), &4.into()));
-    // Each refused session has two statements, which are due while it has no connection.
+    // Each of the 4 refused sessions has two statements, which fail as well.
     assert_eq!(replayed.report["errors"], serde_json::json!({ "53300": 12 }));
     assert_eq!(replayed.report["executions"]["done"], 16);
     assert_eq!(replayed.report["connections_max"], 8);
 
-    // Without due times they wait for a place.
-    let (status, said, replayed) = {
+    // Without due times, sessions wait for a free connection.
+    let (status, messages, replayed) = {
         std::fs::remove_dir_all(folder.path().join("run")).unwrap();
         let words = ["--rate", "max"];
-        Running::start(folder.path(), "server.log", &cluster.uri("postgres"), &words).wait()
+        ReplayProcess::start(folder.path(), "server.log", &cluster.uri("postgres"), &words).wait()
     };
-    assert_eq!(status.code(), Some(0), "{said}");
+    assert_eq!(status.code(), Some(0), "{messages}");
     replayed.assert_all_done();
     assert_eq!(replayed.report["executions"]["done"], 24);
-    assert!(said.contains("sessions without a connection wait for one"), "{said}");
+    assert!(messages.contains("sessions without a connection wait for one"), "{messages}");
 }
 
 #[test]
-fn failures_that_production_had_as_well_are_told_from_new_ones() {
-    let Some(stage) = Stage::new("failed_there_too") else { return };
-    let mut log = Log::new("failed_there_too");
+fn captured_failures_are_distinguished_from_new_ones() {
+    let Some(fixture) = ReplayFixture::new("failed_there_too") else { return };
+    let mut log = LogBuilder::new("failed_there_too");
     log.connect(0, 1);
-    // Known from their errors; a log without %e has no codes.
+    // Captured errors are known by their messages; a log without %e has no SQLSTATEs.
     for at in 1..=2 {
         log.query(at, 1, "select 1/0").line(at, 1, "ERROR:  division by zero");
         log.line(at, 1, "STATEMENT:  select 1/0");
@@ -195,27 +203,27 @@ fn failures_that_production_had_as_well_are_told_from_new_ones() {
     log.query(3, 1, "select 1/0").query(4, 1, "select no_such_column");
     log.query(5, 1, "select 1").line(5, 1, "ERROR:  canceling statement due to lock timeout");
     log.line(5, 1, "STATEMENT:  select 1").disconnect(6, 1);
-    // A log that is read as it is played does not know yet what will fail.
-    let streamed = stage.replay(&log.text, &[]).report;
+    // A streamed log does not tell in advance which statements failed.
+    let streamed = fixture.replay(&log.text, &[]).report;
     assert_eq!(streamed["errors"], serde_json::json!({ "22012": 3, "42703": 1 }));
     assert_eq!(streamed["errors_captured_too"], serde_json::Value::Null);
     let import = ["capture", "import", "server.log", "-o", "capture"];
-    howdah(stage.folder.path()).args(import).assert().success();
-    let replayed = replay(stage.folder.path(), "capture", &stage.uri(), &[]);
+    howdah(fixture.folder.path()).args(import).assert().success();
+    let replayed = replay(fixture.folder.path(), "capture", &fixture.uri(), &[]);
     let report = &replayed.report;
     assert_eq!(report["errors"], serde_json::json!({ "22012": 3, "42703": 1 }));
     assert_eq!(report["errors_captured_too"], serde_json::json!({ "22012": 2, "42703": 0 }));
     assert_eq!(report["failed_only_when_captured"], 1);
 
-    let words = ["replay", "capture", "--target", &stage.uri()];
-    let done = howdah(stage.folder.path()).args(words).assert().success();
-    let told = text(&done.get_output().stdout);
+    let words = ["replay", "capture", "--target", &fixture.uri()];
+    let done = howdah(fixture.folder.path()).args(words).assert().success();
+    let printed = text(&done.get_output().stdout);
     let lines = [
         "errors        3  22012, 2 failed there too, 1 only here, such as: division by zero",
         "errors        1  42703, only here, such as: column \"no_such_column\" does not exist",
-        "no errors     1  failed when captured, and not here",
+        "no errors     1  failed when captured, but not here",
     ];
     for line in lines {
-        assert!(told.contains(line), "{line}: {told}");
+        assert!(printed.contains(line), "{line}: {printed}");
     }
 }

@@ -1,22 +1,22 @@
-//! Pipelines in the logs of real servers: with each way to log statements, and in each format, statements
-//! that shared a Sync are imported and replayed as one pipeline.
+//! Pipelines in the logs of real servers: statements before one Sync are imported and replayed as
+//! one pipeline, with each logging configuration and log format.
 
 use std::{collections::HashMap, fs, ops::ControlFlow, path::Path};
 
-use howdah_lab::{Cluster, or_say_why_not};
-use howdah_logs::{Options, Summary, read_files};
+use howdah_lab::{Cluster, skip_without_postgres};
+use howdah_logs::{ImportOptions, ImportSummary, read_files};
 use howdah_traffic::{Action, Event, Parameter};
 
 use crate::{
+    pooler_capture::{RawConnection, bind, execute, message, parse, query, sync},
     support::{connect, howdah, replay, value},
-    wire::{Raw, bind, execute, message, parse, query, sync},
 };
 
-/// How one database logs statements, with the settings that the guide names.
+/// A logging configuration of the guide, set for one database.
 struct Logging {
     database: &'static str,
     settings: &'static [&'static str],
-    /// The log shows which executions shared a Sync. Where it does not, the report counts them.
+    /// Whether the log shows which executions shared a Sync. If not, the report counts them.
     shows_syncs: bool,
 }
 
@@ -41,7 +41,7 @@ const LOGGINGS: [Logging; 6] = [
     Logging { database: "changes", settings: &["log_statement = 'mod'"], shows_syncs: false },
 ];
 
-/// Two executions under one Sync.
+/// Two executions before one Sync.
 fn pair(one: i32, other: i32) -> Vec<Vec<u8>> {
     [one, other].iter().flat_map(|value| insert(*value)).chain([sync()]).collect()
 }
@@ -50,36 +50,36 @@ fn insert(value: i32) -> [Vec<u8>; 3] {
     [parse("", "insert into t values ($1)", 1), bind("", "", &[value]), execute("", 0)]
 }
 
-/// A session that changes data and reads none. Row 1 is there already.
+/// A session that only writes. Row 1 exists already.
 fn write_rows(port: u16, database: &str) {
-    let mut raw = Raw::connect(port, database);
-    // Fails at its second statement, so neither row stays.
+    let mut raw = RawConnection::connect(port, database);
+    // The second statement fails, so neither row is inserted.
     raw.send(&pair(100, 1));
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&pair(2, 3));
-    raw.ready();
+    raw.read_until_ready();
     for value in [4, 5] {
         raw.send(&insert(value));
         raw.send(&[sync()]);
-        raw.ready();
+        raw.read_until_ready();
     }
     raw.send(&[query("begin")]);
-    raw.ready();
+    raw.read_until_ready();
     for value in [6, 7] {
         raw.send(&insert(value));
         raw.send(&[sync()]);
-        raw.ready();
+        raw.read_until_ready();
     }
     raw.send(&[query("commit")]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&pair(8, 9));
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[message(b'X', &[])]);
 }
 
 const PREFIX: &str = "%m|%u|%d|%c|%v|";
 
-fn servers_log(major: u32) -> Option<(Cluster, tempfile::TempDir)> {
+fn write_server_logs(major: u32) -> Option<(Cluster, tempfile::TempDir)> {
     let builder = Cluster::builder()
         .name("pipelines")
         .major(major)
@@ -90,7 +90,7 @@ fn servers_log(major: u32) -> Option<(Cluster, tempfile::TempDir)> {
         .setting("log_disconnections", "on")
         .setting("log_timezone", "UTC")
         .setting("autovacuum", "off");
-    let mut cluster = or_say_why_not("a server that logs pipelines", builder.start())?;
+    let mut cluster = skip_without_postgres("a server that logs pipelines", builder.start())?;
     let mut control = connect(&cluster, "postgres");
     for Logging { database, settings, .. } in LOGGINGS {
         control.query(&format!("create database {database}")).unwrap();
@@ -106,15 +106,15 @@ fn servers_log(major: u32) -> Option<(Cluster, tempfile::TempDir)> {
     for Logging { database, .. } in LOGGINGS {
         write_rows(cluster.port(), database);
     }
-    // The last lines are in the files once the server has stopped.
+    // The logging collector has written its last lines once the server has stopped.
     cluster.restart().unwrap();
     let folder = tempfile::tempdir().unwrap();
     for extension in ["log", "csv", "json"] {
         let files = cluster.log_files(extension).unwrap();
         let log: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
         for Logging { database, .. } in LOGGINGS {
-            // What one database's sessions do shows how the server logs others, too. So each has a log
-            // of its own here.
+            // The importer infers logging settings from the whole file, so each database gets its
+            // own.
             let is_one = |line: &&str| {
                 [format!("|{database}|"), format!(",\"{database}\","), format!(":\"{database}\"")]
                     .iter()
@@ -131,11 +131,14 @@ fn servers_log(major: u32) -> Option<(Cluster, tempfile::TempDir)> {
     Some((cluster, folder))
 }
 
-fn read(path: &Path) -> (Vec<Event>, Summary) {
+fn import_events(path: &Path) -> (Vec<Event>, ImportSummary) {
     let mut events = Vec::new();
-    let options = Options {
-        prefix: path.extension().is_some_and(|it| it == "log").then(|| PREFIX.to_owned()),
-        ..Options::default()
+    let options = ImportOptions {
+        prefix: path
+            .extension()
+            .is_some_and(|extension| extension == "log")
+            .then(|| PREFIX.to_owned()),
+        ..ImportOptions::default()
     };
     let push = |event| {
         events.push(event);
@@ -156,17 +159,18 @@ fn pipelines(events: &[Event]) -> HashMap<i32, Option<u32>> {
     events.iter().filter_map(one).collect()
 }
 
-fn pipelines_of_every_logging(major: u32) {
-    let Some((cluster, folder)) = servers_log(major) else { return };
+fn check_pipelines(major: u32) {
+    let Some((cluster, folder)) = write_server_logs(major) else { return };
     for Logging { database, shows_syncs, .. } in LOGGINGS {
         for extension in ["log", "csv", "json"] {
-            let (events, summary) = read(&folder.path().join(format!("{database}.{extension}")));
+            let (events, summary) =
+                import_events(&folder.path().join(format!("{database}.{extension}")));
             let pipelines = pipelines(&events);
             let of = |value: i32| *pipelines.get(&value).unwrap_or_else(|| panic!("no {value}"));
             let name = format!("PostgreSQL {major}, {database}.{extension}: {pipelines:?}");
             let unknown = summary.facts.executions_of_unknown_pipeline;
             if database == "changes" {
-                // Nothing tells a block whose BEGIN is not in the log from a pipeline.
+                // Without BEGIN in the log, a transaction block looks the same as a pipeline.
                 assert_eq!(unknown, 8, "{name}");
                 assert!(pipelines.values().all(Option::is_none), "{name}");
                 continue;
@@ -177,18 +181,18 @@ fn pipelines_of_every_logging(major: u32) {
             assert_eq!(of(2), of(3), "{name}");
             assert!(!shows_syncs || of(2) != of(1) && of(4) != of(3) && of(4) != of(5), "{name}");
             assert_eq!([of(6), of(7)], [None, None], "{name}");
-            // BEGIN, the first statement that only `log_statement = all` logs, came before.
+            // By now the importer has seen that BEGIN is logged, or not.
             assert!(of(8).is_some() && of(8) == of(9), "{name}");
             let expected = match (database, extension) {
                 ("starts", _) => 4,
-                // Without command tags the duration of BEGIN could be that of any statement.
+                // Without command tags, the duration of BEGIN could belong to any statement.
                 ("changes_and_durations", "log") => 2,
                 _ => 0,
             };
             assert_eq!(unknown, expected, "{name}");
         }
     }
-    // Replayed, the pipeline that failed leaves no row either.
+    // The failed pipeline inserts no row in the replay either.
     let database = "starts_and_durations";
     for extension in ["csv", "json"] {
         let mut copy = connect(&cluster, "copy");
@@ -201,7 +205,7 @@ fn pipelines_of_every_logging(major: u32) {
         assert_eq!(value(&mut copy, rows), "1 2 3 4 5 6 7 8 9", "PostgreSQL {major}, {extension}");
         assert_eq!(value(&mut connect(&cluster, database), rows), "1 2 3 4 5 6 7 8 9");
     }
-    // What is not known is reported.
+    // Executions with unknown pipeline are reported.
     let done = howdah(folder.path())
         .args(["capture", "import", "starts.csv", "--discard"])
         .assert()
@@ -212,10 +216,10 @@ fn pipelines_of_every_logging(major: u32) {
 
 #[test]
 fn logged_pipelines_stay_whole_with_postgresql_15() {
-    pipelines_of_every_logging(15);
+    check_pipelines(15);
 }
 
 #[test]
 fn logged_pipelines_stay_whole_with_postgresql_18() {
-    pipelines_of_every_logging(18);
+    check_pipelines(18);
 }

@@ -1,27 +1,27 @@
-//! A server log, written by hand.
+//! A builder of server logs.
 
 use std::fmt::Write as _;
 
-/// Lines as a server with `log_line_prefix = '%m [%p] %q%u@%d '` writes them.
-pub(crate) struct Log {
+/// A log in stderr format with `log_line_prefix = '%m [%p] %q%u@%d '`.
+pub(crate) struct LogBuilder {
     user: String,
     database: String,
     pub(crate) text: String,
 }
 
-impl Log {
+impl LogBuilder {
     /// An empty log of sessions of `postgres` in this database.
     pub(crate) fn new(database: &str) -> Self {
         Self { user: "postgres".to_owned(), database: database.to_owned(), text: String::new() }
     }
 
-    /// From now on, sessions are of this role.
+    /// Sets the role of the lines that follow.
     pub(crate) fn user(&mut self, user: &str) -> &mut Self {
         user.clone_into(&mut self.user);
         self
     }
 
-    /// A line of session `pid`, `millis` after ten o'clock.
+    /// A line of session `pid`, `millis` milliseconds after ten o'clock.
     pub(crate) fn line(&mut self, millis: u64, pid: u32, message: &str) -> &mut Self {
         let Self { user, database, text } = self;
         let (seconds, millis) = (millis / 1000, millis % 1000);
@@ -70,7 +70,7 @@ impl Log {
         self
     }
 
-    /// Simple queries of one session, a millisecond after another, from its connect on.
+    /// A session's connect and its simple queries, one per millisecond.
     pub(crate) fn session(&mut self, pid: u32, statements: &[&str]) -> &mut Self {
         self.connect(0, pid);
         for (millis, sql) in (1..).zip(statements) {

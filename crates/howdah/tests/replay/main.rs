@@ -1,27 +1,27 @@
-//! `howdah replay` against real servers: what arrives there, when, and what is said about it.
+//! `howdah replay` with real servers: the statements sent, their timing, and the reports.
 //!
-//! Logs that a test writes itself are synthetic down to the millisecond, so that a schedule can be
-//! checked against them; logs of pgbench come from a server. Nothing here judges wall time: orders
-//! and sums are compared, and the two clocks that a run records.
+//! Most logs are synthetic with exact times, so that the schedule can be checked against them;
+//! those of pgbench come from a server. No test depends on wall time: they compare orders and sums,
+//! and the schedule error and dependency lag that a run records.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests are test code")]
 
 mod encoding;
-mod ends;
 mod faults;
 mod interrupt;
 mod log_pipelines;
 mod login_settings;
+mod logins;
 mod logs;
 mod messages;
 mod metrics;
-mod pace;
+mod open_transactions;
 mod pgbench;
+mod pooler_capture;
 mod protocol;
 mod read_only;
+mod schedule;
 mod streaming;
 mod support;
 mod targets;
 mod types;
-mod who;
-mod wire;

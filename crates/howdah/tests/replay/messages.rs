@@ -1,5 +1,5 @@
-//! What drivers say around their statements, captured and said again: a capture made of the replay, through
-//! another pooler, has the same messages as the capture that was replayed.
+//! Protocol messages of drivers: a capture of the replay, taken by a second pooler, has the same
+//! messages as the replayed capture.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,10 @@ use howdah_traffic::{Event, conversation};
 use rustix::process::Signal;
 
 use crate::{
+    pooler_capture::{
+        CapturePooler, bind, execute, message, parse, query, start_cluster, sync, table_contents,
+    },
     support::replay,
-    wire::{Pool, bind, cluster, contents, execute, message, parse, query, sync},
 };
 
 fn describe(sort: char, name: &str) -> Vec<u8> {
@@ -37,9 +39,10 @@ const INT4PL: u32 = 177;
 
 const INSERT: &str = "insert into kept values ('driver', $1, $2)";
 
-/// What drivers of several kinds send.
-fn drivers(pool: &Pool) {
-    // libpq: the portal is described. JDBC and tokio-postgres: prepare and describe, then execute, later close.
+/// Sends the message sequences of several drivers.
+fn send_as_drivers(pool: &CapturePooler) {
+    // libpq describes the portal. JDBC and tokio-postgres prepare and describe, execute, then
+    // close.
     let mut raw = pool.raw();
     raw.send(&[
         parse("", INSERT, 2),
@@ -48,21 +51,21 @@ fn drivers(pool: &Pool) {
         execute("", 0),
         sync(),
     ]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[parse("s1", INSERT, 2), describe('S', "s1"), sync()]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[bind("s1", "", &[2, 2]), execute("", 0), sync()]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[close('S', "s1"), sync()]);
-    raw.ready();
-    // asyncpg: a Flush, and the answer is waited for before the pipeline goes on.
+    raw.read_until_ready();
+    // asyncpg sends a Flush and waits for the reply before the pipeline continues.
     raw.send(&[parse("s2", INSERT, 2), describe('S', "s2"), flush()]);
-    raw.until(b'n');
+    raw.read_until(b'n');
     raw.send(&[bind("s2", "", &[3, 3]), execute("", 0), sync()]);
-    raw.ready();
-    // Two portals that are open at once, of which one is closed unread, and nothing but a Sync.
+    raw.read_until_ready();
+    // Two portals open at the same time, one closed without a fetch; then a Sync alone.
     raw.send(&[query("begin")]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[
         parse("s3", "select * from kept where a = $1", 1),
         bind("s3", "p1", &[1]),
@@ -75,13 +78,13 @@ fn drivers(pool: &Pool) {
         close('P', "p2"),
         sync(),
     ]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[sync()]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[bind("s3", "unread", &[1]), describe('P', "unread"), sync()]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[execute("unread", 0), close('P', "unread"), sync()]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[
         bind("s3", "unread", &[1]),
         close('P', "unread"),
@@ -89,37 +92,37 @@ fn drivers(pool: &Pool) {
         describe('P', "unread"),
         sync(),
     ]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[query("commit")]);
-    raw.ready();
-    // What fails: a statement, a Bind, a Describe of what is not there. The next pipeline goes well.
+    raw.read_until_ready();
+    // Failures: a statement, a Bind, a Describe of a missing statement. The next pipeline succeeds.
     raw.send(&[parse("s4", "select nonsense", 0), describe('S', "s4"), sync()]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[bind("s2", "", &[3, 4]), describe('P', ""), execute("", 0), sync()]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[describe('S', "nobody"), sync()]);
-    raw.ready();
-    // A statement that has failed is not prepared anew. asyncpg again: a Query ends a pipeline.
+    raw.read_until_ready();
+    // The failed Bind does not prepare s2 again. As in asyncpg, a Query ends a pipeline.
     raw.send(&[bind("s2", "", &[6, 6]), execute("", 0), sync()]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[parse("s5", "select * from copied limit 1", 0), describe('S', "s5"), flush()]);
-    raw.until(b'T');
+    raw.read_until(b'T');
     raw.send(&[query("insert into copied values (6, 'six')")]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[parse("s6", "select 1", 0), flush(), query("select 1; select 1/0")]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[query("insert into kept values ('driver', 4, 4)")]);
-    raw.ready();
-    // The fast path, and COPY by the extended protocol.
+    raw.read_until_ready();
+    // A FunctionCall, and COPY in the extended protocol.
     raw.send(&[call(INT4PL, &[2, 3])]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[parse("", "copy copied from stdin", 0), bind("", "", &[]), execute("", 0), sync()]);
-    raw.until(b'G');
+    raw.read_until(b'G');
     raw.send(&[message(b'd', &[b"5\tfive\n"]), message(b'c', &[]), sync()]);
-    raw.ready();
-    // A session ends with what no event has.
+    raw.read_until_ready();
+    // The session ends with messages that belong to no execution.
     raw.send(&[close('S', "s2"), close('S', "s3"), sync()]);
-    raw.ready();
+    raw.read_until_ready();
     raw.send(&[message(b'X', &[])]);
     drop(raw);
     for mode in ["extended", "prepared"] {
@@ -128,37 +131,37 @@ fn drivers(pool: &Pool) {
 }
 
 #[test]
-fn a_replay_sends_what_the_captured_drivers_sent() {
-    same_messages(15);
+fn replay_sends_same_messages_as_drivers() {
+    check_same_messages(15);
 }
 
 #[test]
-fn and_so_it_does_to_a_newer_server() {
-    same_messages(18);
+fn replay_sends_same_messages_to_newer_server() {
+    check_same_messages(18);
 }
 
-fn same_messages(major: u32) {
-    let Some((cluster, folder)) = cluster(major) else { return };
+fn check_same_messages(major: u32) {
+    let Some((cluster, folder)) = start_cluster(major) else { return };
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
     let [first, second] = [first, second].map(|path| {
         std::fs::create_dir(&path).unwrap();
         path
     });
     let capture = |path: &std::path::Path| Capture::open(&path.join("captures/it")).unwrap();
-    let pool = Pool::start(&first, &cluster, "");
+    let pool = CapturePooler::start(&first, &cluster, "");
     pool.psql("howdah", "capture start it");
-    drivers(&pool);
-    pool.send(Signal::TERM);
-    pool.end();
+    send_as_drivers(&pool);
+    pool.signal(Signal::TERM);
+    pool.wait();
 
-    let pool = Pool::before(&second, &cluster, "copy", "");
+    let pool = CapturePooler::start_for_database(&second, &cluster, "copy", "");
     pool.psql("howdah", "capture start it");
     let target = format!("postgresql://postgres@127.0.0.1:{}/bench", pool.port);
     let replayed = replay(&first, "captures/it", &target, &["--rate", "1"]);
     assert_eq!(replayed.report["events"]["skipped"], 0, "{}", replayed.report);
-    pool.send(Signal::TERM);
-    pool.end();
-    assert_eq!(contents(&cluster, "copy"), contents(&cluster, "bench"));
+    pool.signal(Signal::TERM);
+    pool.wait();
+    assert_eq!(table_contents(&cluster, "copy"), table_contents(&cluster, "bench"));
 
     let (captured, played) = (capture(&first), capture(&second));
     for capture in [&captured, &played] {
@@ -168,22 +171,24 @@ fn same_messages(major: u32) {
     let played = conversations(&played);
     for (conversation, sessions) in conversations(&captured) {
         if played.get(&conversation) != Some(&sessions) {
-            let alike = |other: &&Vec<String>| common(&conversation, other);
+            let alike = |other: &&Vec<String>| common_prefix_len(&conversation, other);
             let nearest = played.keys().max_by_key(alike).unwrap();
-            let from = common(&conversation, nearest);
+            let from = common_prefix_len(&conversation, nearest);
             let rest = |all: &[String]| all.iter().skip(from).take(9).cloned().collect::<Vec<_>>();
-            let (said, heard) = (rest(&conversation), rest(nearest));
-            panic!("behind {from} messages of {sessions}: {said:#?}\nbecame {heard:#?}");
+            let (messages, replayed_messages) = (rest(&conversation), rest(nearest));
+            panic!(
+                "after {from} messages of {sessions}: {messages:#?}\nbecame {replayed_messages:#?}"
+            );
         }
     }
 }
 
-/// How many messages two conversations begin with alike.
-fn common(one: &[String], other: &[String]) -> usize {
+/// The length of the common prefix of two conversations.
+fn common_prefix_len(one: &[String], other: &[String]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-/// The messages of each session, and how many sessions sent the same.
+/// The messages of each session, with the number of sessions that sent them.
 fn conversations(capture: &Capture) -> BTreeMap<Vec<String>, usize> {
     let mut sessions: BTreeMap<String, Vec<Event>> = BTreeMap::new();
     for event in capture.events() {

@@ -1,4 +1,4 @@
-//! `--metrics`: the numbers of a replay while it runs.
+//! `--metrics`: the metrics of a running replay.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -6,20 +6,21 @@ use std::{
 };
 
 use crate::{
-    logs::Log,
-    support::{Gate, Running, Stage, until},
+    logs::LogBuilder,
+    support::{AdvisoryLock, ReplayFixture, ReplayProcess, TIMEOUT},
 };
 
 #[test]
-fn a_running_replay_tells_where_it_is() {
-    let Some(stage) = Stage::new("watched") else { return };
-    let mut log = Log::new("watched");
+fn metrics_of_running_replay_are_current() {
+    let Some(fixture) = ReplayFixture::new("watched") else { return };
+    let mut log = LogBuilder::new("watched");
     let statements = ["select 1", "select 1/0", "copy pg_class from stdin", "select 2"];
     log.session(1, &statements).query(1_000, 1, "select pg_advisory_lock(6)");
-    stage.write("server.log", &log.text);
-    let mut gate = Gate::close(stage.client(), 6);
+    fixture.write("server.log", &log.text);
+    let mut lock = AdvisoryLock::acquire(fixture.client(), 6);
     let words = ["--metrics", "127.0.0.1:0"];
-    let mut running = Running::start(stage.folder.path(), "server.log", &stage.uri(), &words);
+    let mut running =
+        ReplayProcess::start(fixture.folder.path(), "server.log", &fixture.uri(), &words);
     let mut lines = BufReader::new(running.child().stderr.take().unwrap()).lines();
     let address = lines
         .find_map(|line| {
@@ -27,9 +28,9 @@ fn a_running_replay_tells_where_it_is() {
             let address = line.strip_prefix("metrics: http://")?.strip_suffix("/metrics")?;
             Some(address.to_owned())
         })
-        .expect("it says where");
-    gate.wait_for_one();
-    let numbers = until("the lock's statement is in flight", || {
+        .expect("no address of metrics was printed");
+    lock.wait_for_waiter();
+    let numbers = howdah_lab::wait_for("the waiting statement in the metrics", TIMEOUT, || {
         let numbers = scrape(&address);
         numbers.contains("\nhowdah_replay_statements_in_flight 1\n").then_some(numbers)
     });
@@ -38,7 +39,8 @@ fn a_running_replay_tells_where_it_is() {
         found.unwrap_or_else(|| panic!("no {start} in {numbers}")).trim().to_owned()
     };
     let number = |start: &str| line(start).parse::<f64>().unwrap();
-    // 10:00:01 of that day: the statement that waits for the lock has not come to its end.
+    // The last statement that ended was due at 10:00:00.004: the one at 10:00:01 waits for the
+    // lock.
     assert_eq!(number("howdah_replay_ended_position_timestamp_seconds"), 1_795_168_800.004);
     assert!(number("howdah_replay_lag_seconds") >= 0.0);
     assert_eq!(number("howdah_replay_connections_active"), 1.0);
@@ -48,7 +50,7 @@ fn a_running_replay_tells_where_it_is() {
     assert_eq!(number(skipped), 1.0);
     assert_eq!(number(r#"howdah_replay_events_total{kind="simple",end="done"}"#), 2.0);
     assert_eq!(number("howdah_replay_latency_seconds_count"), 3.0);
-    gate.open();
+    lock.release();
     let output = running.child().wait().unwrap();
     assert!(output.success());
 }

@@ -1,13 +1,13 @@
-//! pgbench's TPC-B, as a server logged it, against copies of the data it began with: everything in
-//! the log arrives, nothing fails, and the tables end as they did.
+//! Replays the log of pgbench's TPC-B against copies of its initial data: every statement is sent,
+//! none fails, and the tables have the same final content.
 //!
-//! With one branch for eight clients nearly every transaction waits for a row lock that another
-//! session holds. A player that let one session's wait hold up another would never get to the end.
+//! With one branch for eight clients, nearly every transaction waits for another session's row
+//! lock. A replay in which one session's wait delayed another would never end.
 
 use std::{path::Path, process::Command};
 
 use howdah_dataset::Capture;
-use howdah_lab::{Cluster, client_tool, or_say_why_not};
+use howdah_lab::{Cluster, client_tool, skip_without_postgres};
 use howdah_traffic::Kind;
 
 use crate::support::{connect, howdah, replay, value};
@@ -15,7 +15,7 @@ use crate::support::{connect, howdah, replay, value};
 const CLIENTS: u64 = 8;
 const TRANSACTIONS: u64 = 60;
 
-/// What pgbench asks about its tables before it begins.
+/// The number of queries that pgbench runs about its tables first.
 const PRELIMINARY: u64 = 2;
 
 const LOGGING: [(&str, &str); 5] = [
@@ -26,10 +26,10 @@ const LOGGING: [(&str, &str); 5] = [
     ("autovacuum", "off"),
 ];
 
-/// Each statement when it begins, and how long it took: what the guide recommends.
+/// Logs each statement at its start, then its duration: the guide's recommendation.
 const STARTS: [&str; 2] = ["log_statement = 'all'", "log_duration = on"];
 
-/// Each message when it has ended, as hosted servers do it.
+/// Logs each message with its duration at its end, as hosted servers often do.
 const ENDS: [&str; 1] = ["log_min_duration_statement = 0"];
 
 #[test]
@@ -50,7 +50,7 @@ fn prepared_statements_from_jsonlog() {
 }
 
 #[test]
-fn parse_bind_and_execute_from_a_log_of_ends() {
+fn parse_bind_and_execute_from_log_with_durations() {
     pgbench("prepared", &[("log_destination", "csvlog")], &ENDS, "csv", Kind::Execute);
 }
 
@@ -70,7 +70,7 @@ fn pgbench(
     for (name, value) in LOGGING.iter().chain(destination) {
         builder = builder.setting(*name, *value);
     }
-    let Some(mut cluster) = or_say_why_not("pgbench", builder.start()) else { return };
+    let Some(mut cluster) = skip_without_postgres("pgbench", builder.start()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
 
@@ -86,7 +86,7 @@ fn pgbench(
     drop(control);
     let (clients, transactions) = (CLIENTS.to_string(), TRANSACTIONS.to_string());
     run(&program, &cluster, &["-n", "-M", mode, "-c", &clients, "-j", "2", "-t", &transactions]);
-    // All lines are in the file when the collector has ended.
+    // The logging collector has written all lines once it has exited.
     cluster.restart().unwrap();
     let logs = cluster.log_files(extension).unwrap();
 
@@ -122,7 +122,7 @@ fn run(program: &Path, cluster: &Cluster, words: &[&str]) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Everything that the benchmark changes, but for the times in its history.
+/// All data that the benchmark changes, except the times in its history.
 fn contents(cluster: &Cluster, database: &str) -> Vec<String> {
     let mut client = connect(cluster, database);
     let tables = [

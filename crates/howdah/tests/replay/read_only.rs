@@ -1,8 +1,8 @@
-//! `--read-only`: nothing is written, whatever the capture has.
+//! `--read-only`: the replay writes nothing, whatever the capture contains.
 
 use crate::{
-    logs::Log,
-    support::{Stage, howdah, text},
+    logs::LogBuilder,
+    support::{ReplayFixture, howdah, text},
 };
 
 const OBJECTS: &str = "
@@ -23,7 +23,7 @@ create cast (victim as box_of) with function to_box(victim);
 create function lift() returns int language plpgsql as $$ begin
     perform set_config('default_transaction_read_only', 'off', false); return 1; end $$";
 
-/// Writes that the grammar takes for reads: only the server can refuse them.
+/// Writes that look like reads in the grammar: only the server can refuse them.
 const DISGUISED: [&str; 6] = [
     "select v.zap from victim v limit 1",
     "select (v).zap from victim v limit 1",
@@ -33,7 +33,7 @@ const DISGUISED: [&str; 6] = [
     "select xmlelement(name x, (select v.zap from victim v limit 1))",
 ];
 
-/// What would let transactions write, each before such a write.
+/// Statements that would allow transactions to write.
 const UNDOING: [&str; 14] = [
     "begin read write",
     "start transaction read write",
@@ -51,7 +51,7 @@ const UNDOING: [&str; 14] = [
     "begin; select set_config('transaction_' || 'read_only', 'off', true)",
 ];
 
-/// Writes that the grammar finds.
+/// Writes that the grammar recognizes.
 const PLAIN: [&str; 6] = [
     "delete from victim",
     "select ts_rewrite('a'::tsquery, 'select ''a''::tsquery, public.wipe()')",
@@ -62,10 +62,10 @@ const PLAIN: [&str; 6] = [
 ];
 
 #[test]
-fn read_only_replay_writes_nothing_whatever_the_capture_has() {
-    let Some(stage) = Stage::new("walls") else { return };
-    stage.client().query(OBJECTS).unwrap();
-    let mut log = Log::new("walls");
+fn read_only_replay_writes_nothing() {
+    let Some(fixture) = ReplayFixture::new("walls") else { return };
+    fixture.client().query(OBJECTS).unwrap();
+    let mut log = LogBuilder::new("walls");
     let mut pid = 1;
     for undoing in UNDOING {
         for disguised in DISGUISED {
@@ -76,43 +76,46 @@ fn read_only_replay_writes_nothing_whatever_the_capture_has() {
     }
     log.session(pid, &PLAIN);
     log.disconnect(100, pid);
-    stage.write("server.log", &log.text);
-    let mut command = howdah(stage.folder.path());
+    fixture.write("server.log", &log.text);
+    let mut command = howdah(fixture.folder.path());
     let words = ["replay", "server.log", "--read-only", "--rate", "max", "--format", "json"];
-    let done = command.args(words).args(["--target", &stage.uri()]).assert().success();
+    let done = command.args(words).args(["--target", &fixture.uri()]).assert().success();
     let report: serde_json::Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
-    let said = text(&done.get_output().stderr);
+    let messages = text(&done.get_output().stderr);
 
-    assert_eq!(stage.value("select count(*) from victim"), "2");
-    assert_eq!(stage.value("select is_called from sq"), "f");
+    assert_eq!(fixture.value("select count(*) from victim"), "2");
+    assert_eq!(fixture.value("select is_called from sq"), "f");
     // 25006 read_only_sql_transaction.
     let disguised = UNDOING.len() * DISGUISED.len() * 2;
     let refused = report["errors"]["25006"].as_u64().unwrap();
     assert!(refused >= disguised as u64 / 2, "{report}");
     assert_eq!(report["errors"].as_object().unwrap().keys().collect::<Vec<_>>(), ["25006"]);
     let undoing = "left out, not read-only: let transactions write, such as BEGIN READ WRITE: 60";
-    assert!(said.contains(undoing), "{said}");
-    assert!(said.contains("left out, not read-only: change data, schema or server: 2"), "{said}");
+    assert!(messages.contains(undoing), "{messages}");
+    assert!(
+        messages.contains("left out, not read-only: change data, schema or server: 2"),
+        "{messages}"
+    );
 
-    // The same without the option, so that this test tests something.
-    let replayed = stage.replay(&log.text, &["--rate", "max"]);
+    // Without the option the same log does write.
+    let replayed = fixture.replay(&log.text, &["--rate", "max"]);
     assert!(replayed.report["errors"]["25006"].is_null());
-    assert_eq!(stage.value("select count(*) from victim"), "0");
+    assert_eq!(fixture.value("select count(*) from victim"), "0");
 }
 
 #[test]
-fn read_only_setting_wins_over_the_role_and_cannot_be_set_otherwise() {
-    let Some(stage) = Stage::new("walls_role") else { return };
-    let mut client = stage.client();
+fn read_only_overrides_role_setting_and_set_option() {
+    let Some(fixture) = ReplayFixture::new("walls_role") else { return };
+    let mut client = fixture.client();
     client.query("create role walls_writer login superuser").unwrap();
     client.query("alter role walls_writer set default_transaction_read_only = off").unwrap();
-    let mut log = Log::new("walls_role");
+    let mut log = LogBuilder::new("walls_role");
     log.user("walls_writer")
         .session(1, &["select 1 / (current_setting('transaction_read_only') = 'on')::int"]);
-    stage.replay(&log.text, &["--read-only"]).assert_all_done();
-    let mut command = howdah(stage.folder.path());
-    command.args(["replay", "server.log", "--read-only", "--target", &stage.uri()]);
+    fixture.replay(&log.text, &["--read-only"]).assert_all_done();
+    let mut command = howdah(fixture.folder.path());
+    command.args(["replay", "server.log", "--read-only", "--target", &fixture.uri()]);
     let refused = command.args(["--set", "DEFAULT_transaction_read_only=off"]).assert().code(2);
-    let said = text(&refused.get_output().stderr);
-    assert!(said.contains("cannot be used with --read-only"), "{said}");
+    let messages = text(&refused.get_output().stderr);
+    assert!(messages.contains("cannot be used with --read-only"), "{messages}");
 }

@@ -1,4 +1,4 @@
-//! Logs in place of captures: read as they are played, from files and from pipes without an end.
+//! Replay of logs instead of captures: streamed from files and from endless pipes.
 
 use std::{
     io::Write as _,
@@ -9,65 +9,69 @@ use std::{
 };
 
 use crate::{
-    logs::Log,
-    support::{Running, Stage, howdah, replay, until},
+    logs::LogBuilder,
+    support::{ReplayFixture, ReplayProcess, TIMEOUT, howdah, replay},
 };
 
 #[test]
-fn the_first_statement_leaves_while_the_pipe_goes_on() {
-    let Some(stage) = Stage::new("endless") else { return };
-    stage.client().query("create table t (a int)").unwrap();
+fn first_statement_is_sent_while_pipe_is_open() {
+    let Some(fixture) = ReplayFixture::new("endless") else { return };
+    fixture.client().query("create table t (a int)").unwrap();
     let words = ["--rate", "max", "--input-format", "stderr"];
-    let mut running = Running::start(stage.folder.path(), "-", &stage.uri(), &words);
+    let mut running = ReplayProcess::start(fixture.folder.path(), "-", &fixture.uri(), &words);
     let mut pipe = running.child().stdin.take().unwrap();
     let seen = Arc::new(AtomicBool::new(false));
     let stop = seen.clone();
     let writer = std::thread::spawn(move || {
         let mut written = 0;
         while !stop.load(Ordering::Relaxed) {
-            let mut log = Log::new("endless");
+            let mut log = LogBuilder::new("endless");
             log.query(written, 1, "insert into t values (1)");
             pipe.write_all(log.text.as_bytes()).unwrap();
             written += 1;
         }
-        // Here the pipe is closed, and not before.
+        // Only here is the pipe closed.
         written
     });
-    until("the first statement has run", || {
-        (stage.value("select count(*) from t") != "0").then_some(())
+    howdah_lab::wait_for("the first row", TIMEOUT, || {
+        (fixture.value("select count(*) from t") != "0").then_some(())
     });
     assert!(running.child().try_wait().unwrap().is_none());
     seen.store(true, Ordering::Relaxed);
     let written = writer.join().unwrap();
-    let (status, said, replayed) = running.wait();
-    assert_eq!(status.code(), Some(0), "{said}");
+    let (status, messages, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
     replayed.assert_all_done();
     assert_eq!(replayed.report["executions"]["done"], written);
-    assert_eq!(stage.value("select count(*) from t"), written.to_string());
+    assert_eq!(fixture.value("select count(*) from t"), written.to_string());
 }
 
 #[test]
-fn what_a_live_log_brings_late_is_neither_our_fault_nor_the_databases() {
-    let Some(stage) = Stage::new("live") else { return };
-    stage.client().query("create table t (a int)").unwrap();
-    let mut running =
-        Running::start(stage.folder.path(), "-", &stage.uri(), &["--input-format", "stderr"]);
+fn late_input_is_counted_as_input_delay() {
+    let Some(fixture) = ReplayFixture::new("live") else { return };
+    fixture.client().query("create table t (a int)").unwrap();
+    let mut running = ReplayProcess::start(
+        fixture.folder.path(),
+        "-",
+        &fixture.uri(),
+        &["--input-format", "stderr"],
+    );
     let mut pipe = running.child().stdin.take().unwrap();
-    let mut log = Log::new("live");
+    let mut log = LogBuilder::new("live");
     log.connect(0, 1).query(1, 1, "insert into t values (0)");
     pipe.write_all(log.text.as_bytes()).unwrap();
-    until("the first statement has run", || {
-        (stage.value("select count(*) from t") != "0").then_some(())
+    howdah_lab::wait_for("the first row", TIMEOUT, || {
+        (fixture.value("select count(*) from t") != "0").then_some(())
     });
-    // Due when the first was, which is over: they are late however fast this machine is.
-    let mut log = Log::new("live");
+    // Due at the same time as the first statement, which has ended: they are late on any machine.
+    let mut log = LogBuilder::new("live");
     for _ in 0..4 {
         log.query(1, 1, "insert into t values (1)");
     }
     pipe.write_all(log.text.as_bytes()).unwrap();
     drop(pipe);
-    let (status, said, replayed) = running.wait();
-    assert_eq!(status.code(), Some(0), "{said}");
+    let (status, messages, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
     replayed.assert_all_done();
     let executions = replayed.executions();
     assert_eq!(executions.len(), 5);
@@ -82,9 +86,9 @@ fn what_a_live_log_brings_late_is_neither_our_fault_nor_the_databases() {
 }
 
 #[test]
-fn a_log_replays_as_its_capture_does() {
-    let Some(stage) = Stage::new("twice") else { return };
-    let mut log = Log::new("twice");
+fn log_and_its_capture_replay_alike() {
+    let Some(fixture) = ReplayFixture::new("twice") else { return };
+    let mut log = LogBuilder::new("twice");
     for pid in 1..=3 {
         log.connect(u64::from(pid), pid);
     }
@@ -102,11 +106,11 @@ fn a_log_replays_as_its_capture_does() {
     for pid in 1..=3 {
         log.disconnect(200, pid);
     }
-    let from_log = stage.replay(&log.text, &[]);
+    let from_log = fixture.replay(&log.text, &[]);
     let import = ["capture", "import", "server.log", "-o", "capture"];
-    howdah(stage.folder.path()).args(import).assert().success();
-    let from_capture = replay(stage.folder.path(), "capture", &stage.uri(), &[]);
-    assert_eq!(from_log.kinds_and_ends(), from_capture.kinds_and_ends());
+    howdah(fixture.folder.path()).args(import).assert().success();
+    let from_capture = replay(fixture.folder.path(), "capture", &fixture.uri(), &[]);
+    assert_eq!(from_log.kinds_and_dispositions(), from_capture.kinds_and_dispositions());
     assert_eq!(from_log.outcomes.len(), 36);
     let counts = |ends: &serde_json::Value| ends["by_kind"].clone();
     assert_eq!(counts(&from_log.report), counts(&from_capture.report));
@@ -117,17 +121,17 @@ fn a_log_replays_as_its_capture_does() {
 }
 
 #[test]
-fn several_log_files_are_one_log() {
-    let Some(stage) = Stage::new("rotated") else { return };
-    stage.client().query("create table t (a int)").unwrap();
-    let mut first = Log::new("rotated");
+fn rotated_log_files_are_one_log() {
+    let Some(fixture) = ReplayFixture::new("rotated") else { return };
+    fixture.client().query("create table t (a int)").unwrap();
+    let mut first = LogBuilder::new("rotated");
     first.connect(0, 1).query(1, 1, "begin").query(2, 1, "insert into t values (1)");
-    let mut second = Log::new("rotated");
+    let mut second = LogBuilder::new("rotated");
     second.query(3, 1, "insert into t values (2)").query(4, 1, "commit").disconnect(5, 1);
-    stage.write("monday.log", &first.text);
-    stage.write("tuesday.log", &second.text);
-    let replayed = replay(stage.folder.path(), "monday.log", &stage.uri(), &["tuesday.log"]);
+    fixture.write("monday.log", &first.text);
+    fixture.write("tuesday.log", &second.text);
+    let replayed = replay(fixture.folder.path(), "monday.log", &fixture.uri(), &["tuesday.log"]);
     replayed.assert_all_done();
     assert_eq!(replayed.report["connections"], 1);
-    assert_eq!(stage.value("select count(*) from t"), "2");
+    assert_eq!(fixture.value("select count(*) from t"), "2");
 }

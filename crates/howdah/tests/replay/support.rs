@@ -1,35 +1,35 @@
-//! The binary, the servers, and what a replay left behind.
+//! Helpers: the binary, the servers, and the results of a replay.
 
 use std::{
     path::{Path, PathBuf},
     process::{Child, ExitStatus, Stdio},
     sync::LazyLock,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use assert_cmd::Command;
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_dataset::{Disposition, ReplayOutcome, Run};
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_dataset::{Disposition, ReplayOutcome, ReplayRun};
+use howdah_lab::{Cluster, skip_without_postgres, wait_for};
 use howdah_traffic::Kind;
 use serde_json::Value;
 
-/// After this long, whatever was waited for is not going to happen.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Maximum time for a process or a server to react.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The server of all tests that do it no harm. It goes when the test process ends.
+/// The server shared by all tests that do not stop it. It is removed when the test process ends.
 static SHARED: LazyLock<Option<Cluster>> =
-    LazyLock::new(|| or_say_why_not("replay", Cluster::builder().name("replay").start()));
+    LazyLock::new(|| skip_without_postgres("replay", Cluster::builder().name("replay").start()));
 
-/// A database of a test's own on the shared server, and a folder for its files.
-pub(crate) struct Stage {
+/// A database of one test on the shared server, and a folder for its files.
+pub(crate) struct ReplayFixture {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) cluster: &'static Cluster,
     pub(crate) database: String,
 }
 
-impl Stage {
-    /// `None`, after saying so, where there is no PostgreSQL.
+impl ReplayFixture {
+    /// Creates the database; `None` if the test is skipped.
     pub(crate) fn new(database: &str) -> Option<Self> {
         let cluster = SHARED.as_ref()?;
         connect(cluster, "postgres").query(&format!("create database {database}")).unwrap();
@@ -41,7 +41,7 @@ impl Stage {
         connect(self.cluster, &self.database)
     }
 
-    /// The one value that this query gives.
+    /// The first value of a query's result.
     pub(crate) fn value(&self, sql: &str) -> String {
         value(&mut self.client(), sql)
     }
@@ -58,20 +58,20 @@ impl Stage {
         self.cluster.uri(&self.database)
     }
 
-    /// Replays a log of this text.
-    pub(crate) fn replay(&self, log: &str, more: &[&str]) -> Replayed {
+    /// Replays a log with this text.
+    pub(crate) fn replay(&self, log: &str, more: &[&str]) -> FinishedReplay {
         self.write("server.log", log);
         replay(self.folder.path(), "server.log", &self.uri(), more)
     }
 }
 
-/// The binary, in a folder of its own, out of reach of the tester's settings.
+/// The binary, in a folder, isolated from the user's settings and environment.
 pub(crate) fn howdah(folder: &Path) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("howdah"));
     for name in foreign_variables() {
         command.env_remove(name);
     }
-    command.current_dir(folder).env("HOME", folder).env("COLUMNS", "100").timeout(PATIENCE);
+    command.current_dir(folder).env("HOME", folder).env("COLUMNS", "100").timeout(TIMEOUT);
     command
 }
 
@@ -82,46 +82,46 @@ fn foreign_variables() -> impl Iterator<Item = std::ffi::OsString> {
     })
 }
 
-/// What a command said on a stream.
+/// The output of a command as text.
 pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+    String::from_utf8(bytes.to_vec()).expect("output is not UTF-8")
 }
 
-/// A client of the cluster's superuser.
+/// Connects as the cluster's superuser.
 pub(crate) fn connect(cluster: &Cluster, database: &str) -> Client {
-    let words = Words { conninfo: Some(cluster.uri(database)), ..Words::default() };
+    let words = ConnParams { conninfo: Some(cluster.uri(database)), ..ConnParams::default() };
     let environment = match cluster.password() {
         Some(password) => Environment::empty().with_variable("PGPASSWORD", password),
         None => Environment::empty(),
     };
-    Client::connect(&Target::resolve(&words, &environment).unwrap()).unwrap()
+    Client::connect(&ConnectTarget::resolve(&words, &environment).unwrap()).unwrap()
 }
 
-/// The one value that this query gives; empty for NULL and for no row.
+/// The first value of a query's result; empty for NULL and for no row.
 pub(crate) fn value(client: &mut Client, sql: &str) -> String {
     client.one_value(sql).unwrap().unwrap_or_default()
 }
 
-/// What a finished replay said and wrote.
+/// The report and the run of a finished replay.
 #[derive(Debug)]
-pub(crate) struct Replayed {
+pub(crate) struct FinishedReplay {
     pub(crate) report: Value,
     pub(crate) outcomes: Vec<ReplayOutcome>,
     pub(crate) complete: bool,
 }
 
-/// Replays into the run `run` of the folder, and expects exit code 0.
-pub(crate) fn replay(folder: &Path, input: &str, target: &str, more: &[&str]) -> Replayed {
+/// Replays into the run `run` in the folder; the replay must exit with 0.
+pub(crate) fn replay(folder: &Path, input: &str, target: &str, more: &[&str]) -> FinishedReplay {
     let words = ["replay", input, "--target", target, "-o", "run", "--force", "--format", "json"];
     let done = howdah(folder).args(words).args(more).assert().success();
-    Replayed::read(&done.get_output().stdout, &folder.join("run"))
+    FinishedReplay::read(&done.get_output().stdout, &folder.join("run"))
 }
 
-impl Replayed {
-    /// Reads a report and the run it tells of, and checks that both close their sums.
+impl FinishedReplay {
+    /// Reads a report and its run, and checks that their counts add up.
     pub(crate) fn read(report: &[u8], run: &Path) -> Self {
         let report: Value = serde_json::from_slice(report).unwrap();
-        let run = Run::open(run).unwrap();
+        let run = ReplayRun::open(run).unwrap();
         assert!(run.manifest().finished, "{:?}", run.manifest());
         let outcomes: Vec<_> = run.outcomes().collect::<Result<_, _>>().unwrap();
         let replayed = Self { report, outcomes, complete: run.manifest().complete };
@@ -131,17 +131,17 @@ impl Replayed {
         let sum = ["done", "failed", "skipped"].map(|end| ends[end].as_u64().unwrap());
         assert_eq!(ends["total"], sum.iter().sum::<u64>());
         for (end, sum) in ["done", "failed", "skipped"].into_iter().zip(sum) {
-            assert_eq!(replayed.ended(end).count() as u64, sum, "{end}");
+            assert_eq!(replayed.with_disposition(end).count() as u64, sum, "{end}");
         }
         replayed
     }
 
-    /// Outcomes that ended in one way: `done`, `failed` or `skipped`.
-    pub(crate) fn ended(&self, end: &str) -> impl Iterator<Item = &ReplayOutcome> {
-        self.outcomes.iter().filter(move |outcome| word(outcome) == end)
+    /// Outcomes with a disposition: `done`, `failed` or `skipped`.
+    pub(crate) fn with_disposition(&self, end: &str) -> impl Iterator<Item = &ReplayOutcome> {
+        self.outcomes.iter().filter(move |outcome| disposition_name(outcome) == end)
     }
 
-    /// What clients would call statements, in the order in which they were due.
+    /// The executed statements, in the order in which they were due.
     pub(crate) fn executions(&self) -> Vec<&ReplayOutcome> {
         let mut executions: Vec<_> =
             self.outcomes.iter().filter(|outcome| outcome.kind.is_execution()).collect();
@@ -149,24 +149,25 @@ impl Replayed {
         executions
     }
 
-    /// Kind and end of all outcomes, for comparisons.
-    pub(crate) fn kinds_and_ends(&self) -> Vec<(Kind, &'static str)> {
+    /// Kind and disposition of all outcomes, sorted, for comparisons.
+    pub(crate) fn kinds_and_dispositions(&self) -> Vec<(Kind, &'static str)> {
         let mut ends: Vec<_> =
-            self.outcomes.iter().map(|outcome| (outcome.kind, word(outcome))).collect();
+            self.outcomes.iter().map(|outcome| (outcome.kind, disposition_name(outcome))).collect();
         ends.sort();
         ends
     }
 
-    /// Everything that was asked for went well.
+    /// Checks that all events were replayed without error.
     pub(crate) fn assert_all_done(&self) {
-        let bad: Vec<_> = self.outcomes.iter().filter(|outcome| word(outcome) != "done").collect();
+        let bad: Vec<_> =
+            self.outcomes.iter().filter(|outcome| disposition_name(outcome) != "done").collect();
         assert!(bad.is_empty(), "{bad:#?}");
         assert!(self.complete);
     }
 }
 
-/// How it ended, in a word.
-pub(crate) fn word(outcome: &ReplayOutcome) -> &'static str {
+/// The disposition's name, as in reports.
+pub(crate) fn disposition_name(outcome: &ReplayOutcome) -> &'static str {
     match &outcome.disposition {
         Disposition::Done => "done",
         Disposition::Failed { .. } => "failed",
@@ -174,19 +175,19 @@ pub(crate) fn word(outcome: &ReplayOutcome) -> &'static str {
     }
 }
 
-/// When the whole answer was there, since the start of the run.
+/// When the complete reply was received, in microseconds since the start of the run.
 pub(crate) fn ended_us(outcome: &ReplayOutcome) -> i64 {
     outcome.sent_us.unwrap() + i64::try_from(outcome.service_us.unwrap()).unwrap()
 }
 
-/// A replay that runs while the test does something else.
-pub(crate) struct Running {
+/// A replay that runs in the background.
+pub(crate) struct ReplayProcess {
     child: Option<Child>,
     folder: PathBuf,
 }
 
-impl Running {
-    /// Starts it, with a pipe at its standard input.
+impl ReplayProcess {
+    /// Starts a replay with a pipe as standard input.
     pub(crate) fn start(folder: &Path, input: &str, target: &str, more: &[&str]) -> Self {
         let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"));
         for name in foreign_variables() {
@@ -205,31 +206,31 @@ impl Running {
         Self { child: Some(child), folder: folder.to_owned() }
     }
 
-    /// Its process, until it is waited for.
+    /// The process.
     pub(crate) fn child(&mut self) -> &mut Child {
         self.child.as_mut().unwrap()
     }
 
-    /// What Ctrl-C does.
+    /// Sends SIGINT, like Ctrl-C.
     pub(crate) fn interrupt(&mut self) {
         use rustix::process::{Pid, Signal, kill_process};
         kill_process(Pid::from_child(self.child()), Signal::INT).unwrap();
     }
 
-    /// Waits for its end: how it ended, what it said on stderr, and what it played.
-    pub(crate) fn wait(mut self) -> (ExitStatus, String, Replayed) {
-        // It says less than a pipe holds, so nobody has to read meanwhile.
-        until("the replay ends", || self.child().try_wait().unwrap());
+    /// Waits for the process to exit; returns its status, stderr, and results.
+    pub(crate) fn wait(mut self) -> (ExitStatus, String, FinishedReplay) {
+        // The output fits into the pipes' buffers, so it need not be read meanwhile.
+        wait_for("the replay to exit", TIMEOUT, || self.child().try_wait().unwrap());
         let output = self.child.take().unwrap().wait_with_output().unwrap();
-        let said = text(&output.stderr);
-        assert!(!output.stdout.is_empty(), "{:?}: {said}", output.status);
-        (output.status, said, Replayed::read(&output.stdout, &self.folder.join("run")))
+        let messages = text(&output.stderr);
+        assert!(!output.stdout.is_empty(), "{:?}: {messages}", output.status);
+        (output.status, messages, FinishedReplay::read(&output.stdout, &self.folder.join("run")))
     }
 }
 
-impl Drop for Running {
+impl Drop for ReplayProcess {
     fn drop(&mut self) {
-        // Only after a failed assertion.
+        // `child` is set only after a failed assertion.
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -237,37 +238,25 @@ impl Drop for Running {
     }
 }
 
-/// Asks again and again until there is an answer.
-pub(crate) fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(answer) = answer() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Holds an advisory lock, which stops the sessions that want it until they are let go on.
-pub(crate) struct Gate {
+/// A held advisory lock, which blocks sessions that request it.
+pub(crate) struct AdvisoryLock {
     client: Client,
     key: i64,
 }
 
-impl Gate {
-    pub(crate) fn close(mut client: Client, key: i64) -> Self {
+impl AdvisoryLock {
+    pub(crate) fn acquire(mut client: Client, key: i64) -> Self {
         client.query(&format!("select pg_advisory_lock({key})")).unwrap();
         Self { client, key }
     }
 
-    /// Waits until somebody stands before it; who, by process id.
-    pub(crate) fn wait_for_one(&mut self) -> i32 {
+    /// Waits until a session waits for the lock, and returns its process id.
+    pub(crate) fn wait_for_waiter(&mut self) -> i32 {
         let sql = format!(
             "select pid from pg_locks where locktype = 'advisory' and objid = {} and not granted",
             self.key
         );
-        until("somebody waits for the lock", || {
+        wait_for("a session waiting for the lock", TIMEOUT, || {
             self.client.one_value(&sql).unwrap().map(|pid| pid.parse().unwrap())
         })
     }
@@ -276,8 +265,8 @@ impl Gate {
         &mut self.client
     }
 
-    /// Lets all go on.
-    pub(crate) fn open(mut self) {
+    /// Releases the lock.
+    pub(crate) fn release(mut self) {
         self.client.query("select pg_advisory_unlock_all()").unwrap();
     }
 }

@@ -1,99 +1,107 @@
-//! What cannot begin: nothing is sent, the reason and advice are on stderr, and no secret is.
+//! Replays that cannot start: nothing is sent, stderr has the reason and a hint, but no secrets.
 
 use std::{fs, net::TcpListener};
 
 use crate::{
-    logs::Log,
-    support::{Stage, howdah, text},
+    logs::LogBuilder,
+    support::{ReplayFixture, howdah, text},
 };
 
 const SECRET: &str = "hunter2hunter2";
 
-/// Runs a replay that is refused with this code: what it said on stderr.
-fn refused(stage: &Stage, code: i32, words: &[&str]) -> String {
-    let done = howdah(stage.folder.path())
+/// Runs a replay that must fail with this exit code; returns its stderr.
+fn assert_refused(fixture: &ReplayFixture, code: i32, words: &[&str]) -> String {
+    let done = howdah(fixture.folder.path())
         .arg("replay")
         .args(words)
         .env("PGPASSWORD", SECRET)
         .assert()
         .code(code);
     assert_eq!(text(&done.get_output().stdout), "", "{words:?}");
-    let said = text(&done.get_output().stderr);
-    assert!(!said.contains(SECRET), "{said}");
-    said
+    let messages = text(&done.get_output().stderr);
+    assert!(!messages.contains(SECRET), "{messages}");
+    messages
 }
 
-fn with_log(database: &str) -> Option<Stage> {
-    let stage = Stage::new(database)?;
-    stage.client().query("create table t (a int)").unwrap();
-    let mut log = Log::new(database);
+fn fixture_with_log(database: &str) -> Option<ReplayFixture> {
+    let fixture = ReplayFixture::new(database)?;
+    fixture.client().query("create table t (a int)").unwrap();
+    let mut log = LogBuilder::new(database);
     log.session(1, &["insert into t values (1)"]);
-    stage.write("server.log", &log.text);
-    Some(stage)
+    fixture.write("server.log", &log.text);
+    Some(fixture)
 }
 
 #[test]
-fn a_target_that_refuses_is_named_with_the_reason() {
-    let Some(stage) = with_log("refusing") else { return };
-    // Bound and not listening: nobody else takes the port, and nobody answers.
+fn refusing_target_is_reported_with_reason() {
+    let Some(fixture) = fixture_with_log("refusing") else { return };
+    // A port on which no server listens.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = closed.local_addr().unwrap().port();
     drop(closed);
-    let nobody = format!("postgresql://alice:{SECRET}@127.0.0.1:{port}/shop");
-    let said = refused(&stage, 1, &["server.log", "--target", &nobody, "-o", "run"]);
-    assert!(said.contains("cannot connect to"), "{said}");
-    assert!(said.contains(&port.to_string()) && said.contains("refused"), "{said}");
-    assert!(said.contains("\nhint: "), "{said}");
+    let unreachable = format!("postgresql://alice:{SECRET}@127.0.0.1:{port}/shop");
+    let messages =
+        assert_refused(&fixture, 1, &["server.log", "--target", &unreachable, "-o", "run"]);
+    assert!(messages.contains("cannot connect to"), "{messages}");
+    assert!(messages.contains(&port.to_string()) && messages.contains("refused"), "{messages}");
+    assert!(messages.contains("\nhint: "), "{messages}");
 
-    let missing = stage.cluster.uri("no_such_database");
-    let said = refused(&stage, 1, &["server.log", "--target", &missing, "-o", "run"]);
-    assert!(said.contains("no_such_database") && said.contains("does not exist"), "{said}");
-    assert!(said.contains("\nhint: name a database that is there"), "{said}");
-    let role = stage.uri().replace("postgres@", "no_such_role@");
-    let said = refused(&stage, 1, &["server.log", "--target", &role, "-o", "run"]);
-    assert!(said.contains("no_such_role"), "{said}");
-    assert!(said.contains("\nhint: does pg_hba.conf let this role in"), "{said}");
-    // No name below .invalid has an address (RFC 6761).
+    let missing = fixture.cluster.uri("no_such_database");
+    let messages = assert_refused(&fixture, 1, &["server.log", "--target", &missing, "-o", "run"]);
+    assert!(
+        messages.contains("no_such_database") && messages.contains("does not exist"),
+        "{messages}"
+    );
+    assert!(messages.contains("\nhint: name an existing database"), "{messages}");
+    let role = fixture.uri().replace("postgres@", "no_such_role@");
+    let messages = assert_refused(&fixture, 1, &["server.log", "--target", &role, "-o", "run"]);
+    assert!(messages.contains("no_such_role"), "{messages}");
+    assert!(messages.contains("\nhint: check that pg_hba.conf allows this role"), "{messages}");
+    // Names in .invalid have no address (RFC 6761).
     let unknown = "postgresql://alice@nobody.invalid/shop";
-    let said = refused(&stage, 1, &["server.log", "--target", unknown]);
-    assert!(said.contains("\nhint: is the host name right"), "{said}");
-    assert!(!stage.path("run").exists());
-    assert_eq!(stage.value("select count(*) from t"), "0");
+    let messages = assert_refused(&fixture, 1, &["server.log", "--target", unknown]);
+    assert!(messages.contains("\nhint: check the host name"), "{messages}");
+    assert!(!fixture.path("run").exists());
+    assert_eq!(fixture.value("select count(*) from t"), "0");
 }
 
 #[test]
-fn a_log_that_is_not_there_is_named_before_any_server_is_asked() {
-    let Some(stage) = with_log("log_first") else { return };
-    let nobody = "postgresql://127.0.0.1:1/shop";
-    let said = refused(&stage, 1, &["server.log", "missing.log", "--target", nobody]);
-    assert!(said.starts_with("howdah: cannot read the log missing.log: No such file"), "{said}");
-    let said = refused(&stage, 1, &["missing", "--target", nobody]);
-    assert!(said.contains("missing") && !said.contains("connect to"), "{said}");
+fn missing_log_is_reported_before_connecting() {
+    let Some(fixture) = fixture_with_log("log_first") else { return };
+    let unreachable = "postgresql://127.0.0.1:1/shop";
+    let messages =
+        assert_refused(&fixture, 1, &["server.log", "missing.log", "--target", unreachable]);
+    assert!(
+        messages.starts_with("howdah: cannot read the log missing.log: No such file"),
+        "{messages}"
+    );
+    let messages = assert_refused(&fixture, 1, &["missing", "--target", unreachable]);
+    assert!(messages.contains("missing") && !messages.contains("connect to"), "{messages}");
 }
 
 #[test]
-fn a_wrong_password_is_said_and_not_shown() {
+fn wrong_password_is_reported_but_not_printed() {
     let built = howdah_lab::Cluster::builder().name("secret").password("right").start();
-    let Some(cluster) = howdah_lab::or_say_why_not("secret", built) else { return };
-    let Some(stage) = with_log("wrong_password") else { return };
+    let Some(cluster) = howdah_lab::skip_without_postgres("secret", built) else { return };
+    let Some(fixture) = fixture_with_log("wrong_password") else { return };
     let words = ["server.log", "--target", &cluster.uri("postgres"), "-o", "run"];
-    let said = refused(&stage, 1, &words);
-    assert!(said.contains("password authentication failed"), "{said}");
-    assert!(said.contains("\nhint: is the password in ~/.pgpass"), "{said}");
-    assert!(!stage.path("run").exists());
+    let messages = assert_refused(&fixture, 1, &words);
+    assert!(messages.contains("password authentication failed"), "{messages}");
+    assert!(messages.contains("\nhint: check that ~/.pgpass"), "{messages}");
+    assert!(!fixture.path("run").exists());
 }
 
 #[test]
-fn an_input_that_is_none_is_named_and_replaces_nothing() {
-    let Some(stage) = with_log("no_input") else { return };
-    let uri = stage.uri();
+fn invalid_input_is_reported_and_replaces_no_run() {
+    let Some(fixture) = fixture_with_log("no_input") else { return };
+    let uri = fixture.uri();
     let target = ["--target", &uri, "-o", "run", "--force"];
-    howdah(stage.folder.path()).args(["replay", "server.log"]).args(target).assert().success();
-    let before = fs::read(stage.path("run/run.json")).unwrap();
+    howdah(fixture.folder.path()).args(["replay", "server.log"]).args(target).assert().success();
+    let before = fs::read(fixture.path("run/run.json")).unwrap();
 
-    stage.write("empty.log", "");
-    stage.write("poem.txt", "Tyger Tyger, burning bright\n");
-    fs::create_dir(stage.path("pictures")).unwrap();
+    fixture.write("empty.log", "");
+    fixture.write("poem.txt", "Tyger Tyger, burning bright\n");
+    fs::create_dir(fixture.path("pictures")).unwrap();
     let cases: [(&[&str], i32, &str); 7] = [
         (&["missing.log"], 1, "missing.log"),
         (&["pictures"], 1, "pictures"),
@@ -103,30 +111,30 @@ fn an_input_that_is_none_is_named_and_replaces_nothing() {
         (&["server.log", "--prefix", "%u@%d "], 2, "has no time"),
         (&["server.log", "--input-format", "xml"], 2, "xml"),
     ];
-    for (words, code, told) in cases {
-        let said = refused(&stage, code, &[words, &target].concat());
-        assert!(said.contains(told), "{words:?}: {said}");
-        assert_eq!(fs::read(stage.path("run/run.json")).unwrap(), before, "{words:?}");
+    for (words, code, expected) in cases {
+        let messages = assert_refused(&fixture, code, &[words, &target].concat());
+        assert!(messages.contains(expected), "{words:?}: {messages}");
+        assert_eq!(fs::read(fixture.path("run/run.json")).unwrap(), before, "{words:?}");
     }
-    assert_eq!(stage.value("select count(*) from t"), "1");
+    assert_eq!(fixture.value("select count(*) from t"), "1");
 }
 
 #[test]
-fn a_run_is_replaced_only_by_force() {
-    let Some(stage) = with_log("by_force") else { return };
-    let uri = stage.uri();
+fn run_is_replaced_only_with_force() {
+    let Some(fixture) = fixture_with_log("by_force") else { return };
+    let uri = fixture.uri();
     let words = ["server.log", "--target", &uri, "-o", "run"];
-    howdah(stage.folder.path()).arg("replay").args(words).assert().success();
-    let said = refused(&stage, 1, &words);
-    assert!(said.contains("run") && said.contains("hint: --force"), "{said}");
-    howdah(stage.folder.path()).arg("replay").args(words).arg("--force").assert().success();
-    assert_eq!(stage.value("select count(*) from t"), "2");
+    howdah(fixture.folder.path()).arg("replay").args(words).assert().success();
+    let messages = assert_refused(&fixture, 1, &words);
+    assert!(messages.contains("run") && messages.contains("hint: use --force"), "{messages}");
+    howdah(fixture.folder.path()).arg("replay").args(words).arg("--force").assert().success();
+    assert_eq!(fixture.value("select count(*) from t"), "2");
 }
 
 #[test]
-fn words_that_make_no_sense_are_wrong_usage() {
-    let Some(stage) = with_log("wrong_words") else { return };
-    let uri = stage.uri();
+fn invalid_options_are_usage_errors() {
+    let Some(fixture) = fixture_with_log("wrong_words") else { return };
+    let uri = fixture.uri();
     let cases = [
         ["--rate", "0"],
         ["--rate", "-1"],
@@ -141,31 +149,35 @@ fn words_that_make_no_sense_are_wrong_usage() {
         ["--map-database", "=shop"],
     ];
     for words in cases {
-        let said = refused(&stage, 2, &[&["server.log", "--target", &uri][..], &words].concat());
-        assert!(said.contains(words[0]), "{words:?}: {said}");
+        let messages =
+            assert_refused(&fixture, 2, &[&["server.log", "--target", &uri][..], &words].concat());
+        assert!(messages.contains(words[0]), "{words:?}: {messages}");
         let range =
-            said.contains("give a number from 0.000001 to 1000000, such as 0.5 or 2, or max");
-        assert_eq!(range, words[0] == "--rate", "{said}");
+            messages.contains("use a number from 0.000001 to 1000000, such as 0.5 or 2, or max");
+        assert_eq!(range, words[0] == "--rate", "{messages}");
     }
-    assert_eq!(stage.value("select count(*) from t"), "0");
+    assert_eq!(fixture.value("select count(*) from t"), "0");
 }
 
 #[test]
-fn no_server_is_guessed_to_replay_against() {
-    let Some(stage) = with_log("no_target") else { return };
-    let said = refused(&stage, 2, &["server.log"]);
-    assert!(said.contains("no server to replay against was named\nhint: give --target"), "{said}");
+fn missing_target_is_a_usage_error() {
+    let Some(fixture) = fixture_with_log("no_target") else { return };
+    let messages = assert_refused(&fixture, 2, &["server.log"]);
+    assert!(
+        messages.contains("no server to replay against given\nhint: give --target"),
+        "{messages}"
+    );
 }
 
 #[test]
-fn people_get_lines_and_where_the_run_is() {
-    let Some(stage) = with_log("for_people") else { return };
-    let uri = stage.uri();
+fn text_report_has_counts_and_path_of_run() {
+    let Some(fixture) = fixture_with_log("for_people") else { return };
+    let uri = fixture.uri();
     let words = ["replay", "server.log", "--target", &uri, "-o", "run", "--rate", "2"];
-    let done = howdah(stage.folder.path()).args(words).assert().success();
-    let told = text(&done.get_output().stdout);
-    assert!(told.contains(", 2 times as fast as captured\n"), "{told}");
-    assert!(told.contains("executions      1: 1 done, 0 failed, 0 skipped"), "{told}");
-    assert!(told.contains("schedule error") && told.contains("dependency lag"), "{told}");
-    assert!(told.ends_with("run: run\n"), "{told}");
+    let done = howdah(fixture.folder.path()).args(words).assert().success();
+    let printed = text(&done.get_output().stdout);
+    assert!(printed.contains(", 2 times as fast as captured\n"), "{printed}");
+    assert!(printed.contains("executions      1: 1 done, 0 failed, 0 skipped"), "{printed}");
+    assert!(printed.contains("schedule error") && printed.contains("dependency lag"), "{printed}");
+    assert!(printed.ends_with("run: run\n"), "{printed}");
 }

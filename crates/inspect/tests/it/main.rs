@@ -1,7 +1,7 @@
-//! What is read from outside, beside what real servers of several majors say themselves.
+//! Compares readings from outside with what real servers of several majors report themselves.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "test helpers may panic like tests")]
 
-mod finding;
-mod reading;
+mod discovery;
+mod shared_memory;
 mod support;

@@ -1,4 +1,4 @@
-//! What the state directory says about one lab.
+//! The state of one lab, as stored in the state directory.
 
 use std::{
     path::PathBuf,
@@ -13,46 +13,46 @@ use crate::{
     version::Version,
 };
 
-/// A named cluster that runs.
+/// A named cluster that outlives the process that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Lab {
-    /// Its name.
+    /// The lab's name.
     pub name: String,
     /// The server's version.
     pub version: Version,
-    /// The directory of its programs.
+    /// The directory of the server's programs.
     pub bin_dir: PathBuf,
-    /// The number in the socket's name, and the port of 127.0.0.1 if it listens there.
+    /// The port: of 127.0.0.1, if it listens there, and in the socket's name.
     pub port: u16,
     /// Whether it listens on 127.0.0.1.
     #[serde(default)]
     pub is_on_tcp: bool,
-    /// The file with the password for TCP, in the form of `~/.pgpass`.
+    /// The file with the password for TCP, in the format of `~/.pgpass`.
     #[serde(default)]
     pub passfile: Option<PathBuf>,
-    /// The directory of all its files.
+    /// The directory of all the lab's files.
     pub dir: PathBuf,
     /// The data directory.
     pub data_dir: PathBuf,
     /// The directory of the unix socket.
     pub socket_dir: PathBuf,
-    /// The lab whose standby it is.
+    /// The name of the primary, if the lab is a standby.
     pub standby_of: Option<String>,
     /// When it was started, in seconds since 1970.
     pub started_s: u64,
-    /// What is removed when it is stopped; without [`Lab::dir`] when that is to be kept.
+    /// What is removed when the lab is stopped; does not include [`Lab::dir`] if that is kept.
     pub remove: Vec<PathBuf>,
-    /// The process with which it ends, if it was not left to run by itself.
+    /// The process with which the lab ends; `None` after [`super::StartedLab::leave_running`].
     #[serde(default)]
     pub(crate) owner: Option<Process>,
-    /// When its server was first found down, in seconds since 1970; nothing while it runs.
+    /// When its server was first found down, in seconds since 1970; `None` while it runs.
     #[serde(default)]
     pub(crate) down_since_s: Option<u64>,
 }
 
 impl Lab {
-    pub(crate) fn of(cluster: &Cluster, standby_of: Option<String>) -> Self {
+    pub(crate) fn from_cluster(cluster: &Cluster, standby_of: Option<String>) -> Self {
         Self {
             name: cluster.name().to_owned(),
             version: cluster.binaries().version().clone(),
@@ -65,7 +65,7 @@ impl Lab {
             socket_dir: cluster.socket_dir().to_owned(),
             standby_of,
             started_s: now_s(),
-            remove: cluster.removed_at_end().to_vec(),
+            remove: cluster.removed_paths().to_vec(),
             owner: None,
             down_since_s: None,
         }
@@ -73,29 +73,30 @@ impl Lab {
 
     /// A connection URI for the superuser, without a password: see [`Cluster::uri`].
     pub fn uri(&self, database: &str) -> String {
-        match self.is_on_tcp {
-            true => cluster::tcp_uri(self.port, database, self.passfile.as_deref()),
-            false => cluster::socket_uri(&self.socket_dir, self.port, database),
+        if self.is_on_tcp {
+            cluster::tcp_uri(self.port, database, self.passfile.as_deref())
+        } else {
+            cluster::socket_uri(&self.socket_dir, self.port, database)
         }
     }
 
-    /// The postmaster's process id, while it runs.
+    /// The postmaster's process id; `None` while the server is down.
     pub fn pid(&self) -> Option<u32> {
         postmaster::running(&self.data_dir)
     }
 }
 
-/// What a name stands for at the moment.
+/// The current state of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabState {
-    /// Somebody is starting it.
+    /// A process is starting it.
     Starting {
-        /// Its name.
+        /// The lab's name.
         name: String,
     },
-    /// It runs.
+    /// Its server runs.
     Running(Lab),
-    /// Its server does not run: it crashed, or was stopped by other means than [`super::Labs::stop`].
+    /// Its server is down: it crashed, or was stopped by other means than [`super::Labs::stop`].
     Down(Lab),
 }
 
@@ -117,19 +118,19 @@ pub(crate) fn now_s() -> u64 {
 /// The content of a lab's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
-pub(crate) enum Entry {
+pub(crate) enum LabEntry {
     Starting { maker: Process },
     Running(Box<Lab>),
 }
 
-impl Entry {
-    /// This process has begun to start it.
+impl LabEntry {
+    /// The entry of a lab that this process is starting.
     pub(crate) fn starting() -> Self {
         Self::Starting { maker: Process::ours() }
     }
 }
 
-/// A process, told from later ones with its number by when it was started.
+/// A process, identified by its id and start time, because ids are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     pid: u32,
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_with_our_number_that_started_at_another_time_is_dead() {
+    fn reused_process_id_is_not_alive() {
         let ours = Process::ours();
         assert!(ours.is_alive());
         assert!(!Process { started_ticks: ours.started_ticks + 1, ..ours }.is_alive());

@@ -1,4 +1,4 @@
-//! Who can connect to a cluster.
+//! Access control: which users can connect to a cluster, and how.
 
 use std::{
     fs,
@@ -7,12 +7,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-use howdah_connect::{Client, Environment, Target, Words};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{ACCOUNT_NAME, Builder, Cluster, Labs};
 
 use crate::support::{open_tempdir, sql, start};
 
-/// Runs psql as another user of the host, with the URI as it is printed.
+/// Runs psql with a URI, as another user of the host. Returns success and output; `None` without
+/// psql.
 fn psql_as(user: Option<u32>, uri: &str) -> Option<(bool, String)> {
     let psql = howdah_lab::client_tool("psql")?;
     let mut command = match user {
@@ -37,7 +38,8 @@ fn psql_as(user: Option<u32>, uri: &str) -> Option<(bool, String)> {
 }
 
 fn can_connect(uri: &str) -> bool {
-    let target = Target::resolve(&Words::from_conninfo(uri), &Environment::empty()).unwrap();
+    let target =
+        ConnectTarget::resolve(&ConnParams::from_conninfo(uri), &Environment::empty()).unwrap();
     Client::connect(&target).is_ok()
 }
 
@@ -49,8 +51,8 @@ fn on_tcp(port: u16) -> String {
     format!("postgresql://postgres@127.0.0.1:{port}/postgres")
 }
 
-/// Some other user of the host: neither root nor the account of the servers.
-const STRANGER: u32 = 65_534;
+/// The user id of another user of the host: neither root nor the servers' account.
+const OTHER_UID: u32 = 65_534;
 
 #[test]
 fn cluster_is_reached_by_its_private_socket_only() {
@@ -66,7 +68,7 @@ fn cluster_is_reached_by_its_private_socket_only() {
     if let Some((is_connected, text)) = psql_as(None, &uri) {
         assert!(is_connected && text == "postgres", "{text}");
     }
-    // TCP that is opened later lets nobody in: there is no password.
+    // TCP enabled later refuses all connections, because the superuser has no password.
     sql(&uri, "ALTER SYSTEM SET listen_addresses = '127.0.0.1'");
     let mut cluster = cluster;
     cluster.restart().unwrap();
@@ -75,7 +77,7 @@ fn cluster_is_reached_by_its_private_socket_only() {
 }
 
 #[test]
-fn tcp_asks_for_the_password_of_the_passfile() {
+fn tcp_requires_password_from_passfile() {
     let Some(mut cluster) = start("tcp", Builder::new().tcp()) else { return };
     let (uri, port) = (cluster.uri("postgres"), cluster.port());
     let passfile = cluster.passfile().unwrap();
@@ -84,7 +86,7 @@ fn tcp_asks_for_the_password_of_the_passfile() {
     assert_eq!(fs::metadata(&passfile).unwrap().uid(), rustix::process::geteuid().as_raw());
     assert_eq!(sql(&uri, "SELECT inet_server_addr()"), "127.0.0.1");
     assert!(!can_connect(&on_tcp(port)));
-    assert!(can_connect(&cluster.socket_uri("postgres")), "the socket asks for none");
+    assert!(can_connect(&cluster.socket_uri("postgres")), "the socket requires no password");
     if let Some((is_connected, text)) = psql_as(None, &uri) {
         assert!(is_connected && text == "postgres", "{text}");
     }
@@ -101,7 +103,7 @@ fn tcp_asks_for_the_password_of_the_passfile() {
 }
 
 #[test]
-fn standby_on_tcp_gets_a_password_from_a_primary_on_its_socket() {
+fn standby_on_tcp_sets_password_on_socket_only_primary() {
     let Some(primary) = start("tcp standby", Builder::new()) else { return };
     let standby = Builder::new().tcp().standby_of(&primary).start().unwrap();
     assert_eq!(sql(&standby.uri("postgres"), "SELECT pg_is_in_recovery()"), "t");
@@ -109,7 +111,7 @@ fn standby_on_tcp_gets_a_password_from_a_primary_on_its_socket() {
 }
 
 #[test]
-fn kept_cluster_that_trusted_tcp_trusts_no_longer() {
+fn kept_cluster_no_longer_trusts_tcp() {
     let parent = open_tempdir();
     let dir = parent.path().join("kept");
     let trusting = Cluster::builder().dir(&dir).keep(true);
@@ -126,11 +128,11 @@ fn kept_cluster_that_trusted_tcp_trusts_no_longer() {
 }
 
 #[test]
-fn lab_on_tcp_keeps_its_password_over_a_restart() {
+fn tcp_password_survives_lab_restart() {
     let dir = open_tempdir();
     let labs = Labs::in_dir(dir.path().join("labs"));
     let builder = Builder::new().tcp();
-    let Some(lab) = howdah_lab::or_say_why_not(
+    let Some(lab) = howdah_lab::skip_without_postgres(
         "tcp lab",
         match labs.start(Some("one"), builder) {
             Ok(started) => Ok(started.leave_running()),
@@ -149,18 +151,18 @@ fn lab_on_tcp_keeps_its_password_over_a_restart() {
     assert!(!lab.passfile.unwrap().exists());
 }
 
-/// With trusted TCP, which tests may ask for, all of this succeeds for the stranger.
+/// With [`Builder::trusted_tcp`] the other user could connect.
 #[test]
-fn other_users_of_the_host_cannot_connect_to_a_cluster_of_root() {
+fn other_users_cannot_connect_to_cluster_of_root() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped other users: only root can become another user");
+        eprintln!("SKIPPED other users: only root can become another user");
         return;
     }
     for builder in [Builder::new(), Builder::new().tcp()] {
         let Some(cluster) = start("other users", builder) else { return };
-        let (own, socket) = (cluster.uri("postgres"), cluster.socket_uri("postgres"));
-        for uri in [&own, &socket, &on_tcp(cluster.port())] {
-            let Some((is_connected, text)) = psql_as(Some(STRANGER), uri) else { return };
+        let (default, socket) = (cluster.uri("postgres"), cluster.socket_uri("postgres"));
+        for uri in [&default, &socket, &on_tcp(cluster.port())] {
+            let Some((is_connected, text)) = psql_as(Some(OTHER_UID), uri) else { return };
             assert!(!is_connected, "{uri}: {text}");
             assert!(text.contains("connection to server") || text.contains("could not"), "{text}");
         }
@@ -171,26 +173,26 @@ fn other_users_of_the_host_cannot_connect_to_a_cluster_of_root() {
 }
 
 #[test]
-fn servers_of_root_run_as_an_account_that_owns_nothing_else() {
+fn servers_of_root_run_as_system_account() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped the account of servers: the server runs as ourselves");
+        eprintln!("SKIPPED system account: the server runs as the current user");
         return;
     }
     let Some(cluster) = start("account", Builder::new()) else { return };
     let uid = fs::metadata(format!("/proc/{}", cluster.pid().unwrap())).unwrap().uid();
     let passwd = fs::read_to_string("/etc/passwd").unwrap();
     let line = passwd.lines().find(|line| line.split(':').nth(2) == Some(&uid.to_string()));
-    let line = line.expect("the account has a line");
+    let line = line.expect("the account is missing in /etc/passwd");
     assert_eq!(line.split(':').next(), Some(ACCOUNT_NAME));
-    assert!(uid != 0 && uid != STRANGER, "{line}");
-    // Nobody logs in with it.
+    assert!(uid != 0 && uid != OTHER_UID, "{line}");
+    // The account has no login shell.
     assert!(line.ends_with("nologin") || line.ends_with("false"), "{line}");
 }
 
 #[test]
-fn kept_cluster_of_another_account_is_taken_over() {
+fn kept_cluster_of_another_account_changes_owner() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped taking over: only root gives files away");
+        eprintln!("SKIPPED changing the owner: only root can do that");
         return;
     }
     let parent = open_tempdir();
@@ -198,8 +200,8 @@ fn kept_cluster_of_another_account_is_taken_over() {
     let Some(cluster) = start("taken over", Builder::new().dir(&dir).keep(true)) else { return };
     sql(&cluster.uri("postgres"), "CREATE TABLE t AS SELECT 42 AS x");
     drop(cluster);
-    let given = Command::new("chown").args(["-R", "65534:65534"]).arg(&dir).status().unwrap();
-    assert!(given.success());
+    let chown = Command::new("chown").args(["-R", "65534:65534"]).arg(&dir).status().unwrap();
+    assert!(chown.success());
     let cluster = Builder::new().dir(&dir).start().unwrap();
     assert_eq!(sql(&cluster.uri("postgres"), "SELECT x FROM t"), "42");
 }

@@ -1,13 +1,13 @@
-//! One cluster, and copies of it.
+//! The life cycle of a cluster, and copies of it.
 
 use std::{fs, net::TcpListener, os::unix::fs::MetadataExt as _};
 
-use howdah_lab::{Cluster, Error, FindError, Search};
+use howdah_lab::{BinariesSearch, Cluster, ClusterError, FindError};
 
 use crate::support::{is_alive, names, open_tempdir, private_tempdir, sql, start};
 
 #[test]
-fn a_cluster_answers_on_both_of_its_addresses_and_leaves_nothing() {
+fn dropped_cluster_leaves_no_files_or_processes() {
     let Some(cluster) = start("answers", Cluster::builder().name("first")) else { return };
     for uri in [cluster.uri("postgres"), cluster.socket_uri("postgres")] {
         assert_eq!(sql(&uri, "SELECT current_user"), "postgres");
@@ -27,7 +27,7 @@ fn a_cluster_answers_on_both_of_its_addresses_and_leaves_nothing() {
 }
 
 #[test]
-fn root_has_another_account_run_the_server() {
+fn server_of_root_runs_as_another_user() {
     let Some(cluster) = start("root", Cluster::builder()) else { return };
     let process = fs::metadata(format!("/proc/{}", cluster.pid().unwrap())).unwrap();
     let data = fs::metadata(cluster.data_dir()).unwrap();
@@ -37,7 +37,7 @@ fn root_has_another_account_run_the_server() {
 }
 
 #[test]
-fn settings_can_be_given_and_changed_later() {
+fn settings_can_be_set_and_altered_later() {
     let builder = Cluster::builder()
         .setting("work_mem", "1MB")
         .setting("log_line_prefix", "it's %m \\ ")
@@ -53,11 +53,13 @@ fn settings_can_be_given_and_changed_later() {
 }
 
 #[test]
-fn a_server_that_refuses_its_settings_says_why() {
+fn invalid_setting_is_reported_with_server_log() {
     let result = Cluster::builder().setting("work_mem", "plenty").start();
     match result {
-        Err(Error::ServerEnded { log, .. }) => assert!(log.contains("\"work_mem\""), "{log}"),
-        Err(error) if error.is_no_postgres() => {
+        Err(ClusterError::ServerEnded { log, .. }) => {
+            assert!(log.contains("\"work_mem\""), "{log}");
+        }
+        Err(error) if error.is_postgres_missing() => {
             start("refuses", Cluster::builder());
         }
         other => unreachable!("{other:?}"),
@@ -65,7 +67,7 @@ fn a_server_that_refuses_its_settings_says_why() {
 }
 
 #[test]
-fn what_was_committed_survives_a_kill() {
+fn committed_data_survives_immediate_shutdown() {
     let Some(mut cluster) = start("kill", Cluster::builder()) else { return };
     let (uri, port) = (cluster.uri("postgres"), cluster.port());
     sql(&uri, "CREATE TABLE t AS SELECT 42 AS x");
@@ -75,13 +77,13 @@ fn what_was_committed_survives_a_kill() {
     assert!(cluster.is_running());
     assert_eq!(cluster.port(), port);
     assert_eq!(sql(&uri, "SELECT x FROM t"), "42");
-    assert!(matches!(cluster.start(), Err(Error::WrongState { .. })));
+    assert!(matches!(cluster.start(), Err(ClusterError::WrongState { .. })));
     cluster.stop().unwrap();
     cluster.stop().unwrap();
 }
 
 #[test]
-fn a_copy_begins_equal_and_goes_its_own_way() {
+fn copy_has_same_data_and_diverges() {
     let Some(mut original) = start("copy", Cluster::builder().setting("work_mem", "7MB")) else {
         return;
     };
@@ -90,30 +92,30 @@ fn a_copy_begins_equal_and_goes_its_own_way() {
         .clone_stopped(Cluster::builder().name("copy").setting("enable_indexscan", "off"))
         .unwrap();
     sql(&original.uri("postgres"), "INSERT INTO t VALUES (0)");
-    let of = |cluster: &Cluster, query| sql(&cluster.uri("postgres"), query);
-    assert_eq!(of(&original, "SELECT count(*) FROM t"), "1001");
-    assert_eq!(of(&copy, "SELECT count(*) FROM t"), "1000");
-    assert_eq!(of(&copy, "SHOW work_mem"), "7MB", "settings are copied");
-    assert_eq!(of(&copy, "SHOW enable_indexscan"), "off");
-    assert_eq!(of(&original, "SHOW enable_indexscan"), "on");
-    assert_eq!(of(&copy, "SHOW cluster_name"), "copy");
+    let value = |cluster: &Cluster, query| sql(&cluster.uri("postgres"), query);
+    assert_eq!(value(&original, "SELECT count(*) FROM t"), "1001");
+    assert_eq!(value(&copy, "SELECT count(*) FROM t"), "1000");
+    assert_eq!(value(&copy, "SHOW work_mem"), "7MB", "settings are copied");
+    assert_eq!(value(&copy, "SHOW enable_indexscan"), "off");
+    assert_eq!(value(&original, "SHOW enable_indexscan"), "on");
+    assert_eq!(value(&copy, "SHOW cluster_name"), "copy");
 }
 
 #[test]
-fn a_cluster_with_tablespaces_is_not_copied() {
+fn cluster_with_tablespaces_is_not_copied() {
     let Some(mut cluster) = start("tablespaces", Cluster::builder()) else { return };
-    // The server makes a directory that is its own; ours would not be.
+    // The server creates the directory, so that its account owns it.
     let space = cluster.socket_dir().join("space");
     let uri = cluster.uri("postgres");
     sql(&uri, &format!("COPY (SELECT 1) TO PROGRAM 'mkdir {}'", space.display()));
     sql(&uri, &format!("CREATE TABLESPACE space LOCATION '{}'", space.display()));
     let error = cluster.clone_stopped(Cluster::builder()).unwrap_err();
-    assert!(matches!(error, Error::Tablespaces { .. }), "{error}");
+    assert!(matches!(error, ClusterError::Tablespaces { .. }), "{error}");
     assert!(cluster.is_running(), "the original runs again");
 }
 
 #[test]
-fn logs_are_collected_in_the_formats_asked_for() {
+fn logs_are_collected_in_configured_formats() {
     let json = Cluster::builder().start().is_ok_and(|cluster| cluster.major() >= 15);
     let destinations = if json { "stderr,csvlog,jsonlog" } else { "stderr,csvlog" };
     let builder = Cluster::builder()
@@ -136,7 +138,7 @@ fn logs_are_collected_in_the_formats_asked_for() {
 }
 
 #[test]
-fn a_password_is_asked_for_and_stands_in_no_uri() {
+fn password_is_required_and_not_in_uri() {
     let Some(cluster) = start("password", Cluster::builder().password("s3cret")) else { return };
     assert!(!cluster.uri("postgres").contains("s3cret"));
     let with_password = cluster.uri("postgres").replace("postgres@", "postgres:s3cret@");
@@ -149,7 +151,7 @@ fn a_password_is_asked_for_and_stands_in_no_uri() {
 }
 
 #[test]
-fn a_directory_of_ones_own_is_made_and_removed_or_kept() {
+fn explicit_directory_is_removed_unless_kept() {
     let parent = open_tempdir();
     let dir = parent.path().join("mine");
     let Some(cluster) = start("directory", Cluster::builder().dir(&dir)) else { return };
@@ -163,7 +165,7 @@ fn a_directory_of_ones_own_is_made_and_removed_or_kept() {
     drop(kept);
     assert_eq!(names(&dir), ["data", "server.log"]);
 
-    // It is not necessary to say again that it be kept.
+    // An existing cluster is kept even without `keep`.
     let again = Cluster::builder().dir(&dir).setting("work_mem", "9MB").start().unwrap();
     assert_eq!(sql(&again.uri("postgres"), "SELECT x FROM t"), "42");
     assert_eq!(sql(&again.uri("postgres"), "SHOW work_mem"), "9MB");
@@ -172,13 +174,13 @@ fn a_directory_of_ones_own_is_made_and_removed_or_kept() {
 
     let other = if major == 17 { 16 } else { 17 };
     let error = Cluster::builder().dir(&dir).major(other).start().unwrap_err();
-    assert!(matches!(error, Error::OtherMajor { found, .. } if found == major), "{error}");
+    assert!(matches!(error, ClusterError::OtherMajor { found, .. } if found == major), "{error}");
     let error = Cluster::builder().dir(parent.path()).start().unwrap_err();
-    assert!(matches!(error, Error::DirectoryInUse { .. }), "{error}");
+    assert!(matches!(error, ClusterError::DirectoryInUse { .. }), "{error}");
 }
 
 #[test]
-fn an_empty_directory_is_emptied_but_stays() {
+fn existing_empty_directory_is_emptied_not_removed() {
     let dir = open_tempdir();
     let Some(cluster) = start("empty directory", Cluster::builder().dir(dir.path())) else {
         return;
@@ -189,7 +191,7 @@ fn an_empty_directory_is_emptied_but_stays() {
 }
 
 #[test]
-fn a_directory_with_a_long_name_has_a_socket_all_the_same() {
+fn long_directory_name_has_working_socket() {
     let parent = open_tempdir();
     let dir = parent.path().join("long".repeat(30));
     let Some(cluster) = start("long directory", Cluster::builder().dir(&dir)) else { return };
@@ -201,15 +203,15 @@ fn a_directory_with_a_long_name_has_a_socket_all_the_same() {
 }
 
 #[test]
-fn a_directory_that_the_servers_account_cannot_reach() {
+fn directory_unreachable_for_server_account_is_an_error() {
     if !rustix::process::geteuid().is_root() {
-        return; // the account is our own: it reaches what we reach
+        return; // the server runs as the current user
     }
     let private = private_tempdir();
     let result = Cluster::builder().dir(private.path().join("lab")).start();
     match result {
-        Err(Error::Unreachable { .. }) => {}
-        Err(error) if error.is_no_postgres() => {
+        Err(ClusterError::Unreachable { .. }) => {}
+        Err(error) if error.is_postgres_missing() => {
             start("unreachable", Cluster::builder());
         }
         other => unreachable!("{other:?}"),
@@ -218,12 +220,12 @@ fn a_directory_that_the_servers_account_cannot_reach() {
 }
 
 #[test]
-fn a_given_port_is_taken_or_refused() {
+fn explicit_port_is_used_or_reported_as_in_use() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     match Cluster::builder().port(port).start() {
-        Err(Error::ServerEnded { log, .. }) => assert!(log.contains("in use"), "{log}"),
-        Err(error) if error.is_no_postgres() => {
+        Err(ClusterError::ServerEnded { log, .. }) => assert!(log.contains("in use"), "{log}"),
+        Err(error) if error.is_postgres_missing() => {
             start("port", Cluster::builder());
             return;
         }
@@ -234,13 +236,15 @@ fn a_given_port_is_taken_or_refused() {
 }
 
 #[test]
-fn clusters_started_at_once_do_not_get_in_each_others_way() {
+fn concurrently_started_clusters_have_distinct_ports() {
     let start_one = || Cluster::builder().start();
     let clusters: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(start_one)).collect();
         threads
             .into_iter()
-            .filter_map(|thread| howdah_lab::or_say_why_not("at once", thread.join().unwrap()))
+            .filter_map(|thread| {
+                howdah_lab::skip_without_postgres("at once", thread.join().unwrap())
+            })
             .collect()
     });
     let mut ports: Vec<_> = clusters.iter().map(Cluster::port).collect();
@@ -253,7 +257,7 @@ fn clusters_started_at_once_do_not_get_in_each_others_way() {
 }
 
 #[test]
-fn a_failing_initdb_says_why() {
+fn failing_initdb_is_reported_with_its_output() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = open_tempdir();
     for (name, script) in [
@@ -264,13 +268,13 @@ fn a_failing_initdb_says_why() {
         fs::write(&path, script).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let search = Search::new().dir(dir.path()).cache_dir(dir.path().join("cache"));
+    let search = BinariesSearch::new().dir(dir.path()).cache_dir(dir.path().join("cache"));
     match Cluster::builder().search(search).start() {
-        Err(Error::Initdb { output, .. }) => assert_eq!(output, "initdb: error: no luck"),
+        Err(ClusterError::Initdb { output, .. }) => assert_eq!(output, "initdb: error: no luck"),
         other => unreachable!("{other:?}"),
     }
     match Cluster::builder().bin_dir(dir.path().join("none")).start() {
-        Err(Error::Find(FindError::Given { .. })) => {}
+        Err(ClusterError::Find(FindError::Given { .. })) => {}
         other => unreachable!("{other:?}"),
     }
 }

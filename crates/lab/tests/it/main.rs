@@ -1,6 +1,6 @@
-//! Clusters with real servers.
+//! Tests with real servers.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "what tests share is test code")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are test code")]
 
 mod access;
 mod clusters;

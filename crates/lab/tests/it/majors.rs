@@ -1,11 +1,11 @@
-//! Other majors, from the network where the machine lacks them.
+//! All major versions, fetched if not installed.
 
-use howdah_lab::{Cluster, MAJORS, Origin, Search, or_say_why_not};
+use howdah_lab::{BinariesOrigin, BinariesSearch, Cluster, MAJORS, skip_without_postgres};
 
 use crate::support::{open_tempdir, sql, start};
 
 #[test]
-fn every_major_that_can_be_had_starts() {
+fn every_available_major_starts() {
     for major in MAJORS {
         let test = format!("major {major}");
         let Some(cluster) = start(&test, Cluster::builder().major(major)) else { continue };
@@ -16,35 +16,37 @@ fn every_major_that_can_be_had_starts() {
 }
 
 #[test]
-fn a_fetched_major_needs_no_network_any_more() {
-    let system = Search::new().fetch(false).cache_dir("/nowhere");
+fn fetched_major_is_found_without_network() {
+    let system = BinariesSearch::new().fetch(false).cache_dir("/nowhere");
     let Some(major) = MAJORS.rev().find(|major| system.clone().major(*major).find().is_err())
     else {
         return; // all are installed
     };
     let cache = open_tempdir();
-    let search = Search::new().major(major).cache_dir(cache.path());
-    let Some(fetched) = or_say_why_not("fetched major", search.clone().find()) else { return };
-    assert_eq!((fetched.origin(), fetched.version().major()), (Origin::Cache, major));
+    let search = BinariesSearch::new().major(major).cache_dir(cache.path());
+    let Some(fetched) = skip_without_postgres("fetched major", search.clone().find()) else {
+        return;
+    };
+    assert_eq!((fetched.origin(), fetched.version().major()), (BinariesOrigin::Cache, major));
     assert!(fetched.dir().starts_with(cache.path()));
-    // Not allowed to fetch, and it needs not.
+    // Found in the cache although fetching is not allowed.
     assert_eq!(search.fetch(false).find().unwrap(), fetched);
 }
 
 #[test]
-fn fetching_at_once_fetches_once() {
-    let system = Search::new().fetch(false).cache_dir("/nowhere");
+fn concurrent_fetches_download_once() {
+    let system = BinariesSearch::new().fetch(false).cache_dir("/nowhere");
     let Some(major) = MAJORS.rev().find(|major| system.clone().major(*major).find().is_err())
     else {
         return; // all are installed
     };
     let cache = open_tempdir();
-    let search = Search::new().major(major).cache_dir(cache.path());
+    let search = BinariesSearch::new().major(major).cache_dir(cache.path());
     let found: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| search.find())).collect();
         threads
             .into_iter()
-            .filter_map(|thread| or_say_why_not("fetching at once", thread.join().unwrap()))
+            .filter_map(|thread| skip_without_postgres("fetching at once", thread.join().unwrap()))
             .collect()
     });
     assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
@@ -56,12 +58,13 @@ fn fetching_at_once_fetches_once() {
 }
 
 #[test]
-fn binaries_that_are_nowhere() {
+fn missing_major_is_reported() {
     let cache = open_tempdir();
-    let installed = |major| Search::new().major(major).fetch(false).cache_dir(cache.path()).find();
+    let installed =
+        |major| BinariesSearch::new().major(major).fetch(false).cache_dir(cache.path()).find();
     let missing = MAJORS.filter_map(|major| Some((major, installed(major).err()?)));
     for (major, error) in missing {
-        assert!(error.is_no_postgres());
+        assert!(error.is_postgres_missing());
         let text = error.to_string();
         assert!(text.starts_with(&format!("no PostgreSQL {major} was found: ")), "{text}");
     }

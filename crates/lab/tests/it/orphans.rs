@@ -1,4 +1,4 @@
-//! What becomes of a cluster whose owner dies.
+//! Cleanup of a cluster whose owner process dies.
 
 use std::{
     env, fs,
@@ -7,24 +7,24 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use howdah_lab::{Cluster, Search};
+use howdah_lab::{BinariesSearch, Cluster, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{eventually, is_alive, names, open_tempdir, start};
+use crate::support::{TIMEOUT, is_alive, names, open_tempdir, start};
 
-/// Not a test: what the tests below run as another process. It starts a cluster, says so, and lives
-/// until its standard input ends.
+/// Not a test: the process that the tests below run. It starts a cluster, prints its process id,
+/// and runs until its standard input ends.
 #[test]
 #[ignore = "run by other tests"]
 fn owner() {
     let cache = env::var_os("TEST_CACHE").expect("set by the test");
-    let search = Search::new().fetch(false).cache_dir(PathBuf::from(cache));
+    let search = BinariesSearch::new().fetch(false).cache_dir(PathBuf::from(cache));
     let cluster = Cluster::builder().search(search).start().unwrap();
     println!("pid={}", cluster.pid().unwrap());
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// An owner whose files are all below `dir`; its cache is cold, so it runs initdb first.
+/// Starts an owner with all its files in `dir`. Its cache is empty, so it runs initdb first.
 fn owner_in(dir: &Path) -> Child {
     let (temp, cache) = (dir.join("tmp"), dir.join("cache"));
     for path in [&temp, &cache] {
@@ -48,7 +48,7 @@ fn postmaster_of(owner: &mut Child) -> u32 {
         let (_, pid) = line.split_once("pid=")?;
         Some(pid.parse().unwrap())
     });
-    pid.expect("the owner has started its cluster")
+    pid.expect("the owner did not start its cluster")
 }
 
 fn send(process: &Child, signal: Signal) {
@@ -56,7 +56,7 @@ fn send(process: &Child, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Processes that have anything below `dir` on their command line or as working directory.
+/// Processes with `dir` in their command line or working directory.
 fn processes_in(dir: &Path) -> Vec<String> {
     let dir = dir.to_str().unwrap();
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -73,7 +73,7 @@ fn processes_in(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn owner_killed_while_its_server_runs() {
+fn killed_owner_of_running_server_is_cleaned_up() {
     if start("killed owner", Cluster::builder()).is_none() {
         return;
     }
@@ -83,26 +83,26 @@ fn owner_killed_while_its_server_runs() {
     assert!(is_alive(postmaster) && !names(&dir.path().join("tmp")).is_empty());
     send(&owner, Signal::KILL);
     owner.wait().unwrap();
-    eventually("the server's end", || !is_alive(postmaster));
-    eventually("the removal", || names(&dir.path().join("tmp")).is_empty());
-    eventually("the janitor's end", || processes_in(dir.path()).is_empty());
+    wait_until("the server to exit", TIMEOUT, || !is_alive(postmaster));
+    wait_until("the removal of files", TIMEOUT, || names(&dir.path().join("tmp")).is_empty());
+    wait_until("the reaper to exit", TIMEOUT, || processes_in(dir.path()).is_empty());
 }
 
-/// At several moments of a start, each known by what it leaves in the file system.
-fn stopped_while_starting(signal: Signal, moment: impl Fn(&Path) -> bool) {
+/// Signals an owner at a moment of its start, recognized by a file, and checks that all is removed.
+fn check_cleanup_when_signalled(signal: Signal, moment: impl Fn(&Path) -> bool) {
     let dir = open_tempdir();
     let mut owner = owner_in(dir.path());
-    eventually("the moment", || moment(dir.path()));
+    wait_until("the moment to signal", TIMEOUT, || moment(dir.path()));
     send(&owner, signal);
     owner.wait().unwrap();
-    eventually("the removal", || names(&dir.path().join("tmp")).is_empty());
-    eventually("the end of all processes", || processes_in(dir.path()).is_empty());
+    wait_until("the removal of files", TIMEOUT, || names(&dir.path().join("tmp")).is_empty());
+    wait_until("all processes to exit", TIMEOUT, || processes_in(dir.path()).is_empty());
     let templates = dir.path().join("cache/templates");
     let unfinished = || names(&templates).into_iter().any(|name| name.starts_with(".new"));
-    eventually("the removal of the template", || !templates.exists() || !unfinished());
+    wait_until("the removal of the template", TIMEOUT, || !templates.exists() || !unfinished());
 }
 
-fn initdb_works(dir: &Path) -> bool {
+fn initdb_is_running(dir: &Path) -> bool {
     let Ok(entries) = fs::read_dir(dir.join("cache/templates")) else { return false };
     entries.flatten().any(|entry| entry.path().join("data/base").exists())
 }
@@ -111,28 +111,28 @@ fn cluster_dir_exists(dir: &Path) -> bool {
     !names(&dir.join("tmp")).is_empty()
 }
 
-fn server_starts(dir: &Path) -> bool {
+fn server_is_starting(dir: &Path) -> bool {
     names(&dir.join("tmp"))
         .iter()
         .any(|name| dir.join("tmp").join(name).join("server.log").exists())
 }
 
 #[test]
-fn ctrl_c_while_starting() {
+fn ctrl_c_during_start_is_cleaned_up() {
     if start("ctrl-c", Cluster::builder()).is_none() {
         return;
     }
-    for moment in [cluster_dir_exists, initdb_works, server_starts] {
-        stopped_while_starting(Signal::INT, moment);
+    for moment in [cluster_dir_exists, initdb_is_running, server_is_starting] {
+        check_cleanup_when_signalled(Signal::INT, moment);
     }
 }
 
 #[test]
-fn owner_killed_while_starting() {
+fn kill_during_start_is_cleaned_up() {
     if start("killed while starting", Cluster::builder()).is_none() {
         return;
     }
-    for moment in [cluster_dir_exists, initdb_works, server_starts] {
-        stopped_while_starting(Signal::KILL, moment);
+    for moment in [cluster_dir_exists, initdb_is_running, server_is_starting] {
+        check_cleanup_when_signalled(Signal::KILL, moment);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use howdah_lab::{Cluster, Labs, MAJORS};
+use howdah_lab::{Cluster, Labs, MAJORS, wait_until};
 
-use crate::support::{connect, eventually, open_tempdir, sql, start};
+use crate::support::{TIMEOUT, connect, open_tempdir, sql, start};
 
 #[test]
-fn a_standby_follows_its_primary_in_every_major() {
+fn standby_streams_from_primary_in_every_major() {
     for major in MAJORS {
         let test = format!("standby of {major}");
         let builder = Cluster::builder().major(major).setting("work_mem", "5MB");
@@ -24,23 +24,25 @@ fn a_standby_follows_its_primary_in_every_major() {
         assert_eq!(sql(&on_standby, "SHOW work_mem"), "5MB");
         assert_eq!(sql(&on_standby, "SHOW cluster_name"), "copycat");
         sql(&on_primary, "INSERT INTO t VALUES (2)");
-        eventually("streaming", || sql(&on_standby, "SELECT count(*) FROM t") == "2");
+        wait_until("streaming", TIMEOUT, || sql(&on_standby, "SELECT count(*) FROM t") == "2");
         assert_eq!(sql(&on_primary, "SELECT application_name FROM pg_stat_replication"), "copycat");
 
-        // What it misses while it is down it gets afterwards; nothing keeps WAL for it for ever.
+        // After a restart it catches up, without a permanent replication slot on the primary.
         standby.stop().unwrap();
         sql(&on_primary, "INSERT INTO t VALUES (3); CHECKPOINT");
         standby.start().unwrap();
-        eventually("streaming again", || sql(&on_standby, "SELECT count(*) FROM t") == "3");
+        wait_until("streaming again", TIMEOUT, || {
+            sql(&on_standby, "SELECT count(*) FROM t") == "3"
+        });
         drop(standby);
-        eventually("the end of the slot", || {
+        wait_until("the removal of the slot", TIMEOUT, || {
             sql(&on_primary, "SELECT count(*) FROM pg_replication_slots") == "0"
         });
     }
 }
 
 #[test]
-fn a_standby_of_a_busy_primary_is_whole() {
+fn standby_of_busy_primary_is_consistent() {
     let Some(primary) = start("busy primary", Cluster::builder()) else { return };
     let uri = primary.uri("postgres");
     sql(&uri, "CREATE TABLE pairs AS SELECT i AS a, -i AS b FROM generate_series(1, 5000) i");
@@ -65,11 +67,11 @@ fn a_standby_of_a_busy_primary_is_whole() {
         |uri: &str| sql(uri, "SELECT format('%s %s %s', sum(a), sum(a + b), count(*)) FROM pairs");
     let expected = row(&uri);
     assert!(expected.ends_with(" 0 5000"), "{expected}");
-    eventually("streaming", || row(&standby.uri("postgres")) == expected);
+    wait_until("streaming", TIMEOUT, || row(&standby.uri("postgres")) == expected);
 }
 
 #[test]
-fn a_standby_of_a_primary_with_a_password() {
+fn standby_of_primary_with_password_starts() {
     let builder = Cluster::builder().password("it's s3cret");
     let Some(primary) = start("standby with password", builder) else { return };
     let standby = Cluster::builder().standby_of(&primary).start().unwrap();
@@ -77,7 +79,7 @@ fn a_standby_of_a_primary_with_a_password() {
 }
 
 #[test]
-fn a_standby_of_a_lab_is_a_lab() {
+fn standby_of_lab_is_a_lab() {
     let dir = open_tempdir();
     let labs = Labs::in_dir(dir.path().join("labs"));
     if start("standby of a lab", Cluster::builder()).is_none() {
@@ -93,10 +95,10 @@ fn a_standby_of_a_lab_is_a_lab() {
 }
 
 #[test]
-fn a_primary_that_does_not_run() {
+fn standby_of_stopped_primary_is_an_error() {
     let Some(mut primary) = start("stopped primary", Cluster::builder()) else { return };
     let builder = Cluster::builder().standby_of(&primary);
     primary.stop().unwrap();
     let error = builder.start().unwrap_err();
-    assert!(error.to_string().starts_with("the primary of the standby: connecting"), "{error}");
+    assert!(error.to_string().starts_with("cannot back up the primary: connecting"), "{error}");
 }

@@ -1,45 +1,37 @@
-//! What several tests need.
+//! Helpers of several tests.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{path::Path, time::Duration};
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_lab::{Builder, Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_lab::{Builder, Cluster, skip_without_postgres};
 
-/// A running cluster, or `None` after saying why not.
+/// Maximum time for another process to react.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Starts a cluster; `None` if the test is skipped.
 pub(crate) fn start(test: &str, builder: Builder) -> Option<Cluster> {
-    or_say_why_not(test, builder.start())
+    skip_without_postgres(test, builder.start())
 }
 
-/// A connection, with nothing taken from the tester's environment.
+/// Connects without reading the environment.
 pub(crate) fn connect(uri: &str) -> Client {
-    let target = Target::resolve(&Words::from_conninfo(uri), &Environment::empty()).unwrap();
+    let target =
+        ConnectTarget::resolve(&ConnParams::from_conninfo(uri), &Environment::empty()).unwrap();
     Client::connect(&target).unwrap()
 }
 
-/// The first value of the answer.
+/// Runs a query and returns its first value.
 pub(crate) fn sql(uri: &str, sql: &str) -> String {
     connect(uri).one_value(sql).unwrap().unwrap_or_default()
 }
 
-/// Waits for what another process does.
-pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !happened() {
-        assert!(since.elapsed() < Duration::from_secs(120), "{what} does not happen");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Whether a process is there and not a zombie.
+/// Whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// The names in a directory.
+/// The sorted names in a directory.
 pub(crate) fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = std::fs::read_dir(dir)
         .unwrap()
@@ -49,12 +41,12 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A temporary directory that the server's account can reach.
+/// A temporary directory that the server's account can enter.
 pub(crate) fn open_tempdir() -> tempfile::TempDir {
     tempdir(0o777)
 }
 
-/// A temporary directory that only we can reach.
+/// A temporary directory that only the current user can enter.
 pub(crate) fn private_tempdir() -> tempfile::TempDir {
     tempdir(0o700)
 }

@@ -1,11 +1,11 @@
-//! What a zone's text in a log stands for when no time zone database is asked.
+//! Offsets of the zones in a log, without a time zone database.
 
-/// Seconds east of UTC, if the text leaves no doubt: UTC itself, or a number.
-pub(super) fn certain(zone: &[u8]) -> Option<i32> {
+/// Seconds east of UTC, if the zone is unambiguous: UTC itself, or a number.
+pub(super) fn unambiguous_offset(zone: &[u8]) -> Option<i32> {
     match zone {
         b"UTC" | b"GMT" | b"Z" | b"UCT" => Some(0),
         [sign @ (b'+' | b'-'), digits @ ..] => {
-            let seconds = numeric(digits)?;
+            let seconds = parse_offset(digits)?;
             Some(if *sign == b'-' { -seconds } else { seconds })
         }
         _ => None,
@@ -13,7 +13,7 @@ pub(super) fn certain(zone: &[u8]) -> Option<i32> {
 }
 
 /// `hh`, `hhmm` or `hh:mm`.
-fn numeric(digits: &[u8]) -> Option<i32> {
+fn parse_offset(digits: &[u8]) -> Option<i32> {
     let (hours, minutes) = match digits {
         [a, b] => ([*a, *b], [b'0', b'0']),
         [a, b, c, d] | [a, b, b':', c, d] => ([*a, *b], [*c, *d]),
@@ -27,15 +27,15 @@ fn numeric(digits: &[u8]) -> Option<i32> {
     (hours <= 15 && minutes < 60).then_some(hours * 3600 + minutes * 60)
 }
 
-/// Seconds east of UTC, and whether the abbreviation has only this meaning in use.
-pub(super) fn abbreviation(zone: &[u8]) -> Option<(i32, bool)> {
-    let row = TABLE.iter().find(|(name, ..)| name.as_bytes() == zone)?;
+/// Seconds east of UTC, and whether the abbreviation has no other meaning in use.
+pub(super) fn abbreviation_offset(zone: &[u8]) -> Option<(i32, bool)> {
+    let row = ABBREVIATIONS.iter().find(|(name, ..)| name.as_bytes() == zone)?;
     Some((row.1 * 60, row.2))
 }
 
-/// Name, minutes east of UTC, whether no other zone uses the name today. Ambiguous ones mean what
-/// PostgreSQL's `timezone_abbreviations = 'Default'` makes of them.
-const TABLE: &[(&str, i32, bool)] = &[
+/// Name, minutes east of UTC, and whether no other zone uses the name today. Ambiguous ones have
+/// the meaning of PostgreSQL's `timezone_abbreviations = 'Default'`.
+const ABBREVIATIONS: &[(&str, i32, bool)] = &[
     ("ACDT", 630, true),
     ("ACST", 570, true),
     ("ADT", -180, true),
@@ -86,14 +86,14 @@ const TABLE: &[(&str, i32, bool)] = &[
 ];
 
 #[test]
-fn numbers_are_certain_and_names_are_looked_up() {
-    assert_eq!(certain(b"+03"), Some(3 * 3600));
-    assert_eq!(certain(b"-0330"), Some(-(3 * 60 + 30) * 60));
-    assert_eq!(certain(b"+05:45"), Some((5 * 60 + 45) * 60));
+fn numeric_zones_are_unambiguous() {
+    assert_eq!(unambiguous_offset(b"+03"), Some(3 * 3600));
+    assert_eq!(unambiguous_offset(b"-0330"), Some(-(3 * 60 + 30) * 60));
+    assert_eq!(unambiguous_offset(b"+05:45"), Some((5 * 60 + 45) * 60));
     for not in [&b"+3"[..], b"+99", b"CET", b"", b"+"] {
-        assert_eq!(certain(not), None);
+        assert_eq!(unambiguous_offset(not), None);
     }
-    assert_eq!(abbreviation(b"CEST"), Some((2 * 3600, true)));
-    assert_eq!(abbreviation(b"CST"), Some((-6 * 3600, false)));
-    assert_eq!(abbreviation(b"XYZ"), None);
+    assert_eq!(abbreviation_offset(b"CEST"), Some((2 * 3600, true)));
+    assert_eq!(abbreviation_offset(b"CST"), Some((-6 * 3600, false)));
+    assert_eq!(abbreviation_offset(b"XYZ"), None);
 }

@@ -1,214 +1,222 @@
-//! Rows of a csvlog that are beyond doubt, framed in one pass.
+//! Frames the unambiguous rows of a csvlog in one pass.
 //!
-//! A row is beyond doubt from a line that begins like one to a newline outside quotes, with enough columns,
-//! no stray quotes, and nothing inside quotes that begins like a row. All else is left to
-//! [`Csv`](super::Csv).
+//! A row is unambiguous from a line that starts like one to a newline outside quotes, if it has
+//! enough columns, no stray quotes, and nothing inside quotes that starts like a row. Everything
+//! else is left to [`Csv`](super::Csv).
 
+use howdah_log_input::LogSeverity;
 use howdah_traffic::{SqlState, Timestamp};
 
 use super::{
-    COLUMNS_MAX, COLUMNS_MIN, Cut, ROW_START_BYTES, Row, column, is_row_of, owner_of, row_begins,
-    row_goes_on,
+    COLUMNS_MAX, COLUMNS_MIN, CsvRow, ROW_START_BYTES, RowColumns, column, is_column_count,
+    is_row_after_time, is_row_start, session_fields,
 };
 use crate::{
-    clock::Clock,
-    frame::{Frame, Frames},
-    masks::Masks,
-    message::Said,
-    pieces::{Span, function, number, signed},
-    record::Severity,
-    seen::Seen,
+    bitmasks::Bitmasks,
+    clock::LogClock,
+    frame::{ChunkFrames, RecordFrame},
+    message::MessageFields,
+    recent_sessions::RecentSessions,
+    spans::{FieldSpan, function_name, parse_i64, parse_u64},
 };
 
-/// Frames pieces of a csvlog.
+/// Frames chunks of a csvlog.
 #[derive(Clone, Debug)]
 pub(crate) struct CsvFramer {
     max_record_bytes: usize,
-    clock: Clock,
-    /// Quotes, commas and newlines of the piece that is being framed.
-    masks: Masks,
-    cut: Cut,
-    seen: Seen<1>,
+    clock: LogClock,
+    /// Quotes, commas and newlines of the chunk that is being framed.
+    masks: Bitmasks,
+    columns: RowColumns,
+    recent: RecentSessions<1>,
 }
 
-/// Where a row begins, and its time if that was read at once.
+/// The start of a row, and its time if that was already read.
 #[derive(Clone, Copy)]
-struct Start {
+struct RowStart {
     at: usize,
-    /// With its length.
+    /// The time and its length.
     time: Option<(Timestamp, usize)>,
 }
 
 impl CsvFramer {
-    pub(super) fn new(max_record_bytes: usize, clock: Clock) -> Self {
-        let (masks, cut, seen) = (Masks::default(), Cut::default(), Seen::default());
-        Self { max_record_bytes, clock, masks, cut, seen }
+    pub(super) fn new(max_record_bytes: usize, clock: LogClock) -> Self {
+        let (masks, columns, recent) =
+            (Bitmasks::default(), RowColumns::default(), RecentSessions::default());
+        Self { max_record_bytes, clock, masks, columns, recent }
     }
 
-    pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
+    pub(crate) fn frames(&mut self, chunk: &[u8], out: &mut ChunkFrames) {
         let mut masks = std::mem::take(&mut self.masks);
-        masks.find(piece, *b"\",\n");
-        self.seen.begin_piece();
-        self.frame_rows(piece, &masks, out);
+        masks.scan(chunk, *b"\",\n");
+        self.recent.start_chunk();
+        self.frame_rows(chunk, &masks, out);
         self.masks = masks;
     }
 
-    fn frame_rows(&mut self, piece: &[u8], masks: &Masks, out: &mut Frames) {
-        // Newlines before `counted`.
+    fn frame_rows(&mut self, chunk: &[u8], masks: &Bitmasks, out: &mut ChunkFrames) {
+        // Number of newlines before offset `counted`.
         let (mut newlines, mut counted) = (0, 0);
-        let mut start = next_row(piece, 0);
-        while let Some(Start { at, time }) = start {
+        let mut start = next_row_start(chunk, 0);
+        while let Some(RowStart { at, time }) = start {
             if counted != at {
                 newlines += masks.count_third(counted, at) as u32;
                 counted = at;
             }
             let time_bytes = time.map_or(0, |(_, len)| len);
-            let end = self.cut.row(piece, masks, at, time_bytes);
-            let Some(end) = end.filter(|_| self.cut.columns() >= COLUMNS_MIN) else {
+            let end = self.columns.split_row(chunk, masks, at, time_bytes);
+            let Some(end) = end.filter(|_| self.columns.columns() >= COLUMNS_MIN) else {
                 self.clock.take_assumption();
-                start = next_row(piece, at);
+                start = next_row_start(chunk, at);
                 continue;
             };
             let time = match time {
                 Some((time, _)) => Some(time),
-                None => self.clock.read(&piece[at..self.cut.end_of(column::TIME)]),
+                None => self.clock.read(&chunk[at..self.columns.column_end(column::TIME)]),
             };
-            let frame = self.decode(piece, time, out);
+            let frame = self.decode(chunk, time, out);
             match frame.filter(|_| end - at <= self.max_record_bytes) {
                 Some(frame) => {
-                    let owner = self.owner(piece, out);
+                    let session = self.session_index(chunk, out);
                     let (start, end) = (at as u32, end as u32);
-                    out.frames.push(Frame { start, end, newlines, owner, ..frame });
+                    out.frames.push(RecordFrame { start, end, newlines, session, ..frame });
                 }
-                // The reader will find the same and say so.
+                // The reader finds the same problem and reports it.
                 None => drop(self.clock.take_assumption()),
             }
-            (newlines, counted) = (newlines + self.cut.newlines, end);
-            start = self.start_at(piece, end).or_else(|| next_row(piece, end - 1));
+            (newlines, counted) = (newlines + self.columns.newlines, end);
+            start = self.row_start_at(chunk, end).or_else(|| next_row_start(chunk, end - 1));
         }
     }
 
-    /// Reads the fields of the row that was cut, but for whose it is; `None` if one is not as it should be.
+    /// Decodes the split row except for its session fields; `None` if a field is not valid.
     #[inline]
-    fn decode(&mut self, piece: &[u8], time: Option<Timestamp>, out: &mut Frames) -> Option<Frame> {
-        let Self { cut, clock, .. } = self;
+    fn decode(
+        &mut self,
+        chunk: &[u8],
+        time: Option<Timestamp>,
+        out: &mut ChunkFrames,
+    ) -> Option<RecordFrame> {
+        let Self { columns, clock, .. } = self;
         let scratch = &mut out.scratch;
-        let mut span = |number: usize| cut.column(number, piece, scratch);
+        let mut span = |number: usize| columns.column(number, chunk, scratch);
         let (line, tag, vxid) = (span(column::LINE), span(column::TAG), span(column::VXID));
         let (severity, code) = (span(column::SEVERITY), span(column::SQLSTATE));
         let (message, detail) = (span(column::MESSAGE), span(column::DETAIL));
         let (context, statement) = (span(column::CONTEXT), span(column::STATEMENT));
         let (location, query_id) = (span(column::LOCATION), span(column::QUERY_ID));
-        let text = |span: Span| span.text(piece, &out.scratch);
-        let line = number(text(line));
+        let text = |span: FieldSpan| span.text(chunk, &out.scratch);
+        let line = parse_u64(text(line));
         let severity = match text(severity) {
-            b"LOG" => Severity::Log,
-            word => Severity::from_word(word)?,
+            b"LOG" => LogSeverity::Log,
+            word => LogSeverity::from_keyword(word)?,
         };
         let sqlstate = match text(code) {
             b"00000" => Some(SqlState::SUCCESS),
             code => SqlState::new(code),
         };
-        Some(Frame {
+        Some(RecordFrame {
             time: time?,
             vxid,
             query_id: match text(query_id) {
-                // Checked here, where few rows come by: other rows with the least number of columns are fine.
-                b"" if !is_row_of(cut.columns()) => return None,
+                // Checked here, where few rows get: other rows with at least the minimum number of
+                // columns are valid.
+                b"" if !is_column_count(columns.columns()) => return None,
                 b"" => None,
-                digits => signed(digits),
+                digits => parse_i64(digits),
             },
             tag,
             lines: line.map(|line| (line, line)),
             severity,
-            said: Said::by(severity, text(message)),
+            message_fields: MessageFields::parse(severity, text(message)),
             sqlstate,
             message,
             detail,
             context,
             statement: statement.unless_empty(),
             function: match location {
-                Span::ABSENT => Span::ABSENT,
-                _ => location.shortened(function(text(location)).len()),
+                FieldSpan::ABSENT => FieldSpan::ABSENT,
+                _ => location.truncated(function_name(text(location)).len()),
             },
             assumption: clock.take_assumption(),
-            ..Frame::EMPTY
+            ..RecordFrame::EMPTY
         })
     }
 
-    /// The number of the owner of the row that was cut.
+    /// The index of the session fields of the split row.
     #[inline]
-    fn owner(&mut self, piece: &[u8], out: &mut Frames) -> u32 {
-        let Self { cut, seen, .. } = self;
-        // Time and session id, and application and leader, stand around what names the owner.
-        let between =
-            |before: usize, last: usize| Span::input(cut.end_of(before), cut.end_of(last));
+    fn session_index(&mut self, chunk: &[u8], out: &mut ChunkFrames) -> u32 {
+        let Self { columns, recent, .. } = self;
+        // The session fields lie between time and session id, and between location and leader.
+        let between = |before: usize, last: usize| {
+            FieldSpan::input(columns.column_end(before), columns.column_end(last))
+        };
         let head = between(column::TIME, column::SESSION_ID);
         let tail = between(column::LOCATION, column::LEADER);
-        seen.owner(Some(head), [tail], piece, out, |out| {
-            let mut row = Row::EMPTY;
-            (0..cut.columns().min(COLUMNS_MAX))
-                .for_each(|number| row.push(cut.column(number, piece, &mut out.scratch)));
-            out.owner(&owner_of(&row, piece, &out.scratch), piece)
+        recent.session_index(Some(head), [tail], chunk, out, |out| {
+            let mut row = CsvRow::EMPTY;
+            (0..columns.columns().min(COLUMNS_MAX))
+                .for_each(|number| row.push(columns.column(number, chunk, &mut out.scratch)));
+            out.session_index(&session_fields(&row, chunk, &out.scratch), chunk)
         })
     }
 
-    /// The row that begins at `at`, if one does for sure.
+    /// The row that starts at `at`, if one certainly does.
     #[inline]
-    fn start_at(&mut self, piece: &[u8], at: usize) -> Option<Start> {
-        let rest = piece.get(at..)?;
+    fn row_start_at(&mut self, chunk: &[u8], at: usize) -> Option<RowStart> {
+        let rest = chunk.get(at..)?;
         if let Some((time, len)) = self.clock.read_next(rest)
             && let Some([b',', b'"', letter]) = rest.get(len..).and_then(<[u8]>::first_chunk)
             && letter.is_ascii_alphanumeric()
             && len < ROW_START_BYTES - 3
         {
-            return Some(Start { at, time: Some((time, len)) });
+            return Some(RowStart { at, time: Some((time, len)) });
         }
-        self.odd_start_at(piece, at)
+        self.uncommon_row_start_at(chunk, at)
     }
 
-    /// The same for a row that does not begin as most do.
+    /// The same for a row with an uncommon start.
     #[inline(never)]
-    fn odd_start_at(&mut self, piece: &[u8], at: usize) -> Option<Start> {
+    fn uncommon_row_start_at(&mut self, chunk: &[u8], at: usize) -> Option<RowStart> {
         self.clock.take_assumption();
-        let rest = piece.get(at..)?;
+        let rest = chunk.get(at..)?;
         if let Some((time, len)) = self.clock.read_next(rest)
             && let Some(after) = rest[..rest.len().min(ROW_START_BYTES)].get(len..)
-            && row_goes_on(after, rest.len() < ROW_START_BYTES) == Some(true)
+            && is_row_after_time(after, rest.len() < ROW_START_BYTES) == Some(true)
         {
-            return Some(Start { at, time: Some((time, len)) });
+            return Some(RowStart { at, time: Some((time, len)) });
         }
         self.clock.take_assumption();
-        (row_begins(rest, false) == Some(true)).then_some(Start { at, time: None })
+        (is_row_start(rest, false) == Some(true)).then_some(RowStart { at, time: None })
     }
 }
 
-/// Where a row begins after the next newline at which one does.
-fn next_row(piece: &[u8], from: usize) -> Option<Start> {
-    memchr::memchr_iter(b'\n', &piece[from..])
+/// The first row that starts after a newline at or after `from`.
+fn next_row_start(chunk: &[u8], from: usize) -> Option<RowStart> {
+    memchr::memchr_iter(b'\n', &chunk[from..])
         .map(|newline| from + newline + 1)
-        .find(|at| row_begins(&piece[*at..], false) == Some(true))
-        .map(|at| Start { at, time: None })
+        .find(|at| is_row_start(&chunk[*at..], false) == Some(true))
+        .map(|at| RowStart { at, time: None })
 }
 
 #[test]
-fn a_row_has_nothing_of_the_rows_before() {
+fn fields_do_not_leak_into_the_next_row() {
     let row = |columns: &str| {
         format!("2026-11-20 12:00:05.000 UTC,\"al\",\"shop\",7,,,1,,,,,LOG,,\"a\"{columns}\n")
     };
     let long = row(",,,,,,,,,\"psql\",\"client backend\",,5");
     let broken = "2026-11-20 12:00:05.000 UTC,\"al\",\"shop\",7,x\"y\n".to_owned();
-    let piece = ["\n".to_owned(), long, broken, row(",,,,,,,,"), row(",,,,,,,,,\"psql\"")].concat();
-    let mut framer = CsvFramer::new(1000, Clock::new(None).expect("a clock"));
-    let mut out = Frames::default();
-    framer.frames(piece.as_bytes(), &mut out);
-    let told: Vec<_> = out
+    let chunk = ["\n".to_owned(), long, broken, row(",,,,,,,,"), row(",,,,,,,,,\"psql\"")].concat();
+    let mut framer = CsvFramer::new(1000, LogClock::new(None).expect("a clock"));
+    let mut out = ChunkFrames::default();
+    framer.frames(chunk.as_bytes(), &mut out);
+    let found: Vec<_> = out
         .frames
         .iter()
         .map(|frame| {
-            let application = out.owners[frame.owner as usize].application;
-            (application.text(piece.as_bytes(), &out.scratch), frame.query_id)
+            let application = out.sessions[frame.session as usize].application;
+            (application.text(chunk.as_bytes(), &out.scratch), frame.query_id)
         })
         .collect();
-    assert_eq!(told, [(&b"psql"[..], Some(5)), (b"", None), (b"psql", None)]);
+    assert_eq!(found, [(&b"psql"[..], Some(5)), (b"", None), (b"psql", None)]);
 }

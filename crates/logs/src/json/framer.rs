@@ -1,47 +1,50 @@
-//! Lines of a jsonlog that are records, framed without regard to anything else.
+//! Frames the lines of a jsonlog that are records.
 //!
-//! A newline always ends a line, so all that can be in doubt is a line that is no object.
+//! A newline always ends a line, so the only ambiguous lines are those that are not objects.
 
-use super::{Key, Keys, NO_KEYS, decode_frame, owner_of, parse, quick::Quick};
+use super::{
+    JsonLogKey, KeySpans, NO_KEYS, decode_frame, fast_path::ObjectFastPath, parse, session_fields,
+};
 use crate::{
-    clock::Clock,
-    frame::{Frame, Frames},
-    masks::Masks,
-    message::Said,
-    pieces::Span,
-    seen::Seen,
+    bitmasks::Bitmasks,
+    clock::LogClock,
+    frame::{ChunkFrames, RecordFrame},
+    message::MessageFields,
+    recent_sessions::RecentSessions,
+    spans::FieldSpan,
 };
 
-/// Frames pieces of a jsonlog.
+/// Frames chunks of a jsonlog.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonFramer {
     max_record_bytes: usize,
-    clock: Clock,
-    /// Quotes, backslashes and newlines of the piece that is being framed.
-    masks: Masks,
-    quick: Quick,
-    seen: Seen<3>,
+    clock: LogClock,
+    /// Quotes, backslashes and newlines of the chunk that is being framed.
+    masks: Bitmasks,
+    fast_path: ObjectFastPath,
+    recent: RecentSessions<3>,
 }
 
 impl JsonFramer {
-    pub(super) fn new(max_record_bytes: usize, clock: Clock) -> Self {
-        let (masks, quick, seen) = (Masks::default(), Quick::default(), Seen::default());
-        Self { max_record_bytes, clock, masks, quick, seen }
+    pub(super) fn new(max_record_bytes: usize, clock: LogClock) -> Self {
+        let (masks, fast_path, recent) =
+            (Bitmasks::default(), ObjectFastPath::default(), RecentSessions::default());
+        Self { max_record_bytes, clock, masks, fast_path, recent }
     }
 
-    pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
+    pub(crate) fn frames(&mut self, chunk: &[u8], out: &mut ChunkFrames) {
         let mut masks = std::mem::take(&mut self.masks);
-        masks.find(piece, *b"\"\\\n");
-        self.seen.begin_piece();
+        masks.scan(chunk, *b"\"\\\n");
+        self.recent.start_chunk();
         let newline = |from: usize| masks.next(from, |[_, _, newlines]| *newlines);
         let mut newlines = 0;
-        // Who knows where the first line began.
+        // The first line may have begun in an earlier chunk, so framing starts after it.
         let mut before = newline(0);
         while let Some(start) = before.map(|before| before + 1)
             && let Some(end) = newline(start)
         {
             newlines += 1;
-            self.line(piece, (start, end), &masks, newlines, out);
+            self.line(chunk, (start, end), &masks, newlines, out);
             before = Some(end);
         }
         self.masks = masks;
@@ -49,20 +52,21 @@ impl JsonFramer {
 
     fn line(
         &mut self,
-        piece: &[u8],
+        chunk: &[u8],
         (start, end): (usize, usize),
-        masks: &Masks,
+        masks: &Bitmasks,
         newlines: u32,
-        out: &mut Frames,
+        out: &mut ChunkFrames,
     ) {
         let scratch_len = out.scratch.len();
-        // Spans are offsets into the piece, so the parser gets all before the line, too.
-        let line = &piece[..end];
+        // Spans are offsets into the chunk, so the parser gets the bytes before the line, too.
+        let line = &chunk[..end];
         let mut keys = NO_KEYS;
         if end - start > self.max_record_bytes {
             return;
         }
-        let mut found = self.quick.parse(piece, (start, end), masks, &mut keys, &mut out.scratch);
+        let mut found =
+            self.fast_path.parse(chunk, (start, end), masks, &mut keys, &mut out.scratch);
         if found.is_none() {
             out.scratch.truncate(scratch_len);
             keys = NO_KEYS;
@@ -70,16 +74,24 @@ impl JsonFramer {
         }
         match found.map(|()| decode_frame(&keys, line, &mut self.clock, &out.scratch)) {
             Some(Ok(frame)) => {
-                let said = Said::by(frame.severity, frame.message.text(line, &out.scratch));
-                let tail =
-                    [Key::Application, Key::BackendType, Key::Leader].map(|key| keys[key as usize]);
-                let owner = self.seen.owner(head(&keys), tail, line, out, |out| {
-                    out.owner(&owner_of(&keys, line, &out.scratch), line)
+                let message_fields =
+                    MessageFields::parse(frame.severity, frame.message.text(line, &out.scratch));
+                let tail = [JsonLogKey::Application, JsonLogKey::BackendType, JsonLogKey::Leader]
+                    .map(|key| keys[key as usize]);
+                let session = self.recent.session_index(head(&keys), tail, line, out, |out| {
+                    out.session_index(&session_fields(&keys, line, &out.scratch), line)
                 });
                 let (start, end) = (start as u32, end as u32 + 1);
-                out.frames.push(Frame { start, end, newlines, owner, said, ..frame });
+                out.frames.push(RecordFrame {
+                    start,
+                    end,
+                    newlines,
+                    session,
+                    message_fields,
+                    ..frame
+                });
             }
-            // The reader will find the same and say so.
+            // The reader finds the same problem and reports it.
             _ => {
                 out.scratch.truncate(scratch_len);
                 self.clock.take_assumption();
@@ -88,17 +100,17 @@ impl JsonFramer {
     }
 }
 
-/// What stands between time and session id, if all that says whose a line is, and is not at its end, is there
-/// as it is.
+/// The bytes between time and session id, if they contain all session fields verbatim except those
+/// at the end of the line.
 #[inline]
-fn head(keys: &Keys) -> Option<Span> {
-    let span = |key: Key| keys[key as usize];
-    let from = span(Key::Time).end_in_input()?;
-    let to = span(Key::SessionId).end_in_input()?;
-    let is_inside = |key: Key| match span(key) {
-        Span::ABSENT => true,
-        span => span.start_in_input().is_some_and(|at| (from..to).contains(&at)),
+fn head(keys: &KeySpans) -> Option<FieldSpan> {
+    let span = |key: JsonLogKey| keys[key as usize];
+    let from = span(JsonLogKey::Time).input_end()?;
+    let to = span(JsonLogKey::SessionId).input_end()?;
+    let is_inside = |key: JsonLogKey| match span(key) {
+        FieldSpan::ABSENT => true,
+        span => span.input_start().is_some_and(|at| (from..to).contains(&at)),
     };
-    let named = [Key::User, Key::Database, Key::Pid, Key::Remote];
-    (from < to && named.into_iter().all(is_inside)).then(|| Span::input(from, to))
+    let named = [JsonLogKey::User, JsonLogKey::Database, JsonLogKey::Pid, JsonLogKey::Remote];
+    (from < to && named.into_iter().all(is_inside)).then(|| FieldSpan::input(from, to))
 }

@@ -1,32 +1,36 @@
-//! Finding `log_line_prefix` from the lines of a log.
+//! Guesses `log_line_prefix` from the lines of a log.
 //!
-//! Candidates are tried: what administrators write is a product of a few habits (the time and process
-//! first, then a counter, then who), and a candidate that matches every record of a sample with plausible
-//! names is right for all that matters. Where none does, one is [deduced](super::deduce).
+//! Candidates are tried: administrators' prefixes are combinations of a few habits (first time and
+//! process, then a counter, then the session), and a candidate that matches every record of a
+//! sample with plausible names is right in all that matters. If none does, one is
+//! [deduced](super::deduction).
 
 use super::{
-    Field, Names, Prefix,
-    deduce::{deduce, label_at},
+    CompiledPrefix, PrefixField, SessionNames,
+    deduction::{deduce_prefixes, label_at},
     shape,
 };
-use crate::{clock::stamp_len, record::Label, summary::Confidence};
+use crate::summary::Confidence;
+use howdah_log_input::{LineLabel, stamp_len};
 
-/// The candidate that matches most of `lines`, or `None` if none matches any.
+/// Returns the candidate that matches most of `lines`, or `None` if none matches any.
 ///
-/// Among equals the one that stands earlier in [`candidates`] wins: simpler ones come first. Its
-/// [confidence](Prefix::confidence) tells whether there are records that it does not fit.
-pub(crate) fn guess<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Prefix> {
+/// Among equals the first in [`candidates`] wins, because simpler ones come first. Its
+/// [confidence](CompiledPrefix::confidence) shows whether there are records that it does not match.
+pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<CompiledPrefix> {
     let lines: Vec<_> = lines.filter(|line| may_have_label(line)).collect();
-    // Thousands of candidates on a few lines spread over the sample, then the few best on all lines.
+    // Try thousands of candidates on a few lines spread over the sample, then the best few on all
+    // lines.
     let stride = lines.len().div_ceil(FIRST_PASS_LINES).max(1);
     let few: Vec<_> = lines.iter().step_by(stride).copied().collect();
-    let compiled = candidates().filter_map(|source| Prefix::compile(&source).ok());
-    let mut finalists = best(compiled, &few).1;
+    let compiled = candidates().filter_map(|source| CompiledPrefix::compile(&source).ok());
+    let mut finalists = best_matching(compiled, &few).1;
     finalists.truncate(FINALISTS_MAX);
-    let (mut most, mut winners) = best(finalists.into_iter(), &lines);
+    let (mut most, mut winners) = best_matching(finalists.into_iter(), &lines);
     if most < lines.len() {
-        let compiled = deduce(&lines).filter_map(|source| Prefix::compile(&source).ok());
-        let (score, deduced) = best(compiled, &lines);
+        let compiled =
+            deduce_prefixes(&lines).filter_map(|source| CompiledPrefix::compile(&source).ok());
+        let (score, deduced) = best_matching(compiled, &lines);
         if score > most {
             (most, winners) = (score, deduced);
         }
@@ -37,36 +41,39 @@ pub(crate) fn guess<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Prefix>
     let misfits = lines.iter().filter(|line| is_misfit(&winner, line)).count();
     winner.confidence = Some(Confidence {
         lines: most as u64,
-        lines_of: (most + misfits) as u64,
+        lines_total: (most + misfits) as u64,
         rival: rival.map(|rival| rival.source),
     });
     Some(winner)
 }
 
-/// Whether a line is a record of the log, and not in the way of a prefix that was guessed.
-pub(crate) fn is_misfit(prefix: &Prefix, line: &[u8]) -> bool {
-    !fits(prefix, line) && looks_like_record(line)
+/// Whether a line looks like a record but does not match the guessed prefix.
+pub(crate) fn is_misfit(prefix: &CompiledPrefix, line: &[u8]) -> bool {
+    !fits(prefix, line) && is_record_like(line)
 }
 
-/// Whether a line has a time and then a label, whatever stands around them. The end of a record that was cut
-/// by rotation has no time, and output of other programs has no label.
-fn looks_like_record(line: &[u8]) -> bool {
+/// Whether a line has a time and then a label, whatever surrounds them. The rest of a record that
+/// was cut by rotation has no time, and output of other programs has no label.
+fn is_record_like(line: &[u8]) -> bool {
     let Some(label) = label_at(line) else { return false };
     let head = &line[..label];
     let is_epoch = |at: usize| {
         let is_start = at == 0 || !head[at - 1].is_ascii_digit();
-        is_start && shape::lengths(Field::Epoch, &head[at..])[0] == Some(EPOCH_BYTES)
+        is_start && shape::lengths(PrefixField::Epoch, &head[at..])[0] == Some(EPOCH_BYTES)
     };
     let is_stamp =
         |at: usize| stamp_len(&head[at..], true).or(stamp_len(&head[at..], false)).is_some();
     (0..label).any(|at| is_stamp(at) || is_epoch(at))
 }
 
-/// Bytes of `1795178599.577`.
+/// Length of `1795178599.577`.
 const EPOCH_BYTES: usize = 14;
 
-/// The prefixes that fit most lines, and how many that is; none if they fit none.
-fn best(prefixes: impl Iterator<Item = Prefix>, lines: &[&[u8]]) -> (usize, Vec<Prefix>) {
+/// The prefixes that match most lines, and the number of these lines; empty if none matches.
+fn best_matching(
+    prefixes: impl Iterator<Item = CompiledPrefix>,
+    lines: &[&[u8]],
+) -> (usize, Vec<CompiledPrefix>) {
     let mut winners = (1, Vec::new());
     for prefix in prefixes {
         let score = lines.iter().filter(|line| fits(&prefix, line)).count();
@@ -80,46 +87,47 @@ fn best(prefixes: impl Iterator<Item = Prefix>, lines: &[&[u8]]) -> (usize, Vec<
     winners
 }
 
-/// Whether two prefixes that fit the same lines find different sessions in them.
-fn reads_differently(one: &Prefix, other: &Prefix, lines: &[&[u8]]) -> bool {
-    const WHO: [Field; 4] = [Field::User, Field::Database, Field::Pid, Field::SessionId];
+/// Whether two prefixes that match the same lines find different sessions in them.
+fn reads_differently(one: &CompiledPrefix, other: &CompiledPrefix, lines: &[&[u8]]) -> bool {
+    const SESSION_PARTS: [PrefixField; 4] =
+        [PrefixField::User, PrefixField::Database, PrefixField::Pid, PrefixField::SessionId];
     lines.iter().any(|line| {
-        let found = [one, other].map(|prefix| prefix.matches(line, Names::default()));
+        let found = [one, other].map(|prefix| prefix.matches(line, SessionNames::default()));
         let [Some(one), Some(other)] = found else { return false };
-        WHO.into_iter().any(|field| {
+        SESSION_PARTS.into_iter().any(|field| {
             let (one, other) = (one.field(line, field), other.field(line, field));
             !one.is_empty() && !other.is_empty() && one != other
         })
     })
 }
 
-/// Candidates that are held against all lines.
+/// Maximum number of candidates that are tried on all lines.
 const FINALISTS_MAX: usize = 64;
 
-/// Lines that all candidates are tried on.
+/// Number of lines that all candidates are tried on.
 const FIRST_PASS_LINES: usize = 40;
 
 fn may_have_label(line: &[u8]) -> bool {
     memchr::memmem::find(&line[..line.len().min(1024)], b":  ").is_some()
 }
 
-/// Whether a line matches with names and addresses such as there are, and, where the line itself
-/// tells user and database, with just those.
-fn fits(prefix: &Prefix, line: &[u8]) -> bool {
-    let Some(found) = prefix.matches(line, Names::default()) else { return false };
-    let plausible = [Field::User, Field::Database].into_iter().all(|field| {
+/// Whether a line matches with plausible names and addresses and, if the line itself names user and
+/// database, with these names.
+fn fits(prefix: &CompiledPrefix, line: &[u8]) -> bool {
+    let Some(found) = prefix.matches(line, SessionNames::default()) else { return false };
+    let plausible = [PrefixField::User, PrefixField::Database].into_iter().all(|field| {
         let name = found.field(line, field);
         name == b"[unknown]" || !name.iter().any(|byte| b" []()|,=:/".contains(byte))
     });
     plausible
-        && is_remote(found.field(line, Field::Remote))
-        && is_host(found.field(line, Field::Host))
-        && is_host(found.field(line, Field::LocalAddress))
-        && found.label != Label::NONE
+        && is_remote(found.field(line, PrefixField::Remote))
+        && is_host(found.field(line, PrefixField::Host))
+        && is_host(found.field(line, PrefixField::LocalAddress))
+        && found.label != LineLabel::NONE
         && agrees_with_authorized(&found, line)
 }
 
-/// Whether a text is what `%r` stands for: a host and its port, `[local]`, or nothing.
+/// Whether a text is a valid `%r`: a host and its port, `[local]`, or nothing.
 fn is_remote(text: &[u8]) -> bool {
     let host = text.strip_suffix(b")").and_then(|text| {
         let open = memchr::memrchr(b'(', text)?;
@@ -129,7 +137,7 @@ fn is_remote(text: &[u8]) -> bool {
     host.map_or(matches!(text, b"" | b"[local]"), is_host)
 }
 
-/// Whether a text is what `%h` and `%L` stand for: a name, an address, `[local]`, or nothing.
+/// Whether a text is a valid `%h` or `%L`: a name, an address, `[local]`, or nothing.
 fn is_host(text: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b".:_-%".contains(byte);
     matches!(text, b"" | b"[local]" | b"[none]")
@@ -142,27 +150,27 @@ fn agrees_with_authorized(found: &super::Match, line: &[u8]) -> bool {
     let agrees = |name: &[u8], text: &[u8]| name.is_empty() || text.starts_with(name);
     let database =
         memchr::memmem::find(rest, b" database=").map_or(&b""[..], |at| &rest[at + 10..]);
-    agrees(found.field(line, Field::User), rest)
-        && agrees(found.field(line, Field::Database), database)
+    agrees(found.field(line, PrefixField::User), rest)
+        && agrees(found.field(line, PrefixField::Database), database)
 }
 
 /// All prefixes that are tried, most common and simplest first.
 fn candidates() -> impl Iterator<Item = String> {
-    let grid = WHO.iter().flat_map(|who| {
-        COUNTERS
-            .iter()
-            .flat_map(move |counter| HEADS.iter().map(move |head| format!("{head}{counter}{who}")))
+    let grid = SESSION_PARTS.iter().flat_map(|session_part| {
+        PREFIX_COUNTERS.iter().flat_map(move |counter| {
+            PREFIX_HEADS.iter().map(move |head| format!("{head}{counter}{session_part}"))
+        })
     });
-    WHOLE.iter().map(|whole| (*whole).to_owned()).chain(grid)
+    COMMON_PREFIXES.iter().map(|whole| (*whole).to_owned()).chain(grid)
 }
 
-/// Prefixes that do not fit the grid: distributions, cloud providers, manuals.
-const WHOLE: &[&str] = &[
+/// Prefixes outside the grid: of distributions, cloud providers and manuals.
+const COMMON_PREFIXES: &[&str] = &[
     "%m [%p] ",
     "%m [%p] %q%u@%d ",
     "%m|%u|%d|%c|",
     "%m|%u|%d|%c| ",
-    // What `capture doctor` advises, with and without what PostgreSQL 14 brought.
+    // The advice of `capture doctor`, with and without the escapes that PostgreSQL 14 added.
     "%m|%u|%d|%a|%c|%v|%x|%e|%Q|",
     "%m|%u|%d|%a|%c|%v|%x|%e|",
     "%t:%r:%u@%d:[%p]:",
@@ -188,7 +196,7 @@ const WHOLE: &[&str] = &[
     "%m [%p] [%c] ",
     "%m %p %c ",
     "%n %-12u %8p %l %e %i %s %v %x %r %h %b %P %Q %% |%c| ",
-    // openSUSE, Spilo, Supabase, Aiven, Crunchy, EDB, pgBadger's for syslog behind time and process.
+    // openSUSE, Spilo, Supabase, Aiven, Crunchy, EDB; pgBadger's for syslog after time and process.
     "%m %d %u [%p]",
     "%t [%p]: [%l-1] %c %x %d %u %a %h ",
     "%h %m [%p] %q%u@%d ",
@@ -198,14 +206,14 @@ const WHOLE: &[&str] = &[
     "[%m] [%p] %u@%d %h %a ",
     "%m [%p]: [%l-1] db=%d,user=%u,host=%h ",
     "%m-%c-%u-%d-",
-    // With query ids, of which others are deduced.
+    // With query ids; other such prefixes are deduced.
     "%m [%p] [queryid=%Q] %q%u@%d ",
     "%m [%p] qid=%Q %q%u@%d ",
     "%m [%p] %q[queryid=%Q] %u@%d ",
     "%m [%p] %qqid=%Q %u@%d ",
 ];
 
-const HEADS: &[&str] = &[
+const PREFIX_HEADS: &[&str] = &[
     "%m [%p] ",
     "%t [%p] ",
     "%t [%p]: ",
@@ -224,10 +232,10 @@ const HEADS: &[&str] = &[
     "[%t] ",
 ];
 
-const COUNTERS: &[&str] =
+const PREFIX_COUNTERS: &[&str] =
     &["", "[%l-1] ", "[%l] ", "%l ", "[%c-%l] ", "[%e] ", "[%l-1] [%x] ", "%x "];
 
-const WHO: &[&str] = &[
+const SESSION_PARTS: &[&str] = &[
     "",
     "%q%u@%d ",
     "%q[%u@%d] ",
@@ -263,10 +271,10 @@ const WHO: &[&str] = &[
 ];
 
 #[test]
-fn every_candidate_compiles_and_is_there_once() {
+fn every_candidate_compiles() {
     let mut seen = std::collections::HashSet::new();
     for source in candidates() {
-        assert!(Prefix::compile(&source).is_ok(), "{source}");
+        assert!(CompiledPrefix::compile(&source).is_ok(), "{source}");
         seen.insert(source);
     }
     assert!(seen.len() > 3000);

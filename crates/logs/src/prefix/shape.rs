@@ -1,41 +1,43 @@
 //! The shapes of prefix fields that are not free text.
 
-use super::Field;
-use crate::clock::stamp_len;
+use super::PrefixField;
+use howdah_log_input::stamp_len;
 
-/// Lengths that a field may have at the front of `bytes`, most likely first. An empty array position
-/// means fewer choices; all empty means that the field cannot be here.
-pub(super) fn lengths(field: Field, bytes: &[u8]) -> [Option<usize>; 2] {
+/// Possible lengths of a field at the front of `bytes`, most likely first. Without any, the field
+/// cannot be there.
+pub(super) fn lengths(field: PrefixField, bytes: &[u8]) -> [Option<usize>; 2] {
     match field {
-        Field::Millis => [stamp_len(bytes, true), None],
-        Field::Seconds | Field::Start => [stamp_len(bytes, false), None],
-        Field::Epoch => [epoch(bytes), None],
-        Field::Pid | Field::Line | Field::Txid => [digits(bytes), None],
-        // Only workers of parallel queries have one.
-        Field::LeaderPid => [Some(0), digits(bytes)],
-        Field::QueryId => [signed(bytes), None],
-        Field::SqlState => [sqlstate(bytes), None],
-        Field::SessionId => [session_id(bytes), None],
-        Field::Vxid => [vxid(bytes), Some(0)],
-        Field::Remote => [address(bytes, true), Some(0)],
-        Field::Host | Field::LocalAddress => [address(bytes, false), Some(0)],
-        Field::Application | Field::User | Field::Database | Field::BackendType | Field::Tag => {
-            [None, None]
-        }
+        PrefixField::Millis => [stamp_len(bytes, true), None],
+        PrefixField::Seconds | PrefixField::Start => [stamp_len(bytes, false), None],
+        PrefixField::Epoch => [epoch(bytes), None],
+        PrefixField::Pid | PrefixField::Line | PrefixField::Txid => [digits(bytes), None],
+        // Only workers of parallel queries have a leader.
+        PrefixField::LeaderPid => [Some(0), digits(bytes)],
+        PrefixField::QueryId => [signed(bytes), None],
+        PrefixField::SqlState => [sqlstate(bytes), None],
+        PrefixField::SessionId => [session_id(bytes), None],
+        PrefixField::Vxid => [vxid(bytes), Some(0)],
+        PrefixField::Remote => [address(bytes, true), Some(0)],
+        PrefixField::Host | PrefixField::LocalAddress => [address(bytes, false), Some(0)],
+        PrefixField::Application
+        | PrefixField::User
+        | PrefixField::Database
+        | PrefixField::BackendType
+        | PrefixField::Tag => [None, None],
     }
 }
 
-/// Whether a field has no shape of its own that says where it ends: host names.
-pub(super) fn is_open_ended(field: Field) -> bool {
-    matches!(field, Field::Remote | Field::Host | Field::LocalAddress)
+/// Whether the shape of a field does not show where it ends: host names.
+pub(super) fn is_open_ended(field: PrefixField) -> bool {
+    matches!(field, PrefixField::Remote | PrefixField::Host | PrefixField::LocalAddress)
 }
 
-fn run(bytes: &[u8], is_part: impl Fn(u8) -> bool) -> usize {
+fn run_length(bytes: &[u8], is_part: impl Fn(u8) -> bool) -> usize {
     bytes.iter().take_while(|byte| is_part(**byte)).count()
 }
 
 fn digits(bytes: &[u8]) -> Option<usize> {
-    Some(run(bytes, |byte| byte.is_ascii_digit())).filter(|len| *len > 0)
+    Some(run_length(bytes, |byte| byte.is_ascii_digit())).filter(|len| *len > 0)
 }
 
 fn signed(bytes: &[u8]) -> Option<usize> {
@@ -45,26 +47,26 @@ fn signed(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-fn two(bytes: &[u8], separator: u8, is_part: impl Fn(u8) -> bool) -> Option<usize> {
-    let first = run(bytes, &is_part);
+fn joined_pair(bytes: &[u8], separator: u8, is_part: impl Fn(u8) -> bool) -> Option<usize> {
+    let first = run_length(bytes, &is_part);
     if first == 0 || bytes.get(first) != Some(&separator) {
         return None;
     }
-    let second = run(&bytes[first + 1..], &is_part);
+    let second = run_length(&bytes[first + 1..], &is_part);
     (second > 0).then_some(first + 1 + second)
 }
 
 fn epoch(bytes: &[u8]) -> Option<usize> {
-    two(bytes, b'.', |byte| byte.is_ascii_digit())
+    joined_pair(bytes, b'.', |byte| byte.is_ascii_digit())
 }
 
 fn vxid(bytes: &[u8]) -> Option<usize> {
-    two(bytes, b'/', |byte| byte.is_ascii_digit())
+    joined_pair(bytes, b'/', |byte| byte.is_ascii_digit())
 }
 
 /// `%c`: two lower-case hexadecimal numbers with a dot between.
 pub(super) fn session_id(bytes: &[u8]) -> Option<usize> {
-    two(bytes, b'.', |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    joined_pair(bytes, b'.', |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn sqlstate(bytes: &[u8]) -> Option<usize> {
@@ -72,19 +74,20 @@ fn sqlstate(bytes: &[u8]) -> Option<usize> {
     code.iter().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase()).then_some(5)
 }
 
-/// `[local]`, or an address: with its port in brackets, or numeric, so that its end is certain.
+/// `[local]`, or an address whose end is certain, because it has a port in parentheses or is
+/// numeric.
 fn address(bytes: &[u8], with_port: bool) -> Option<usize> {
     if bytes.first() == Some(&b'[') {
         let end = memchr::memchr(b']', &bytes[..bytes.len().min(64)])?;
         return Some(end + 1);
     }
     let is_part = |b: u8| b.is_ascii_alphanumeric() || b".:_-%".contains(&b);
-    let host = run(bytes, is_part);
+    let host = run_length(bytes, is_part);
     if with_port && host > 0 && bytes.get(host) == Some(&b'(') {
         let port = digits(&bytes[host + 1..])?;
         return (bytes.get(host + 1 + port) == Some(&b')')).then_some(host + port + 2);
     }
-    Some(run(bytes, |b| b.is_ascii_digit() || b == b'.')).filter(|len| *len >= SHORTEST_IPV4)
+    Some(run_length(bytes, |b| b.is_ascii_digit() || b == b'.')).filter(|len| *len >= SHORTEST_IPV4)
 }
 
 /// Bytes of `1.2.3.4`.

@@ -1,14 +1,19 @@
 use super::*;
-use crate::record::Severity;
+use howdah_log_input::LogSeverity;
 
-fn fields(prefix: &str, line: &str, wanted: &[Field]) -> Option<Vec<String>> {
-    named(prefix, line, wanted, Names::default())
+fn fields(prefix: &str, line: &str, expected_fields: &[PrefixField]) -> Option<Vec<String>> {
+    named(prefix, line, expected_fields, SessionNames::default())
 }
 
-fn named(prefix: &str, line: &str, wanted: &[Field], names: Names<'_>) -> Option<Vec<String>> {
-    let prefix = Prefix::compile(prefix).expect("a prefix");
+fn named(
+    prefix: &str,
+    line: &str,
+    expected_fields: &[PrefixField],
+    names: SessionNames<'_>,
+) -> Option<Vec<String>> {
+    let prefix = CompiledPrefix::compile(prefix).expect("a prefix");
     let found = prefix.matches(line.as_bytes(), names)?;
-    let mut all: Vec<String> = wanted
+    let mut all: Vec<String> = expected_fields
         .iter()
         .map(|field| String::from_utf8_lossy(found.field(line.as_bytes(), *field)).into_owned())
         .collect();
@@ -16,44 +21,52 @@ fn named(prefix: &str, line: &str, wanted: &[Field], names: Names<'_>) -> Option
     Some(all)
 }
 
-const WHO: [Field; 3] = [Field::User, Field::Database, Field::Application];
+const NAMES: [PrefixField; 3] =
+    [PrefixField::User, PrefixField::Database, PrefixField::Application];
 
 fn strings(words: &[&str]) -> Option<Vec<String>> {
     Some(words.iter().map(|word| (*word).to_owned()).collect())
 }
 
 #[test]
-fn the_default_prefix() {
+fn default_prefix_is_matched() {
     let line = "2026-11-20 12:43:20.896 UTC [18211] LOG:  hello LOG:  there";
-    let read = fields("%m [%p] ", line, &[Field::Millis, Field::Pid]);
+    let read = fields("%m [%p] ", line, &[PrefixField::Millis, PrefixField::Pid]);
     assert_eq!(read, strings(&["2026-11-20 12:43:20.896 UTC", "18211", "hello LOG:  there"]));
 }
 
 #[test]
-fn quit_stops_where_there_is_no_session() {
+fn quit_ends_prefix_without_session() {
     let prefix = "%m [%p] %q%u@%d/%a ";
     let line = "2026-11-20 12:43:20.896 UTC [1] LOG:  user a@b/c LOG:  x";
-    assert_eq!(fields(prefix, line, &WHO), strings(&["", "", "", "user a@b/c LOG:  x"]));
+    assert_eq!(fields(prefix, line, &NAMES), strings(&["", "", "", "user a@b/c LOG:  x"]));
     let line = "2026-11-20 12:43:20.896 UTC [1] al@pg/we\"ird | app LOG:  x";
-    assert_eq!(fields(prefix, line, &WHO), strings(&["al", "pg", "we\"ird | app", "x"]));
+    assert_eq!(fields(prefix, line, &NAMES), strings(&["al", "pg", "we\"ird | app", "x"]));
 }
 
 #[test]
-fn known_names_beat_the_shortest_reading() {
+fn known_names_take_precedence_over_shortest_reading() {
     let prefix = "%m [%p] %q%u@%d/%a ";
     let line = "2026-11-20 12:43:20.896 UTC [1] a@corp@pg/x LOG:  y LOG:  z";
-    let names = Names { user: b"a@corp", database: b"pg", application: b"x LOG:  y" };
-    assert_eq!(named(prefix, line, &WHO, names), strings(&["a@corp", "pg", "x LOG:  y", "z"]));
-    assert_eq!(fields(prefix, line, &WHO), strings(&["a", "corp@pg", "x", "y LOG:  z"]));
+    let names = SessionNames { user: b"a@corp", database: b"pg", application: b"x LOG:  y" };
+    assert_eq!(named(prefix, line, &NAMES, names), strings(&["a@corp", "pg", "x LOG:  y", "z"]));
+    assert_eq!(fields(prefix, line, &NAMES), strings(&["a", "corp@pg", "x", "y LOG:  z"]));
 }
 
 #[test]
-fn padding_on_both_sides_and_empty_fields() {
+fn padded_and_empty_fields_are_matched() {
     let prefix = "%n %-12u %8p %l %e %i %s %v %x %r %h %b %P %Q %% |%c| ";
-    let wanted = [Field::User, Field::Pid, Field::Tag, Field::Vxid, Field::Remote, Field::QueryId];
+    let expected_fields = [
+        PrefixField::User,
+        PrefixField::Pid,
+        PrefixField::Tag,
+        PrefixField::Vxid,
+        PrefixField::Remote,
+        PrefixField::QueryId,
+    ];
     let line = "1795178602.360 [unknown]       18279 1 00000  2026-11-20 12:43:22 UTC  0 [local] \
                 [local] not initialized  0 % |6b00406a.4767| LOG:  00000: connection received";
-    let read = fields(prefix, line, &wanted);
+    let read = fields(prefix, line, &expected_fields);
     assert_eq!(
         read,
         strings(&["[unknown]", "18279", "", "", "[local]", "0", "00000: connection received"])
@@ -61,12 +74,12 @@ fn padding_on_both_sides_and_empty_fields() {
     let line = "1795178602.248                 18268 4 00000  2026-11-20 12:43:22 UTC  0   \
                 postmaster  0 % |6b00406a.475c| LOG:  00000: up";
     assert_eq!(
-        fields(prefix, line, &wanted),
+        fields(prefix, line, &expected_fields),
         strings(&["", "18268", "", "", "", "0", "00000: up"])
     );
     let line = "1795178602.862 averylongusername    18279 16 00000 idle in transaction 2026-11-20 \
                 12:43:22 UTC 0/2 0 1.2.3.4(5) 1.2.3.4 client backend  -91 % |6b00406a.4767| LOG:  00000: x";
-    let read = fields(prefix, line, &wanted);
+    let read = fields(prefix, line, &expected_fields);
     let expected = [
         "averylongusername",
         "18279",
@@ -80,55 +93,62 @@ fn padding_on_both_sides_and_empty_fields() {
 }
 
 #[test]
-fn the_prefix_of_amazon_rds() {
+fn amazon_rds_prefix_is_matched() {
     let prefix = "%t:%r:%u@%d:[%p]:";
-    let wanted = [Field::Remote, Field::User, Field::Database, Field::Pid];
+    let expected_fields =
+        [PrefixField::Remote, PrefixField::User, PrefixField::Database, PrefixField::Pid];
     let line = "2026-11-20 12:43:22 UTC:10.0.0.7(53472):app@shop:[912]:LOG:  statement: select 1";
-    let read = fields(prefix, line, &wanted);
+    let read = fields(prefix, line, &expected_fields);
     assert_eq!(read, strings(&["10.0.0.7(53472)", "app", "shop", "912", "statement: select 1"]));
     let line = "2026-11-20 12:43:22 UTC::@:[912]:LOG:  checkpoint";
-    assert_eq!(fields(prefix, line, &wanted), strings(&["", "", "", "912", "checkpoint"]));
+    assert_eq!(fields(prefix, line, &expected_fields), strings(&["", "", "", "912", "checkpoint"]));
     let line = "2026-11-20 12:43:22 UTC:db-7.example.org(53):app@shop:[912]:LOG:  x";
-    let read = fields(prefix, line, &wanted);
+    let read = fields(prefix, line, &expected_fields);
     assert_eq!(read, strings(&["db-7.example.org(53)", "app", "shop", "912", "x"]));
 }
 
 #[test]
-fn host_names_end_at_the_next_literal() {
+fn host_name_ends_at_next_literal() {
     let line = "2026-11-20 12:43:22 UTC [7]: user=u,db=d,app=a,client=db7.example.org LOG:  x";
-    let read = fields("%t [%p]: user=%u,db=%d,app=%a,client=%h ", line, &[Field::Host]);
+    let read = fields("%t [%p]: user=%u,db=%d,app=%a,client=%h ", line, &[PrefixField::Host]);
     assert_eq!(read, strings(&["db7.example.org", "x"]));
 }
 
 #[test]
-fn unknown_escapes_print_nothing_and_a_time_is_needed() {
-    assert!(Prefix::compile("%m %Z[%p] ").is_ok());
-    assert!(matches!(Prefix::compile("[%p] "), Err(OptionsError::PrefixWithoutTime { .. })));
-    assert!(matches!(Prefix::compile("%m %"), Err(OptionsError::PrefixCutShort { .. })));
-    assert!(matches!(Prefix::compile("%m %-5"), Err(OptionsError::PrefixCutShort { .. })));
+fn unknown_escapes_are_empty_and_time_is_required() {
+    assert!(CompiledPrefix::compile("%m %Z[%p] ").is_ok());
+    assert!(matches!(
+        CompiledPrefix::compile("[%p] "),
+        Err(OptionsError::PrefixWithoutTime { .. })
+    ));
+    assert!(matches!(CompiledPrefix::compile("%m %"), Err(OptionsError::PrefixCutShort { .. })));
+    assert!(matches!(CompiledPrefix::compile("%m %-5"), Err(OptionsError::PrefixCutShort { .. })));
 }
 
 #[test]
-fn labels_of_fields_and_messages() {
-    let prefix = Prefix::compile("%m ").expect("a prefix");
+fn labels_are_recognized() {
+    let prefix = CompiledPrefix::compile("%m ").expect("a prefix");
     let read = |text: &str| {
         let line = format!("2026-11-20 12:43:20.896 UTC {text}");
-        prefix.matches(line.as_bytes(), Names::default()).map(|found| found.label)
+        prefix.matches(line.as_bytes(), SessionNames::default()).map(|found| found.label)
     };
-    assert_eq!(read("FATAL:  x"), Some(Label::Main(Severity::Fatal)));
-    assert_eq!(read("STATEMENT:  x"), Some(Label::Field(crate::record::Part::Statement)));
+    assert_eq!(read("FATAL:  x"), Some(LineLabel::Main(LogSeverity::Fatal)));
+    assert_eq!(
+        read("STATEMENT:  x"),
+        Some(LineLabel::Field(howdah_log_input::MessageField::Statement))
+    );
     assert_eq!(read("FEHLER:  x"), None);
 }
 
 #[test]
-fn hostile_lines_end_within_the_step_limit() {
-    let prefix = Prefix::compile("%m %u %d %a %i %b ").expect("a prefix");
+fn hostile_line_stops_at_step_limit() {
+    let prefix = CompiledPrefix::compile("%m %u %d %a %i %b ").expect("a prefix");
     let line = format!("2026-11-20 12:43:20.896 UTC {}", "a ".repeat(5000));
-    assert_eq!(prefix.matches(line.as_bytes(), Names::default()), None);
+    assert_eq!(prefix.matches(line.as_bytes(), SessionNames::default()), None);
 }
 
 #[test]
-fn common_prefixes_are_guessed_from_a_few_lines() {
+fn common_prefixes_are_guessed_from_few_lines() {
     let cases: &[(&str, &[&str])] = &[
         ("%m [%p] ", &["2026-11-20 12:43:20.896 UTC [1] LOG:  x"]),
         (
@@ -154,8 +174,8 @@ fn common_prefixes_are_guessed_from_a_few_lines() {
         ),
     ];
     for (expected, lines) in cases {
-        let guessed = guess(lines.iter().map(|line| line.as_bytes()));
+        let guessed = guess_prefix(lines.iter().map(|line| line.as_bytes()));
         assert_eq!(guessed.expect("a guess").source(), *expected);
     }
-    assert!(guess([&b"nothing to see"[..]].into_iter()).is_none());
+    assert!(guess_prefix([&b"nothing to see"[..]].into_iter()).is_none());
 }

@@ -1,305 +1,346 @@
-//! Records of a stderr log that are beyond doubt, framed without regard to sessions.
+//! Frames the unambiguous records of a stderr log, without regard to sessions.
 //!
-//! A record is beyond doubt when all its lines have the prefix, say the same of whose they are, and the
-//! line after it certainly begins another record: no names a session might have could make it read
-//! otherwise. All else is left to [`Stderr`](super::Stderr).
+//! A record is unambiguous when all its lines have the prefix with equal session fields, and the
+//! line after it certainly starts another record: no names that a session might have could make it
+//! read otherwise. Everything else is left to [`Stderr`](super::Stderr).
 
+use howdah_log_input::{LineLabel, LogSeverity, MessageField};
 use howdah_traffic::{SqlState, Timestamp};
 
 use super::{
-    PARTS, Parts, Seen, known, prefix_fields, quick::is_of_label, texts, unfold, without_line_end,
+    ExtraFields, FIELDS, RecentPrefixes, fast_path::is_label_byte, known_name, prefix_fields,
+    trim_line_end, unfold, unfold_fields,
 };
 use crate::{
-    clock::{Assumption, Clock, read_epoch},
-    frame::{Frame, Frames, Owner},
-    marks::{Mark, Marks},
-    message::Said,
-    pieces::{Span, number, process, session_id, session_id_at, signed},
-    prefix::{Field, Prefix, first_length},
-    record::{Label, Part, Severity},
+    clock::{Assumption, LogClock, read_epoch},
+    frame::{ChunkFrames, RecordFrame, SessionFields},
+    message::MessageFields,
+    prefix::{CompiledPrefix, PrefixField, first_length},
+    spans::{FieldSpan, parse_i64, parse_pid, parse_session_id, parse_session_id_at, parse_u64},
+    structural_index::{Delimiter, StructuralIndex},
 };
 
-/// Frames pieces of a log with a known prefix.
+/// Frames chunks of a log with a known prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct StderrFramer {
-    pub(super) prefix: Prefix,
-    /// Of the prefix: see [`Prefix::is_plain`].
-    pub(super) is_plain: bool,
-    /// Prefixes that were read before, if they may come again.
-    pub(super) seen: Option<Seen>,
-    pub(super) with_returns: bool,
+    pub(super) prefix: CompiledPrefix,
+    /// Whether the prefix has no padding: see [`CompiledPrefix::is_unpadded`].
+    pub(super) is_unpadded: bool,
+    /// Recently read prefixes, if they may repeat.
+    pub(super) recent: Option<RecentPrefixes>,
+    pub(super) has_carriage_returns: bool,
     pub(super) max_record_bytes: usize,
     pub(super) version: u32,
-    pub(super) clock: Clock,
-    /// Of the piece that is being framed.
-    pub(super) marks: Marks,
-    /// Of the line whose prefix was read last.
-    pub(super) cold: Frame,
-    pub(super) cold_owner: Owner,
+    pub(super) clock: LogClock,
+    /// Index of the chunk that is being framed.
+    pub(super) index: StructuralIndex,
+    /// The fields of the prefix that was read last.
+    pub(super) prefix_frame: RecordFrame,
+    pub(super) prefix_session: SessionFields,
 }
 
-/// A line: where it begins and ends, and how many newlines came before it in the piece.
+/// A line: its start and end, and the number of newlines before it in the chunk.
 #[derive(Clone, Copy)]
-pub(super) struct Line {
+pub(super) struct StderrLine {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) newlines: u32,
-    /// The number of the first mark in it.
-    pub(super) mark: usize,
-    /// It goes over several lines of the file.
+    /// Number of the first delimiter in it.
+    pub(super) first_delimiter: usize,
+    /// It extends over several lines of the file.
     pub(super) is_folded: bool,
-    /// Where its first colon with two spaces behind is: its label's, nearly always.
+    /// Offset of its first colon followed by two spaces: nearly always its label's.
     pub(super) colon: Option<usize>,
-    /// There is another one.
+    /// It contains another such colon.
     has_more_colons: bool,
 }
 
-/// A record that is being put together, if there is one.
-pub(super) struct Open {
+/// The record that is being assembled, if any.
+pub(super) struct OpenRecord {
     pub(super) is_open: bool,
-    /// It is the last frame already, but for its end. Only `start`, `newlines` and `label_at` are here.
+    /// The record is already the last frame, except for its end. Only `start`, `newlines` and
+    /// `label_at` are valid here.
     pub(super) is_framed: bool,
-    /// Where it begins in the piece, and newlines before it.
+    /// Its offset in the chunk, and the newlines before it.
     pub(super) start: u32,
     pub(super) newlines: u32,
-    /// The number of the first mark in it.
-    pub(super) mark: usize,
-    /// The number of its owner.
-    pub(super) owner: u32,
-    pub(super) severity: Severity,
+    /// Number of the first delimiter in it.
+    pub(super) first_delimiter: usize,
+    /// Index of its session fields.
+    pub(super) session: u32,
+    pub(super) severity: LogSeverity,
     pub(super) time: Timestamp,
     pub(super) assumption: Option<Assumption>,
-    /// What a prefix says that does not repeat; nothing unless `is_cold`.
-    cold: Frame,
-    pub(super) is_cold: bool,
+    /// Fields of a prefix that does not repeat; empty unless `has_prefix_frame`.
+    prefix_frame: RecordFrame,
+    pub(super) has_prefix_frame: bool,
     /// The message, with its line end.
-    pub(super) main: Span,
-    pub(super) parts: Parts,
-    /// Some of the parts are there.
-    pub(super) has_parts: bool,
+    pub(super) message: FieldSpan,
+    pub(super) fields: ExtraFields,
+    /// At least one of the fields is present.
+    pub(super) has_fields: bool,
     pub(super) is_folded: bool,
-    /// The bytes before the label of its first line. Further lines of it nearly always repeat them.
+    /// Length of its first line before the label. Further lines nearly always repeat these bytes.
     pub(super) label_at: usize,
 }
 
-/// A line that was read. What its prefix says beside the time and whose it is, is in the framer's
-/// [`cold`](StderrFramer::cold) frame; there is nothing of it in prefixes that repeat.
-pub(super) struct Read {
-    /// `None` if it is no time.
+/// A parsed line. Other fields of its prefix than time and session are in the framer's
+/// [`prefix_frame`](StderrFramer::prefix_frame); repeated prefixes have none.
+pub(super) struct ParsedLine {
+    /// `None` if the time is not valid.
     pub(super) time: Option<Timestamp>,
     pub(super) assumption: Option<Assumption>,
-    /// The number of its owner.
-    pub(super) owner: u32,
-    pub(super) label: Label,
-    /// Where the label begins in the line, and the text behind it.
+    /// Index of its session fields.
+    pub(super) session: u32,
+    pub(super) label: LineLabel,
+    /// Offsets of the label in the line, and of the text after it.
     pub(super) label_at: usize,
     pub(super) text: usize,
-    pub(super) is_cold: bool,
+    pub(super) has_prefix_frame: bool,
 }
 
 impl StderrFramer {
-    pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
-        (out.version, out.with_names) = (self.version, self.prefix.has_names());
-        if let Some(seen) = &mut self.seen {
-            seen.begin_piece();
+    pub(crate) fn frames(&mut self, chunk: &[u8], out: &mut ChunkFrames) {
+        (out.version, out.has_ambiguous_names) = (self.version, self.prefix.has_names());
+        if let Some(seen) = &mut self.recent {
+            seen.start_chunk();
         }
-        let mut marks = std::mem::take(&mut self.marks);
-        marks.find(piece);
-        self.frame_lines(piece, &marks, out);
-        self.marks = marks;
+        let mut index = std::mem::take(&mut self.index);
+        index.scan(chunk);
+        self.frame_lines(chunk, &index, out);
+        self.index = index;
     }
 
-    fn frame_lines(&mut self, piece: &[u8], marks: &Marks, out: &mut Frames) {
-        let mut lines = Lines::after_first(piece, marks);
-        let mut open = Open::NONE;
-        let doubt_bytes = self.prefix.doubt_bytes();
+    fn frame_lines(&mut self, chunk: &[u8], index: &StructuralIndex, out: &mut ChunkFrames) {
+        let mut lines = StderrLines::after_first(chunk, index);
+        let mut open = OpenRecord::NONE;
+        let ambiguity_window = self.prefix.ambiguity_window();
         while let Some(line) = lines.next() {
-            if open.takes_repeated(piece, &line, out) {
+            // Three attempts, cheapest first: a further line of the open record, the fast path for
+            // a line that starts a record, and the complete parser.
+            if open.append_repeated(chunk, &line, out) {
                 continue;
             }
-            if let Some(quick) = self.read_quickly(piece, &line, out)
-                && !(line.has_more_colons && doubt_bytes.is_some())
+            if let Some(fast) = self.read_fast(chunk, &line, out)
+                && !(line.has_more_colons && ambiguity_window.is_some())
             {
                 if open.is_framed {
-                    self.end_framed(line.start, out);
+                    self.close_framed(line.start, out);
                 } else if open.is_open {
-                    self.finish(&open, piece, marks, line.start, out);
+                    self.finish(&open, chunk, index, line.start, out);
                 }
-                let is_simple = !line.is_folded && !self.with_returns;
-                open.begin_quickly(piece, &line, &quick, is_simple, out);
+                let is_simple = !line.is_folded && !self.has_carriage_returns;
+                open.start_fast(chunk, &line, &fast, is_simple, out);
                 continue;
             }
-            open.take_back(out);
-            let Some(read) = self.read(piece, line, out) else {
+            // The line may belong to the last frame after all.
+            open.reopen(out);
+            let Some(read) = self.read_line(chunk, line, out) else {
                 open.is_open = false;
                 continue;
             };
-            let Label::Main(severity) = read.label else {
-                open.is_open = open.is_open && self.continues(&mut open, &read, piece, &line, out);
+            let LineLabel::Main(severity) = read.label else {
+                open.is_open =
+                    open.is_open && self.append_line(&mut open, &read, chunk, &line, out);
                 continue;
             };
             let text = read.text;
-            let is_doubtful = doubt_bytes.is_some_and(|bytes| {
+            let may_be_misread = ambiguity_window.is_some_and(|bytes| {
                 let is_label = line.colon == Some(line.start + text - 3);
                 (line.has_more_colons || !is_label)
-                    && may_read_otherwise(&piece[line.start..line.end], text, bytes)
+                    && is_ambiguous(&chunk[line.start..line.end], text, bytes)
             });
-            if open.is_open && !is_doubtful {
-                self.finish(&open, piece, marks, line.start, out);
+            // If this line is ambiguous, the end of the record before it is uncertain as well.
+            if open.is_open && !may_be_misread {
+                self.finish(&open, chunk, index, line.start, out);
             }
             open.is_open = false;
-            if let Some(time) = read.time.filter(|_| !is_doubtful) {
-                open.begin(&line, &read, time, severity);
-                open.is_cold = read.is_cold;
-                if read.is_cold {
-                    open.cold = self.cold;
+            if let Some(time) = read.time.filter(|_| !may_be_misread) {
+                open.start_record(&line, &read, time, severity);
+                open.has_prefix_frame = read.has_prefix_frame;
+                if read.has_prefix_frame {
+                    open.prefix_frame = self.prefix_frame;
                 }
             }
         }
-        // What a record still lacks that is open now is in the next piece.
-        open.take_back(out);
+        // The rest of a record that is still open is in the next chunk.
+        open.reopen(out);
     }
 
-    /// Reads prefix and label of a line.
+    /// Parses prefix and label of a line.
     #[inline(never)]
-    fn read(&mut self, piece: &[u8], line: Line, out: &mut Frames) -> Option<Read> {
-        if self.is_plain {
-            let read = match self.seen.is_some() {
-                true => self.read_again(piece, line, out),
-                false => self.read_plainly(piece, line, out),
+    fn read_line(
+        &mut self,
+        chunk: &[u8],
+        line: StderrLine,
+        out: &mut ChunkFrames,
+    ) -> Option<ParsedLine> {
+        if self.is_unpadded {
+            let read = if self.recent.is_some() {
+                self.read_repeated(chunk, line, out)
+            } else {
+                self.read_unpadded(chunk, line, out)
             };
             if read.is_some() {
                 return read;
             }
         }
-        self.read_somehow(piece, line, out)
+        self.read_uncommon(chunk, line, out)
     }
 
     #[cold]
-    fn read_somehow(&mut self, piece: &[u8], line: Line, out: &mut Frames) -> Option<Read> {
+    fn read_uncommon(
+        &mut self,
+        chunk: &[u8],
+        line: StderrLine,
+        out: &mut ChunkFrames,
+    ) -> Option<ParsedLine> {
         self.clock.take_assumption();
-        let text = &piece[line.start..line.end];
-        let found = self.prefix.matches_plainly(text)?;
-        // The reader will find the same of a time that is none, and say so.
-        let fields = prefix_fields(&found, line.start, &piece[..line.end], &mut self.clock).ok();
-        let (frame, owner) = fields.unwrap_or((Frame::EMPTY, Owner::EMPTY));
-        (self.cold, self.cold_owner) = (frame, owner);
-        Some(Read {
+        let text = &chunk[line.start..line.end];
+        let found = self.prefix.matches_unnamed(text)?;
+        // The reader finds the same invalid time and reports it.
+        let fields = prefix_fields(&found, line.start, &chunk[..line.end], &mut self.clock).ok();
+        let (frame, session) = fields.unwrap_or((RecordFrame::EMPTY, SessionFields::EMPTY));
+        (self.prefix_frame, self.prefix_session) = (frame, session);
+        Some(ParsedLine {
             time: fields.map(|_| frame.time),
             assumption: frame.assumption,
-            owner: out.owner(&owner, piece),
+            session: out.session_index(&session, chunk),
             label: found.label,
-            label_at: label_before(text, found.text.saturating_sub(3)),
+            label_at: label_start(text, found.text.saturating_sub(3)),
             text: found.text,
-            is_cold: true,
+            has_prefix_frame: true,
         })
     }
 
-    /// The same for a line whose prefix may have been read before.
+    /// The same for a line whose prefix may be cached.
     #[inline]
-    fn read_again(&mut self, piece: &[u8], line: Line, out: &mut Frames) -> Option<Read> {
-        let text = &piece[line.start..line.end];
+    fn read_repeated(
+        &mut self,
+        chunk: &[u8],
+        line: StderrLine,
+        out: &mut ChunkFrames,
+    ) -> Option<ParsedLine> {
+        let text = &chunk[line.start..line.end];
         let Some((time, len)) = self.clock.read_next(text) else {
-            return self.read_plainly(piece, line, out);
+            return self.read_unpadded(chunk, line, out);
         };
-        let label_at = label_before(text, line.colon? - line.start);
+        let label_at = label_start(text, line.colon? - line.start);
         let (prefix, labelled) = (text.get(len..label_at)?, &text[label_at..]);
-        let (label, label_len) = Label::parse(labelled)?;
-        if let Some(seen) = &mut self.seen
-            && let Some(owner) = seen.find(prefix, line.start + len, out)
+        let (label, label_len) = LineLabel::parse(labelled)?;
+        if let Some(seen) = &mut self.recent
+            && let Some(session) = seen.find(prefix, line.start + len, out)
         {
             let (time, assumption) = (Some(time), self.clock.take_assumption());
             let text = label_at + label_len;
-            return Some(Read { time, assumption, owner, label, label_at, text, is_cold: false });
+            return Some(ParsedLine {
+                time,
+                assumption,
+                session,
+                label,
+                label_at,
+                text,
+                has_prefix_frame: false,
+            });
         }
-        let read = self.read_plainly(piece, line, out)?;
-        if let Some(seen) = &mut self.seen
+        let read = self.read_unpadded(chunk, line, out)?;
+        if let Some(seen) = &mut self.recent
             && read.label_at == label_at
         {
-            seen.keep(prefix, self.cold_owner.moved_back(line.start + len), read.owner);
+            seen.insert(prefix, self.prefix_session.shifted_left(line.start + len), read.session);
         }
         Some(read)
     }
 
-    /// The same for the prefix of most logs and lines that are as they should be.
+    /// The same for a line with a typical prefix without padding.
     #[inline]
-    fn read_plainly(&mut self, piece: &[u8], line: Line, out: &mut Frames) -> Option<Read> {
+    fn read_unpadded(
+        &mut self,
+        chunk: &[u8],
+        line: StderrLine,
+        out: &mut ChunkFrames,
+    ) -> Option<ParsedLine> {
         let Self { prefix, clock, .. } = self;
         clock.take_assumption();
-        let (mut frame, mut owner) = (Frame::EMPTY, Owner::EMPTY);
+        let (mut frame, mut session) = (RecordFrame::EMPTY, SessionFields::EMPTY);
         let mut pid = None;
-        let (label, text) = prefix.walk(&piece[line.start..line.end], |field, at, rest, len| {
-            let at = line.start + at;
-            let span = |len: usize| Span::input(at, at + len);
-            let name = |len: usize| known(span(len), piece, &[]);
-            match (field, len) {
-                (Field::User, Some(len)) => owner.user = name(len),
-                (Field::Database, Some(len)) => owner.database = name(len),
-                (Field::Application, Some(len)) => owner.application = name(len),
-                (Field::BackendType, Some(len)) => owner.backend_type = span(len),
-                (Field::Tag, Some(len)) => frame.tag = span(len),
-                (Field::Millis, _) => {
-                    if let Some((time, len)) = clock.read_next(rest) {
-                        frame.time = time;
-                        return Some(len);
+        let (label, text) =
+            prefix.visit_fields(&chunk[line.start..line.end], |field, at, rest, len| {
+                let at = line.start + at;
+                let span = |len: usize| FieldSpan::input(at, at + len);
+                let name = |len: usize| known_name(span(len), chunk, &[]);
+                match (field, len) {
+                    (PrefixField::User, Some(len)) => session.user = name(len),
+                    (PrefixField::Database, Some(len)) => session.database = name(len),
+                    (PrefixField::Application, Some(len)) => session.application = name(len),
+                    (PrefixField::BackendType, Some(len)) => session.backend_type = span(len),
+                    (PrefixField::Tag, Some(len)) => frame.tag = span(len),
+                    (PrefixField::Millis, _) => {
+                        if let Some((time, len)) = clock.read_next(rest) {
+                            frame.time = time;
+                            return Some(len);
+                        }
                     }
-                }
-                (Field::SessionId, _) => {
-                    if let Some((start, process, len)) = session_id_at(rest) {
-                        (owner.session_start, pid) = (Some(start), pid.or(Some(process)));
-                        owner.session_id = span(len);
-                        return Some(len);
+                    (PrefixField::SessionId, _) => {
+                        if let Some((start, process, len)) = parse_session_id_at(rest) {
+                            (session.session_start, pid) = (Some(start), pid.or(Some(process)));
+                            session.session_id = span(len);
+                            return Some(len);
+                        }
                     }
+                    _ => {}
                 }
-                _ => {}
-            }
-            if len.is_some() {
-                return len;
-            }
-            let len = first_length(field, rest)?;
-            let text = &rest[..len];
-            match field {
-                Field::Millis | Field::Seconds => frame.time = clock.read(text)?,
-                Field::Epoch => frame.time = read_epoch(text)?,
-                Field::Pid => pid = process(text).or(pid),
-                Field::SessionId => {
-                    let id = session_id(text);
-                    owner.session_id = span(len);
-                    owner.session_start = id.map(|(start, _)| start).or(owner.session_start);
-                    pid = pid.or(id.map(|(_, pid)| pid));
+                if len.is_some() {
+                    return len;
                 }
-                Field::Start => {
-                    // A session's id, before or behind, says the same.
-                    owner.session_start = owner.session_start.or_else(|| clock.read_start(text));
+                let len = first_length(field, rest)?;
+                let text = &rest[..len];
+                match field {
+                    PrefixField::Millis | PrefixField::Seconds => frame.time = clock.read(text)?,
+                    PrefixField::Epoch => frame.time = read_epoch(text)?,
+                    PrefixField::Pid => pid = parse_pid(text).or(pid),
+                    PrefixField::SessionId => {
+                        let id = parse_session_id(text);
+                        session.session_id = span(len);
+                        session.session_start =
+                            id.map(|(start, _)| start).or(session.session_start);
+                        pid = pid.or(id.map(|(_, pid)| pid));
+                    }
+                    PrefixField::Start => {
+                        // A session id in the prefix contains the same start.
+                        session.session_start =
+                            session.session_start.or_else(|| clock.read_start(text));
+                    }
+                    PrefixField::Remote if len > 0 => session.remote = name(len),
+                    PrefixField::Host if session.remote == FieldSpan::ABSENT => {
+                        session.remote = name(len);
+                    }
+                    PrefixField::LeaderPid => session.has_leader = len > 0,
+                    PrefixField::Vxid => frame.vxid = span(len),
+                    PrefixField::QueryId => frame.query_id = parse_i64(text),
+                    PrefixField::Line => frame.lines = parse_u64(text).map(|line| (line, line)),
+                    PrefixField::SqlState => frame.sqlstate = SqlState::new(text),
+                    _ => {}
                 }
-                Field::Remote if len > 0 => owner.remote = name(len),
-                Field::Host if owner.remote == Span::ABSENT => owner.remote = name(len),
-                Field::LeaderPid => owner.has_leader = len > 0,
-                Field::Vxid => frame.vxid = span(len),
-                Field::QueryId => frame.query_id = signed(text),
-                Field::Line => frame.lines = number(text).map(|line| (line, line)),
-                Field::SqlState => frame.sqlstate = SqlState::new(text),
-                _ => {}
-            }
-            Some(len)
-        })?;
-        owner.pid = pid;
+                Some(len)
+            })?;
+        session.pid = pid;
         let assumption = clock.take_assumption();
-        (self.cold, self.cold_owner) = (frame, owner);
-        Some(Read {
+        (self.prefix_frame, self.prefix_session) = (frame, session);
+        Some(ParsedLine {
             time: Some(frame.time),
             assumption,
-            owner: out.owner(&owner, piece),
+            session: out.session_index(&session, chunk),
             label,
-            label_at: label_before(&piece[line.start..], text - 3),
+            label_at: label_start(&chunk[line.start..], text - 3),
             text,
-            is_cold: true,
+            has_prefix_frame: true,
         })
     }
 
-    /// Ends the record that is framed last, unless it is too long.
+    /// Sets the end of the last frame, or removes the frame if it is too long.
     #[inline]
-    fn end_framed(&self, end: usize, out: &mut Frames) {
+    fn close_framed(&self, end: usize, out: &mut ChunkFrames) {
         let Some(last) = out.frames.last_mut() else { return };
         last.end = end as u32;
         if end - last.start as usize > self.max_record_bytes {
@@ -309,160 +350,190 @@ impl StderrFramer {
 
     /// Adds the frame of a record that ends at `end`, unless it is too long.
     #[inline]
-    fn finish(&self, record: &Open, piece: &[u8], marks: &Marks, end: usize, out: &mut Frames) {
-        let Open { start, newlines, owner, severity, time, assumption, .. } = *record;
+    fn finish(
+        &self,
+        record: &OpenRecord,
+        chunk: &[u8],
+        index: &StructuralIndex,
+        end: usize,
+        out: &mut ChunkFrames,
+    ) {
+        let OpenRecord { start, newlines, session, severity, time, assumption, .. } = *record;
         if end - start as usize > self.max_record_bytes {
             return;
         }
-        let with_returns = self.with_returns;
+        let has_carriage_returns = self.has_carriage_returns;
         let end = end as u32;
-        let frame =
-            Frame { start, end, newlines, owner, time, assumption, severity, ..Frame::EMPTY };
-        if !record.is_folded && !record.has_parts && !record.is_cold {
-            let message = without_line_end(piece, record.main, with_returns);
-            let said = Said::by(severity, message.text(piece, &[]));
-            return out.frames.push(Frame { message, said, ..frame });
+        let frame = RecordFrame {
+            start,
+            end,
+            newlines,
+            session,
+            time,
+            assumption,
+            severity,
+            ..RecordFrame::EMPTY
+        };
+        if !record.is_folded && !record.has_fields && !record.has_prefix_frame {
+            let message = trim_line_end(chunk, record.message, has_carriage_returns);
+            let message_fields = MessageFields::parse(severity, message.text(chunk, &[]));
+            return out.frames.push(RecordFrame { message, message_fields, ..frame });
         }
-        self.finish_rest(record, frame, piece, marks, out);
+        self.finish_rest(record, frame, chunk, index, out);
     }
 
-    /// The same for one that has more than a message of one line.
+    /// The same for a record with more than a message of one line.
     fn finish_rest(
         &self,
-        record: &Open,
-        mut frame: Frame,
-        piece: &[u8],
-        marks: &Marks,
-        out: &mut Frames,
+        record: &OpenRecord,
+        mut frame: RecordFrame,
+        chunk: &[u8],
+        index: &StructuralIndex,
+        out: &mut ChunkFrames,
     ) {
-        if record.is_cold {
-            let Frame { query_id, lines, sqlstate, vxid, tag, .. } = record.cold;
-            frame = Frame { query_id, lines, sqlstate, vxid, tag, ..frame };
+        if record.has_prefix_frame {
+            let RecordFrame { query_id, lines, sqlstate, vxid, tag, .. } = record.prefix_frame;
+            frame = RecordFrame { query_id, lines, sqlstate, vxid, tag, ..frame };
         }
-        let with_returns = self.with_returns;
-        let Open { main, parts, .. } = record;
+        let has_carriage_returns = self.has_carriage_returns;
+        let OpenRecord { message, fields, .. } = record;
         let scratch = &mut out.scratch;
         if !record.is_folded {
-            let bare = |text, _: &mut _| without_line_end(piece, text, with_returns);
-            texts(&mut frame, *main, parts, piece, scratch, bare);
-        } else if with_returns {
-            let unfold = |text, scratch: &mut _| unfold(piece, text, with_returns, scratch);
-            texts(&mut frame, *main, parts, piece, scratch, unfold);
+            let bare = |text, _: &mut _| trim_line_end(chunk, text, has_carriage_returns);
+            unfold_fields(&mut frame, *message, fields, chunk, scratch, bare);
+        } else if has_carriage_returns {
+            let unfold = |text, scratch: &mut _| unfold(chunk, text, has_carriage_returns, scratch);
+            unfold_fields(&mut frame, *message, fields, chunk, scratch, unfold);
         } else {
-            let unfold =
-                |text, scratch: &mut _| unfold_by(marks, record.mark, piece, text, scratch);
-            texts(&mut frame, *main, parts, piece, scratch, unfold);
+            let unfold = |text, scratch: &mut _| {
+                unfold_indexed(index, record.first_delimiter, chunk, text, scratch)
+            };
+            unfold_fields(&mut frame, *message, fields, chunk, scratch, unfold);
         }
-        frame.said = Said::by(frame.severity, frame.message.text(piece, scratch));
+        frame.message_fields =
+            MessageFields::parse(frame.severity, frame.message.text(chunk, scratch));
         out.frames.push(frame);
     }
 
-    /// Whether a line that begins no record belongs to the open one, which then has it.
+    /// Appends a line to the open record if it belongs to it; returns whether it does.
     #[cold]
-    fn continues(
+    fn append_line(
         &self,
-        record: &mut Open,
-        read: &Read,
-        piece: &[u8],
-        line: &Line,
-        out: &Frames,
+        record: &mut OpenRecord,
+        read: &ParsedLine,
+        chunk: &[u8],
+        line: &StderrLine,
+        out: &ChunkFrames,
     ) -> bool {
-        let (Some(_), Label::Field(part)) = (read.time, read.label) else { return false };
-        let owner = |number: u32| out.owners.get(number as usize);
-        let (Some(first), Some(further)) = (owner(record.owner), owner(read.owner)) else {
+        let (Some(_), LineLabel::Field(field)) = (read.time, read.label) else { return false };
+        let session = |number: u32| out.sessions.get(number as usize);
+        let (Some(first), Some(further)) = (session(record.session), session(read.session)) else {
             return false;
         };
-        if read.owner != record.owner && !is_same_owner(first, further, piece) {
+        if read.session != record.session && !is_same_session(first, further, chunk) {
             return false;
         }
-        record.take(part, Span::input(line.start + read.text, line.end), line);
-        let lines = if read.is_cold { self.cold.lines } else { None };
-        if let (Some((_, last)), Some((further, _))) = (&mut record.cold.lines, lines) {
+        record.add_field(field, FieldSpan::input(line.start + read.text, line.end), line);
+        let lines = if read.has_prefix_frame { self.prefix_frame.lines } else { None };
+        if let (Some((_, last)), Some((further, _))) = (&mut record.prefix_frame.lines, lines) {
             *last = further;
         }
         true
     }
 }
 
-/// Like [`unfold`] of lines without carriage returns, for whoever knows where the newlines are: among the
-/// marks from `first` on.
-fn unfold_by(marks: &Marks, first: usize, piece: &[u8], text: Span, scratch: &mut Vec<u8>) -> Span {
-    let text = without_line_end(piece, text, false);
+/// Like [`unfold`] for lines without carriage returns, but finds the newlines in the index, from
+/// delimiter `first` on.
+fn unfold_indexed(
+    index: &StructuralIndex,
+    first: usize,
+    chunk: &[u8],
+    text: FieldSpan,
+    scratch: &mut Vec<u8>,
+) -> FieldSpan {
+    let text = trim_line_end(chunk, text, false);
     let range = text.range();
-    let newlines = marks.newlines_from(first).skip_while(|at| *at < range.start);
+    let newlines = index.newlines_from(first).skip_while(|at| *at < range.start);
     let from = scratch.len();
     let mut copied = range.start;
     for newline in newlines.take_while(|at| *at < range.end) {
-        scratch.extend_from_slice(&piece[copied..=newline]);
-        // A tab is behind, or the line would end here.
+        scratch.extend_from_slice(&chunk[copied..=newline]);
+        // A tab follows the newline, or the line would end here.
         copied = newline + 2;
     }
     if copied == range.start {
         return text;
     }
-    scratch.extend_from_slice(piece.get(copied..range.end).unwrap_or_default());
-    Span::scratch(from, scratch.len())
+    scratch.extend_from_slice(chunk.get(copied..range.end).unwrap_or_default());
+    FieldSpan::scratch(from, scratch.len())
 }
 
-/// Where the label begins that ends before `end`.
-fn label_before(text: &[u8], end: usize) -> usize {
-    end - text[..end].iter().rev().take_while(|byte| is_of_label(**byte)).count()
+/// Start of the label that ends before `end`.
+fn label_start(text: &[u8], end: usize) -> usize {
+    end - text[..end].iter().rev().take_while(|byte| is_label_byte(**byte)).count()
 }
 
-impl Open {
+impl OpenRecord {
     const NONE: Self = Self {
         is_open: false,
         is_framed: false,
         start: 0,
         newlines: 0,
-        mark: 0,
-        owner: 0,
-        severity: Severity::Log,
+        first_delimiter: 0,
+        session: 0,
+        severity: LogSeverity::Log,
         time: Timestamp::from_micros(0),
         assumption: None,
-        cold: Frame::EMPTY,
-        is_cold: false,
-        main: Span::ABSENT,
-        parts: [Span::ABSENT; PARTS],
-        has_parts: false,
+        prefix_frame: RecordFrame::EMPTY,
+        has_prefix_frame: false,
+        message: FieldSpan::ABSENT,
+        fields: [FieldSpan::ABSENT; FIELDS],
+        has_fields: false,
         is_folded: false,
         label_at: 0,
     };
 
-    /// A record that begins with this line.
+    /// Starts a record with this line.
     #[inline]
-    pub(super) fn begin(&mut self, line: &Line, read: &Read, time: Timestamp, severity: Severity) {
-        (self.start, self.newlines, self.mark) = (line.start as u32, line.newlines, line.mark);
-        (self.owner, self.severity) = (read.owner, severity);
+    pub(super) fn start_record(
+        &mut self,
+        line: &StderrLine,
+        read: &ParsedLine,
+        time: Timestamp,
+        severity: LogSeverity,
+    ) {
+        (self.start, self.newlines, self.first_delimiter) =
+            (line.start as u32, line.newlines, line.first_delimiter);
+        (self.session, self.severity) = (read.session, severity);
         (self.time, self.assumption) = (time, read.assumption);
-        self.main = Span::input(line.start + read.text, line.end);
-        if self.has_parts {
-            self.parts = [Span::ABSENT; PARTS];
-            self.has_parts = false;
+        self.message = FieldSpan::input(line.start + read.text, line.end);
+        if self.has_fields {
+            self.fields = [FieldSpan::ABSENT; FIELDS];
+            self.has_fields = false;
         }
         (self.is_open, self.is_folded, self.label_at) = (true, line.is_folded, read.label_at);
     }
 
-    /// Takes a further line, of which this is the text.
+    /// Adds a further field with this text.
     #[inline]
-    pub(super) fn take(&mut self, part: Part, text: Span, line: &Line) {
-        self.parts[part as usize] = text;
-        self.has_parts = true;
+    pub(super) fn add_field(&mut self, field: MessageField, text: FieldSpan, line: &StderrLine) {
+        self.fields[field as usize] = text;
+        self.has_fields = true;
         self.is_folded |= line.is_folded;
     }
 }
 
-/// Whether a line says the same as the record's first of whose it is.
-fn is_same_owner(first: &Owner, further: &Owner, piece: &[u8]) -> bool {
-    let owner = |owner: &Owner| {
-        [owner.session_id, owner.user, owner.database, owner.application]
-            .map(|span| span.text(piece, &[]))
+/// Whether a line has the same session fields as the record's first.
+fn is_same_session(first: &SessionFields, further: &SessionFields, chunk: &[u8]) -> bool {
+    let names = |fields: &SessionFields| {
+        [fields.session_id, fields.user, fields.database, fields.application]
+            .map(|span| span.text(chunk, &[]))
     };
-    first.pid == further.pid && owner(first) == owner(further)
+    first.pid == further.pid && names(first) == names(further)
 }
 
-/// Whether a label stands behind the one that was found, so that longer names could end there.
-fn may_read_otherwise(line: &[u8], text: usize, within: usize) -> bool {
+/// Whether another label follows the one that was found, so that longer names could end there.
+fn is_ambiguous(line: &[u8], text: usize, within: usize) -> bool {
     let window = &line[..line.len().min(text + within)];
     if !has_colon_and_spaces(&window[text..]) {
         return false;
@@ -471,13 +542,13 @@ fn may_read_otherwise(line: &[u8], text: usize, within: usize) -> bool {
         if !window[text + colon..].starts_with(b":  ") {
             return false;
         }
-        let start = label_before(window, text + colon);
-        (start..text + colon).any(|at| Label::parse(&window[at..]).is_some())
+        let start = label_start(window, text + colon);
+        (start..text + colon).any(|at| LineLabel::parse(&window[at..]).is_some())
     })
 }
 
-/// Whether there is a colon with two spaces behind. Looks at each byte without asking what the one before
-/// was, many at a time.
+/// Whether a text contains a colon followed by two spaces. Checks each byte independently, so that
+/// the compiler can vectorize the loop.
 #[inline]
 fn has_colon_and_spaces(text: &[u8]) -> bool {
     let (Some(second), Some(third)) = (text.get(1..), text.get(2..)) else { return false };
@@ -487,34 +558,35 @@ fn has_colon_and_spaces(text: &[u8]) -> bool {
     }) != 0
 }
 
-/// Lines that are whole in a piece: the byte after each shows that it does not go on.
-struct Lines<'a> {
-    piece: &'a [u8],
-    marks: &'a Marks,
-    /// The next mark.
-    mark: usize,
+/// Iterates over the complete lines of a chunk: the byte after each shows that it does not
+/// continue.
+struct StderrLines<'a> {
+    chunk: &'a [u8],
+    index: &'a StructuralIndex,
+    /// Number of the next delimiter.
+    next_delimiter: usize,
     at: usize,
     newlines: u32,
 }
 
-impl<'a> Lines<'a> {
-    /// The lines of a piece but for what its first newline ends: who knows where that began.
-    fn after_first(piece: &'a [u8], marks: &'a Marks) -> Self {
-        let mut lines = Self { piece, marks, mark: 0, at: 0, newlines: 0 };
+impl<'a> StderrLines<'a> {
+    /// Skips everything up to the first newline, whose line began in an earlier chunk.
+    fn after_first(chunk: &'a [u8], index: &'a StructuralIndex) -> Self {
+        let mut lines = Self { chunk, index, next_delimiter: 0, at: 0, newlines: 0 };
         lines.next();
         lines
     }
 
     #[inline]
-    fn next(&mut self) -> Option<Line> {
-        let Self { at: start, newlines, mark: first, .. } = *self;
+    fn next(&mut self) -> Option<StderrLine> {
+        let Self { at: start, newlines, next_delimiter: first, .. } = *self;
         let (mut colon, mut has_more_colons) = (None, false);
         loop {
-            let mark = self.marks.at(self.mark)?;
-            self.mark += 1;
-            let newline = match mark {
-                Mark::Newline(at) => at,
-                Mark::Colon(at) => {
+            let delimiter = self.index.get(self.next_delimiter)?;
+            self.next_delimiter += 1;
+            let newline = match delimiter {
+                Delimiter::Newline(at) => at,
+                Delimiter::Colon(at) => {
                     has_more_colons |= colon.is_some();
                     colon = colon.or(Some(at));
                     continue;
@@ -522,17 +594,16 @@ impl<'a> Lines<'a> {
             };
             self.newlines += 1;
             let end = newline + 1;
-            match self.piece.get(end) {
+            match self.chunk.get(end) {
                 Some(b'\t') => {}
                 Some(_) => {
                     self.at = end;
                     let is_folded = self.newlines - newlines > 1;
-                    let mark = first;
-                    return Some(Line {
+                    return Some(StderrLine {
                         start,
                         end,
                         newlines,
-                        mark,
+                        first_delimiter: first,
                         is_folded,
                         colon,
                         has_more_colons,

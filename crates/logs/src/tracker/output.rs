@@ -1,32 +1,32 @@
-//! Finished events on their way out, and the two ways of emitting.
+//! Emits events, when an action starts or when it ends.
 
-use howdah_traffic::{ActionRef, EventRef, Identity, OutcomeRef, Source, Timestamp};
+use howdah_traffic::{ActionRef, EventIdentity, EventRef, OutcomeRef, Source, Timestamp};
 
-use super::{held::Held, session::Session, vxid::Vxid};
+use super::{action_buffer::ActionBuffer, session::TrackedSession, vxid::Vxid};
 use crate::{
     options::Emit,
-    summary::{Place, Summary},
+    summary::{ImportSummary, LogPosition},
 };
 
-/// Whoever is shown events, one after another.
+/// A consumer of events.
 pub(crate) trait EventSink {
-    /// Looks at an event, which is there no longer than that.
+    /// Handles an event, which is borrowed for this call only.
     fn event(&mut self, event: &EventRef<'_>);
 }
 
-/// Where events and what is to be said of a record go.
-pub(super) struct Output<'a> {
+/// Destination of the events and counts of a record.
+pub(super) struct EventOutput<'a> {
     pub(super) emit: Emit,
-    pub(super) visit: &'a mut dyn EventSink,
-    pub(super) summary: &'a mut Summary,
-    pub(super) place: Place<'a>,
-    /// The record that is being taken is ASCII.
+    pub(super) sink: &'a mut dyn EventSink,
+    pub(super) summary: &'a mut ImportSummary,
+    pub(super) position: LogPosition<'a>,
+    /// The current record is ASCII.
     pub(super) is_ascii: bool,
 }
 
-/// An event of which only whose it is is missing.
+/// An event without its session's fields.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Draft<'a> {
+pub(super) struct EventDraft<'a> {
     pub(super) time: Timestamp,
     pub(super) action: ActionRef<'a>,
     pub(super) outcome: OutcomeRef<'a>,
@@ -38,12 +38,12 @@ pub(super) struct Draft<'a> {
     pub(super) unknown_syncs: u64,
 }
 
-/// The action of a session whose outcome is not known yet.
+/// A session's action whose outcome is not known yet.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenAction {
     pub(super) is_open: bool,
     pub(super) time: Timestamp,
-    pub(super) held: Held,
+    pub(super) action: ActionBuffer,
     pub(super) source: Source,
     vxid: Option<Vxid>,
     pub(super) query_id: Option<i64>,
@@ -51,12 +51,12 @@ pub(super) struct Open {
     is_ascii: bool,
 }
 
-impl Default for Open {
+impl Default for OpenAction {
     fn default() -> Self {
         Self {
             is_open: false,
             time: Timestamp::from_micros(0),
-            held: Held::default(),
+            action: ActionBuffer::default(),
             source: Source::Session,
             vxid: None,
             query_id: None,
@@ -66,30 +66,30 @@ impl Default for Open {
     }
 }
 
-impl Open {
-    fn set(&mut self, draft: &Draft<'_>, is_ascii: bool) {
+impl OpenAction {
+    fn set(&mut self, draft: &EventDraft<'_>, is_ascii: bool) {
         self.is_open = true;
-        self.held.set(&draft.action);
+        self.action.set(&draft.action);
         self.is_ascii = is_ascii;
         (self.time, self.source) = (draft.time, draft.source);
         (self.vxid, self.query_id, self.pipeline) = (draft.vxid, draft.query_id, draft.pipeline);
     }
 }
 
-impl Output<'_> {
-    /// An action whose outcome may come later.
-    pub(super) fn open(&mut self, session: &mut Session, draft: &Draft<'_>) {
-        self.close(session);
+impl EventOutput<'_> {
+    /// Starts an action whose outcome may follow.
+    pub(super) fn start_action(&mut self, session: &mut TrackedSession, draft: &EventDraft<'_>) {
+        self.abandon_action(session);
         self.count_unknown_syncs(draft);
         if self.emit == Emit::Start {
-            self.push(session.identity(), draft, self.is_ascii);
+            self.emit(session.identity(), draft, self.is_ascii);
         }
         session.open.set(draft, self.is_ascii);
     }
 
-    /// Counts executions of which the log does not tell the pipeline.
+    /// Counts executions whose pipeline is unknown.
     #[inline]
-    fn count_unknown_syncs(&mut self, draft: &Draft<'_>) {
+    fn count_unknown_syncs(&mut self, draft: &EventDraft<'_>) {
         let facts = &mut self.summary.facts;
         facts.executions_of_unknown_pipeline += draft.unknown_syncs;
         if draft.vxid.is_none() {
@@ -97,23 +97,23 @@ impl Output<'_> {
         }
     }
 
-    /// The outcome of the open action, if one is open.
+    /// Finishes the open action, if any, with its outcome.
     #[inline]
-    pub(super) fn conclude(&mut self, session: &mut Session, outcome: OutcomeRef<'_>) {
+    pub(super) fn finish_action(&mut self, session: &mut TrackedSession, outcome: OutcomeRef<'_>) {
         if session.open.is_open {
-            self.conclude_open(session, outcome);
+            self.finish_open_action(session, outcome);
         }
     }
 
     #[inline(never)]
-    fn conclude_open(&mut self, session: &mut Session, outcome: OutcomeRef<'_>) {
+    fn finish_open_action(&mut self, session: &mut TrackedSession, outcome: OutcomeRef<'_>) {
         let open = &session.open;
-        self.summary.count_outcome(open.held.kind(), &outcome);
+        self.summary.count_outcome(open.action.kind(), &outcome);
         if self.emit == Emit::End {
             let event = EventRef {
                 time: open.time,
-                identity: session.identity_of_open(),
-                action: open.held.action(),
+                identity: session.open_identity(),
+                action: open.action.action(),
                 outcome,
                 source: open.source,
                 vxid: open.vxid.as_ref().map(Vxid::as_str),
@@ -121,28 +121,28 @@ impl Output<'_> {
                 pipeline: open.pipeline,
                 wire: None,
             };
-            self.show(&event, open.is_ascii);
+            self.send(&event, open.is_ascii);
         }
         session.open.is_open = false;
-        session.forget_former();
-        session.open.held.clear();
+        session.clear_previous_names();
+        session.open.action.clear();
     }
 
-    /// No outcome of the open action will come any more.
-    pub(super) fn close(&mut self, session: &mut Session) {
-        self.conclude(session, OutcomeRef::default());
+    /// Finishes the open action, if any, without an outcome.
+    pub(super) fn abandon_action(&mut self, session: &mut TrackedSession) {
+        self.finish_action(session, OutcomeRef::default());
     }
 
-    /// An action of which all is known.
-    pub(super) fn emit_whole(&mut self, session: &mut Session, draft: &Draft<'_>) {
-        self.close(session);
+    /// Emits an action that is completely known.
+    pub(super) fn emit_complete(&mut self, session: &mut TrackedSession, draft: &EventDraft<'_>) {
+        self.abandon_action(session);
         self.count_unknown_syncs(draft);
         self.summary.count_outcome(draft.action.kind(), &draft.outcome);
-        self.push(session.identity(), draft, self.is_ascii);
+        self.emit(session.identity(), draft, self.is_ascii);
     }
 
     #[inline(always)]
-    fn push(&mut self, identity: Identity<'_>, draft: &Draft<'_>, is_ascii: bool) {
+    fn emit(&mut self, identity: EventIdentity<'_>, draft: &EventDraft<'_>, is_ascii: bool) {
         let event = EventRef {
             time: draft.time,
             identity,
@@ -154,13 +154,13 @@ impl Output<'_> {
             pipeline: draft.pipeline,
             wire: None,
         };
-        self.show(&event, is_ascii);
+        self.send(&event, is_ascii);
     }
 
-    /// Counts an event and lends it.
+    /// Counts an event and passes it to the sink.
     #[inline]
-    fn show(&mut self, event: &EventRef<'_>, is_ascii: bool) {
+    fn send(&mut self, event: &EventRef<'_>, is_ascii: bool) {
         self.summary.count_event(event, is_ascii);
-        self.visit.event(event);
+        self.sink.event(event);
     }
 }

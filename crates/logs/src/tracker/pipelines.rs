@@ -1,155 +1,166 @@
-//! Which events of a session shared a Sync, told by its transactions.
+//! Determines from a session's transactions which of its events shared a Sync.
 //!
-//! Outside of a transaction block the server ends its transaction at each Sync, so the messages of
-//! one pipeline share a virtual transaction id and those of two never do. Inside a block Syncs leave no
-//! trace. So blocks have to be known. A log holds their BEGIN, by its text, where it holds every statement;
-//! and where it holds the duration of every step (`log_duration`), by that duration and its command tag.
+//! Outside a transaction block the server ends its transaction at each Sync, so the messages of one
+//! pipeline share a virtual transaction id, and those of two pipelines never do. Inside a block
+//! Syncs leave no trace, so blocks must be known. A log shows their BEGIN by its text, if it
+//! contains every statement, or by its duration and command tag, if it contains the duration of
+//! every step (`log_duration`).
 //!
 //! Source: `start_xact_command`, `finish_xact_command` and `check_log_duration` in `postgres.c`.
 
-use howdah_sql::{Command, Lexer, TokenKind, split_statements};
+use howdah_sql::{Lexer, SqlCommand, TokenKind, split_statements};
 use howdah_traffic::{ActionRef, Source};
 
 use super::vxid::Vxid;
 
 /// The pipelines of one session.
 #[derive(Debug, Default)]
-pub(super) struct Pipelines {
-    /// The last one counted.
+pub(super) struct SessionPipelines {
+    /// Number of the last pipeline.
     number: u32,
-    /// Its transaction.
+    /// Transaction of the last pipeline.
     transaction: Option<Vxid>,
     /// The transaction that is a block.
     block: Option<Vxid>,
-    /// The next transaction is a block, too, or may be one.
+    /// The next transaction is a block as well, or may be one.
     block_next: bool,
-    /// It is not certain that `block` is a block, or that the next transaction is one.
-    is_block_doubtful: bool,
-    /// The log holds the beginning of every statement of the session, BEGIN included: `log_statement = all`.
+    /// It is not certain that `block`, or the next transaction, is a block.
+    is_block_uncertain: bool,
+    /// The log contains the start of every statement of the session, including BEGIN:
+    /// `log_statement = all`.
     has_all_statements: bool,
-    /// The log holds the text of every step of the session with its duration: `log_min_duration_statement = 0`.
+    /// The log contains every step of the session with text and duration:
+    /// `log_min_duration_statement = 0`.
     has_all_texts: bool,
-    /// The log holds the duration of every step of the session: `log_duration`.
+    /// The log contains the duration of every step of the session: `log_duration`.
     has_all_durations: bool,
-    /// The last execution that may have shared a Sync with the one before or after it.
-    ambiguous: Option<Ambiguous>,
+    /// The last execution that may have shared a Sync with its predecessor or successor.
+    ambiguous: Option<AmbiguousExecution>,
 }
 
-/// An execution of which the log does not tell which Sync followed it.
+/// An execution whose Sync is unknown.
 #[derive(Clone, Copy, Debug)]
-struct Ambiguous {
+struct AmbiguousExecution {
     transaction: Vxid,
-    /// It shares its transaction with another execution, and was counted for that.
+    /// It shares its transaction with another execution, and was counted as such.
     is_counted: bool,
 }
 
-/// Where an action stands among the pipelines of its session.
+/// The pipeline of an action, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Membership {
-    /// The action's pipeline, if it can be told.
+    /// The number of the action's pipeline, if it is known.
     pub(super) pipeline: Option<u32>,
-    /// Executions, up to this one, that turn out to have Syncs of which the log does not tell.
+    /// Number of executions, up to this one, whose Syncs turn out to be unknown.
     pub(super) unknown: u64,
 }
 
-/// A step that ended without its text in the log, by what its bare duration says.
+/// A step that ended without its text in the log, with what its bare duration shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnloggedStep<'a> {
     /// Its command tag; empty in a log without `%i`.
     pub(super) tag: &'a [u8],
-    /// A Bind came right before it, so it is an Execute and not a Query.
+    /// A Bind came directly before it, so it is an Execute and not a Query.
     pub(super) is_bound: bool,
     pub(super) transaction: Option<Vxid>,
 }
 
-/// What a text does to the transaction block around it.
+/// Effect of a text on the surrounding transaction block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockChange {
     None,
     /// The transaction that it runs in is a block from now on.
     Begins,
-    /// The transaction after its own is, or both are.
-    MayLeaveOne,
+    /// The transaction after its own, or both, are blocks.
+    MayLeaveBlock,
 }
 
-impl Pipelines {
-    /// Those of a session that may have been in a block when it was first seen.
-    pub(super) fn joined_midway(&mut self) {
+impl SessionPipelines {
+    /// Marks a session that may have been in a block when it was first seen.
+    pub(super) fn mark_joined_midway(&mut self) {
         self.block_next = true;
-        self.is_block_doubtful = true;
+        self.is_block_uncertain = true;
     }
 
-    /// The log is known to hold every statement of every session.
+    /// Marks the log as containing every statement.
     #[inline]
     pub(super) fn set_all_statements(&mut self) {
         self.has_all_statements = true;
     }
 
-    /// Whether the log is known to hold every statement of the session.
+    /// Whether the log is known to contain every statement of the session.
     #[inline]
     pub(super) fn has_all_statements(&self) -> bool {
         self.has_all_statements
     }
 
-    /// The server logged a bare duration although no execution was open, which it does with `log_duration`
-    /// only. `log_min_duration_statement` adds the text to a step that has not been logged.
-    pub(super) fn saw_bare_duration(&mut self) {
+    /// Observes a bare duration without an open execution, which the server logs only with
+    /// `log_duration`: `log_min_duration_statement` would add the text.
+    pub(super) fn observe_bare_duration(&mut self) {
         self.has_all_durations = true;
     }
 
-    /// A step that ended, of which the log has the duration only.
-    pub(super) fn saw_unlogged(&mut self, step: &UnloggedStep<'_>) {
+    /// Observes the end of a step of which only the duration is logged.
+    pub(super) fn observe_unlogged(&mut self, step: &UnloggedStep<'_>) {
         self.has_all_durations = true;
-        // Outside of a block the transaction of a Query is over when its duration is logged, that of an
-        // Execute only at the Sync. A block may begin anywhere in a Query of several statements.
+        // Outside a block the transaction of a Query is over when its duration is logged; that of
+        // an Execute ends only at the Sync. A block may begin anywhere in a Query of several
+        // statements.
         let may_begin = !step.is_bound || changes_blocks(step.tag);
         if may_begin && step.transaction.is_some() {
             self.block = step.transaction;
-            self.is_block_doubtful = step.is_bound && step.tag.is_empty();
+            self.is_block_uncertain = step.is_bound && step.tag.is_empty();
         }
     }
 
-    /// More steps ended in this transaction than its statements account for, and the log does not tell
-    /// which: one of them may have been BEGIN.
-    pub(super) fn saw_unexplained(&mut self, transaction: Vxid) {
-        (self.block, self.is_block_doubtful) = (Some(transaction), true);
+    /// Observes that more steps ended in this transaction than its statements account for: one of
+    /// them may have been BEGIN.
+    pub(super) fn observe_unexplained(&mut self, transaction: Vxid) {
+        (self.block, self.is_block_uncertain) = (Some(transaction), true);
     }
 
-    /// The server logged the end of a step with its text although it took less than the least
-    /// threshold that `log_min_duration_statement` can be set to above 0.
-    pub(super) fn saw_duration(&mut self, micros: u64) {
-        self.has_all_texts |= micros < LEAST_THRESHOLD_US;
+    /// Observes a step logged at its end with its text. If it took less than the lowest positive
+    /// `log_min_duration_statement`, there is no threshold.
+    pub(super) fn observe_duration(&mut self, micros: u64) {
+        self.has_all_texts |= micros < THRESHOLD_US_MIN;
     }
 
-    /// The server logged the end of an action but not that of its Bind: it does not log every step.
-    pub(super) fn missed_one(&mut self) {
+    /// Observes that an action was logged at its end without its Bind: the server does not log
+    /// every step.
+    pub(super) fn observe_missing_bind(&mut self) {
         self.has_all_texts = false;
     }
 
-    /// Where an action stands among the pipelines.
+    /// Assigns an action to a pipeline.
     #[inline]
-    pub(super) fn of(
+    pub(super) fn assign(
         &mut self,
         action: &ActionRef<'_>,
         source: Source,
         transaction: Option<Vxid>,
     ) -> Membership {
         match transaction {
-            Some(transaction) => self.within(action, source, transaction),
+            Some(transaction) => self.assign_in_transaction(action, source, transaction),
             None => {
                 Membership { pipeline: None, unknown: u64::from(is_extended_execution(action)) }
             }
         }
     }
 
-    fn within(&mut self, action: &ActionRef<'_>, source: Source, transaction: Vxid) -> Membership {
+    fn assign_in_transaction(
+        &mut self,
+        action: &ActionRef<'_>,
+        source: Source,
+        transaction: Vxid,
+    ) -> Membership {
         let transaction = Some(transaction);
         if self.block_next && self.block != transaction {
             self.block = transaction;
             self.block_next = false;
         }
         if let (ActionRef::Call { .. }, Source::Statement) = (action, source) {
-            // Logged at its start by `log_statement = all` only: `HandleFunctionRequest` in `fastpath.c`.
+            // Only `log_statement = all` logs it at its start: `HandleFunctionRequest` in
+            // `fastpath.c`.
             self.has_all_statements = true;
         }
         let Some(sql) = action.sql() else { return Membership::default() };
@@ -162,16 +173,16 @@ impl Pipelines {
             match block_change(sql) {
                 BlockChange::None => {}
                 BlockChange::Begins => {
-                    (self.block, self.is_block_doubtful) = (transaction, false);
+                    (self.block, self.is_block_uncertain) = (transaction, false);
                 }
-                BlockChange::MayLeaveOne => {
-                    (self.block, self.is_block_doubtful) = (transaction, false);
+                BlockChange::MayLeaveBlock => {
+                    (self.block, self.is_block_uncertain) = (transaction, false);
                     self.block_next = true;
                 }
             }
         }
         let is_block = self.block == transaction;
-        if !is_extended || is_block && !self.is_block_doubtful {
+        if !is_extended || is_block && !self.is_block_uncertain {
             return Membership::default();
         }
         let has_begin = self.has_all_statements || self.has_all_texts || self.has_all_durations;
@@ -183,88 +194,94 @@ impl Pipelines {
             self.transaction = transaction;
             self.number = self.number.saturating_add(1);
         }
-        let unknown = if self.ambiguous.is_some() { self.end_ambiguous(transaction) } else { 0 };
+        let unknown =
+            if self.ambiguous.is_some() { self.resolve_ambiguous(transaction) } else { 0 };
         Membership { pipeline: Some(self.number), unknown }
     }
 
-    /// Executions that turn out to share a transaction with this one. One that is alone in its transaction
-    /// has a Sync of its own, whatever the log lacks.
+    /// Counts executions that turn out to share a transaction with this one. An execution that is
+    /// alone in its transaction has a Sync of its own, whatever is missing from the log.
     fn count_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let Some(transaction) = transaction else { return 0 };
         let before = self.ambiguous.filter(|before| before.transaction == transaction);
-        self.ambiguous = Some(Ambiguous { transaction, is_counted: before.is_some() });
+        self.ambiguous = Some(AmbiguousExecution { transaction, is_counted: before.is_some() });
         before.map_or(0, |before| if before.is_counted { 1 } else { 2 })
     }
 
-    /// From here on Syncs are known. Counts an execution of this transaction that came before.
-    fn end_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
+    /// From here on Syncs are known. Counts an earlier execution of this transaction.
+    fn resolve_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let before = self.ambiguous.take();
-        let is_new =
-            |before: &Ambiguous| Some(before.transaction) == transaction && !before.is_counted;
+        let is_new = |before: &AmbiguousExecution| {
+            Some(before.transaction) == transaction && !before.is_counted
+        };
         u64::from(before.as_ref().is_some_and(is_new))
     }
 }
 
-/// Whether an action executes a portal, which a Sync ends sooner or later.
+/// Whether an action executes a portal, which is followed by a Sync.
 fn is_extended_execution(action: &ActionRef<'_>) -> bool {
     matches!(action, ActionRef::Execute(_) | ActionRef::Fetch(_))
 }
 
-/// Whether a command of this tag begins a transaction block, or ends one and may begin the next
+/// Whether a command with this tag begins a transaction block, or ends one and may begin the next
 /// (`COMMIT AND CHAIN`). Without a tag it may.
 fn changes_blocks(tag: &[u8]) -> bool {
     matches!(tag, b"" | b"BEGIN" | b"START TRANSACTION" | b"COMMIT" | b"ROLLBACK")
 }
 
-/// `log_min_duration_statement` is set in whole milliseconds.
-pub(super) const LEAST_THRESHOLD_US: u64 = 1000;
+/// The lowest positive `log_min_duration_statement`, which is set in whole milliseconds.
+pub(super) const THRESHOLD_US_MIN: u64 = 1000;
 
 /// Whether a statement is logged at its start only by `log_statement = all`, not by `mod` or `ddl`.
 ///
-/// Source: `GetCommandLogLevel` in `utility.c`. A message of several statements is logged for the
-/// sake of any of them, and `SELECT INTO` makes a table.
+/// Source: `GetCommandLogLevel` in `utility.c`. A message of several statements is logged if any of
+/// them is, and `SELECT INTO` creates a table.
 fn only_all_logs(sql: &[u8]) -> bool {
     let word = |name: &[u8]| {
         Lexer::new(sql)
             .any(|token| token.kind == TokenKind::Word && token.text.eq_ignore_ascii_case(name))
     };
     memchr::memchr(b';', sql.trim_ascii_end().strip_suffix(b";").unwrap_or(sql)).is_none()
-        && match Command::of(sql) {
-            Command::Begin | Command::Commit | Command::Rollback => true,
-            Command::Set | Command::Show => true,
-            Command::Select => !word(b"into"),
+        && match SqlCommand::from_sql(sql) {
+            SqlCommand::Begin | SqlCommand::Commit | SqlCommand::Rollback => true,
+            SqlCommand::Set | SqlCommand::Show => true,
+            SqlCommand::Select => !word(b"into"),
             _ => false,
         }
 }
 
-/// What a text does to transaction blocks.
+/// The effect of a text on transaction blocks.
 fn block_change(sql: &[u8]) -> BlockChange {
     let text = sql.trim_ascii();
     let text = text.strip_suffix(b";").unwrap_or(text);
     if memchr::memchr(b';', text).is_none() {
-        return if may_change_blocks(text) { change_of(text) } else { BlockChange::None };
+        return if may_change_blocks(text) {
+            statement_block_change(text)
+        } else {
+            BlockChange::None
+        };
     }
     let mut ends = memchr::memchr_iter(b';', text);
     let may_change = |at: usize| may_change_blocks(text[at..].trim_ascii_start());
     if !may_change(0) && !ends.any(|end| may_change(end + 1)) {
         return BlockChange::None;
     }
-    let changes = |one| change_of(one) != BlockChange::None;
-    if split_statements(text).any(changes) { BlockChange::MayLeaveOne } else { BlockChange::None }
+    let changes = |one| statement_block_change(one) != BlockChange::None;
+    if split_statements(text).any(changes) { BlockChange::MayLeaveBlock } else { BlockChange::None }
 }
 
-fn change_of(statement: &[u8]) -> BlockChange {
+fn statement_block_change(statement: &[u8]) -> BlockChange {
     let has =
         |word: &[u8]| Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word));
-    match Command::of(statement) {
-        Command::Begin => BlockChange::Begins,
-        Command::Commit | Command::Rollback if has(b"chain") => BlockChange::MayLeaveOne,
+    match SqlCommand::from_sql(statement) {
+        SqlCommand::Begin => BlockChange::Begins,
+        SqlCommand::Commit | SqlCommand::Rollback if has(b"chain") => BlockChange::MayLeaveBlock,
         _ => BlockChange::None,
     }
 }
 
-/// A cheap test that most statements fail: by the first letters of the words that begin or end a
-/// block, or of a comment.
+/// A cheap test that most statements fail: the first letters of keywords that begin or end a block,
+/// or of a comment.
 fn may_change_blocks(text: &[u8]) -> bool {
     match text {
         [b'/' | b'-' | b'(', ..] => true,
@@ -278,7 +295,7 @@ fn may_change_blocks(text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use howdah_traffic::{BoundRef, Hashed, Parameters};
+    use howdah_traffic::{BoundRef, Hashed, ParametersRef};
 
     use super::*;
 
@@ -287,7 +304,7 @@ mod tests {
             statement: b"",
             portal: b"",
             sql: Hashed::new(sql.as_bytes()),
-            parameters: Some(Parameters::NONE),
+            parameters: Some(ParametersRef::NONE),
         })
     }
 
@@ -295,16 +312,19 @@ mod tests {
         ActionRef::Simple { sql: Hashed::new(sql.as_bytes()) }
     }
 
-    /// The pipelines of actions in their transactions.
-    fn told(pipelines: &mut Pipelines, actions: &[(&str, ActionRef<'_>)]) -> Vec<Option<u32>> {
+    /// Returns the pipelines assigned to actions in their transactions.
+    fn assigned_pipelines(
+        pipelines: &mut SessionPipelines,
+        actions: &[(&str, ActionRef<'_>)],
+    ) -> Vec<Option<u32>> {
         let of = |(vxid, action): &(&str, ActionRef<'_>)| {
-            pipelines.of(action, Source::Statement, Vxid::logged(vxid.as_bytes())).pipeline
+            pipelines.assign(action, Source::Statement, Vxid::parse(vxid.as_bytes())).pipeline
         };
         actions.iter().map(of).collect()
     }
 
     #[test]
-    fn executes_of_one_transaction_outside_of_a_block_shared_a_sync() {
+    fn executes_sharing_a_transaction_share_a_pipeline() {
         let actions = [
             ("3/1", execute("select 1")),
             ("3/1", execute("insert into t values (1)")),
@@ -312,12 +332,12 @@ mod tests {
             ("3/3", simple("select 3")),
             ("3/4", execute("select 4")),
         ];
-        let told = told(&mut Pipelines::default(), &actions);
-        assert_eq!(told, [Some(1), Some(1), Some(2), None, Some(3)]);
+        let assigned = assigned_pipelines(&mut SessionPipelines::default(), &actions);
+        assert_eq!(assigned, [Some(1), Some(1), Some(2), None, Some(3)]);
     }
 
     #[test]
-    fn nothing_is_told_inside_a_block() {
+    fn pipelines_inside_a_block_are_unknown() {
         for (begin, commit, chained) in [
             ("begin", "commit", None),
             ("/* x */ START TRANSACTION;", "end", None),
@@ -332,73 +352,73 @@ mod tests {
                 (next, execute("select 2")),
                 ("3/3", execute("select 3")),
             ];
-            let told = told(&mut Pipelines::default(), &actions);
-            assert_eq!(told[1], None, "{begin}");
-            let is_doubtful = chained.is_some() || begin.contains("; ");
-            assert_eq!(told[3].is_none(), is_doubtful, "{begin} {commit}");
-            assert!(told[4].is_some(), "{begin} {commit}");
+            let assigned = assigned_pipelines(&mut SessionPipelines::default(), &actions);
+            assert_eq!(assigned[1], None, "{begin}");
+            let is_uncertain = chained.is_some() || begin.contains("; ");
+            assert_eq!(assigned[3].is_none(), is_uncertain, "{begin} {commit}");
+            assert!(assigned[4].is_some(), "{begin} {commit}");
         }
     }
 
     #[test]
-    fn a_log_that_may_lack_begin_tells_nothing() {
+    fn pipelines_are_unknown_if_begin_may_be_missing() {
         let mod_only = [("3/1", execute("insert into t values (1)")), ("3/1", execute("delete"))];
-        assert_eq!(told(&mut Pipelines::default(), &mod_only), [None, None]);
-        let mut midway = Pipelines::default();
-        midway.joined_midway();
+        assert_eq!(assigned_pipelines(&mut SessionPipelines::default(), &mod_only), [None, None]);
+        let mut midway = SessionPipelines::default();
+        midway.mark_joined_midway();
         let actions = [
             ("3/7", execute("select 1")),
             ("3/7", execute("select 2")),
             ("3/8", execute("select 3")),
         ];
-        assert_eq!(told(&mut midway, &actions), [None, None, Some(1)]);
+        assert_eq!(assigned_pipelines(&mut midway, &actions), [None, None, Some(1)]);
         let into = [("3/1", execute("select 1 into t")), ("3/1", execute("insert"))];
-        assert_eq!(told(&mut Pipelines::default(), &into), [None, None]);
+        assert_eq!(assigned_pipelines(&mut SessionPipelines::default(), &into), [None, None]);
     }
 
     #[test]
-    fn a_logged_step_under_a_millisecond_shows_that_there_is_no_threshold() {
-        let mut pipelines = Pipelines::default();
-        let of = |pipelines: &mut Pipelines| {
-            pipelines.of(&execute("insert"), Source::Duration, Vxid::logged(b"3/1")).pipeline
+    fn submillisecond_step_proves_that_there_is_no_threshold() {
+        let mut pipelines = SessionPipelines::default();
+        let of = |pipelines: &mut SessionPipelines| {
+            pipelines.assign(&execute("insert"), Source::Duration, Vxid::parse(b"3/1")).pipeline
         };
-        pipelines.saw_duration(1000);
+        pipelines.observe_duration(1000);
         assert_eq!(of(&mut pipelines), None);
-        pipelines.saw_duration(999);
+        pipelines.observe_duration(999);
         assert_eq!(of(&mut pipelines), Some(1));
-        pipelines.missed_one();
+        pipelines.observe_missing_bind();
         assert_eq!(of(&mut pipelines), None);
     }
     #[test]
-    fn unlogged_begin_is_known_by_its_duration() {
-        let transaction = Vxid::logged(b"3/1");
+    fn unlogged_begin_is_detected_by_its_duration() {
+        let transaction = Vxid::parse(b"3/1");
         let pipeline = |tag: &[u8], is_bound| {
-            let mut pipelines = Pipelines::default();
-            pipelines.saw_unlogged(&UnloggedStep { tag, is_bound, transaction });
-            pipelines.of(&execute("insert"), Source::Statement, transaction).pipeline
+            let mut pipelines = SessionPipelines::default();
+            pipelines.observe_unlogged(&UnloggedStep { tag, is_bound, transaction });
+            pipelines.assign(&execute("insert"), Source::Statement, transaction).pipeline
         };
         assert_eq!(pipeline(b"BEGIN", false), None);
         assert_eq!(pipeline(b"BEGIN", true), None);
         assert_eq!(pipeline(b"", true), None);
-        // Several statements in a Query, of which one began the transaction that is still open.
+        // A Query of several statements, one of which began the transaction that is still open.
         assert_eq!(pipeline(b"SELECT", false), None);
         assert_eq!(pipeline(b"SELECT", true), Some(1));
     }
 
     #[test]
-    fn executions_of_one_transaction_are_counted_where_their_syncs_are_unknown() {
-        let unknown = |pipelines: &mut Pipelines, vxids: &[&str]| -> u64 {
+    fn executions_with_unknown_syncs_are_counted() {
+        let unknown = |pipelines: &mut SessionPipelines, vxids: &[&str]| -> u64 {
             let of = |vxid: &&str| {
-                let transaction = Vxid::logged(vxid.as_bytes());
-                pipelines.of(&execute("insert"), Source::Statement, transaction).unknown
+                let transaction = Vxid::parse(vxid.as_bytes());
+                pipelines.assign(&execute("insert"), Source::Statement, transaction).unknown
             };
             vxids.iter().map(of).sum()
         };
-        assert_eq!(unknown(&mut Pipelines::default(), &["3/1", "3/2", "3/3"]), 0);
-        assert_eq!(unknown(&mut Pipelines::default(), &["3/1", "3/1", "3/1", "3/2"]), 3);
-        assert_eq!(unknown(&mut Pipelines::default(), &["", "3/1"]), 1);
-        let mut midway = Pipelines::default();
-        midway.joined_midway();
+        assert_eq!(unknown(&mut SessionPipelines::default(), &["3/1", "3/2", "3/3"]), 0);
+        assert_eq!(unknown(&mut SessionPipelines::default(), &["3/1", "3/1", "3/1", "3/2"]), 3);
+        assert_eq!(unknown(&mut SessionPipelines::default(), &["", "3/1"]), 1);
+        let mut midway = SessionPipelines::default();
+        midway.mark_joined_midway();
         midway.set_all_statements();
         assert_eq!(unknown(&mut midway, &["3/1", "3/1", "3/2", "3/2"]), 2);
     }

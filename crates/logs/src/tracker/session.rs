@@ -1,83 +1,83 @@
-//! What is known of one session.
+//! The state of one session.
 
 use std::sync::Arc;
 
 use howdah_traffic::{
-    ActionRef, BoundRef, Identity, IdentityDigest, OutcomeRef, Source, Timestamp, name_text,
+    ActionRef, BoundRef, EventIdentity, IdentityDigest, OutcomeRef, Source, Timestamp, name_text,
 };
 
 use super::{
-    Key,
-    balance::Balance,
-    held::Held,
-    output::{Draft, Open},
-    pipelines::{Membership, Pipelines},
+    SessionKey,
+    action_buffer::ActionBuffer,
+    output::{EventDraft, OpenAction},
+    pipelines::{Membership, SessionPipelines},
+    sampling::SamplingDetector,
     steps::no_values,
     vxid::Vxid,
 };
-use crate::{names::Known, prefix::Names, record::Record, summary::Facts};
+use crate::{names::PreparedNames, prefix::SessionNames, record::LogRecord, summary::LogFacts};
 
 /// One session of a client.
 #[derive(Debug)]
-pub(super) struct Session {
-    pub(super) key: Key,
-    /// No other session had it; 0 if it has none.
+pub(super) struct TrackedSession {
+    pub(super) key: SessionKey,
+    /// Unique number of the session; 0 if it has none.
     pub(super) number: u64,
-    /// Counts the changes of its names.
+    /// Number of changes of its names.
     pub(super) version: u32,
     id: Arc<str>,
     /// `%c`, if the log has it.
     logged_id: Vec<u8>,
     start: Option<i64>,
     remote: Vec<u8>,
-    user: Name,
-    database: Name,
-    application: Name,
-    /// Of the four, for the hash of events.
+    user: SessionName,
+    database: SessionName,
+    application: SessionName,
+    /// Digest of id, user, database and application, for the hash of events.
     digest: IdentityDigest,
-    /// What the open action goes by, if a name has changed since it began.
-    former: Option<Box<Former>>,
-    /// A Connect event was made.
+    /// The names of the open action, if a name has changed since it started.
+    previous_names: Option<Box<PreviousNames>>,
+    /// A Connect event was emitted.
     pub(super) is_connected: bool,
     pub(super) is_replication: bool,
     /// The action whose outcome is not known yet.
-    pub(super) open: Open,
-    /// How far an extended query has come that has no execute yet.
-    pub(super) stage: Stage,
+    pub(super) open: OpenAction,
+    /// The last step of an extended query that has no execute yet.
+    pub(super) last_step: LastLoggedStep,
     /// Bare durations of steps whose text is not known yet.
-    pub(super) unnamed: Unnamed,
-    pub(super) known: Known,
-    /// Nothing that the session did from now on began before this.
-    pub(super) floor: Timestamp,
-    /// When the session was last heard of, in records.
-    pub(super) seen: u64,
+    pub(super) bare_durations: BareDurations,
+    pub(super) prepared: PreparedNames,
+    /// Lower limit for the start of later actions.
+    pub(super) earliest_start: Timestamp,
+    /// When the session was last seen, counted in records.
+    pub(super) last_seen: u64,
     last_line: Option<u64>,
-    /// Its first record is the first that its process wrote, so it was in no transaction before.
-    pub(super) began_in_log: bool,
-    pub(super) pipelines: Pipelines,
+    /// Its first record is the first of its process, so it was in no transaction before.
+    pub(super) started_in_log: bool,
+    pub(super) pipelines: SessionPipelines,
     /// A Bind of the unnamed portal was logged with its text, and no Execute since.
     pub(super) is_bind_logged: bool,
-    pub(super) balance: Balance,
+    pub(super) sampling: SamplingDetector,
 }
 
-/// Names that a session had.
+/// Former names of a session.
 #[derive(Debug)]
-struct Former {
+struct PreviousNames {
     user: Arc<str>,
     database: Arc<str>,
     application: Arc<str>,
     digest: IdentityDigest,
 }
 
-/// The last parse or bind step that was logged, if nothing came after it.
+/// The last logged parse or bind step, if no other step followed.
 #[derive(Debug, Default)]
-pub(super) struct Stage {
+pub(super) struct LastLoggedStep {
     step: Option<StepKind>,
-    held: Held,
+    action: ActionBuffer,
 }
 
-impl Stage {
-    /// Remembers a parse or a bind; anything else ends what came before.
+impl LastLoggedStep {
+    /// Stores a parse or a bind; any other action clears the step.
     pub(super) fn set(&mut self, action: &ActionRef<'_>) {
         self.step = match action {
             ActionRef::Parse { .. } => Some(StepKind::Parse),
@@ -85,31 +85,31 @@ impl Stage {
             _ => None,
         };
         match self.step {
-            Some(_) => self.held.set(action),
-            None => self.held.clear(),
+            Some(_) => self.action.set(action),
+            None => self.action.clear(),
         }
     }
 
     pub(super) fn clear(&mut self) {
         if self.step.take().is_some() {
-            self.held.clear();
+            self.action.clear();
         }
     }
 
-    /// Which step it is, if there is one.
+    /// The kind of the step, if there is one.
     pub(super) fn step(&self) -> Option<StepKind> {
         self.step
     }
 
     /// The text of the step.
     pub(super) fn sql(&self) -> &[u8] {
-        self.held.sql().as_bytes()
+        self.action.sql().as_bytes()
     }
 
-    /// What an execute would speak of that follows. Of a parse, the values are not known unless there
+    /// The parameters of an execute that would follow. After a parse, they are unknown unless there
     /// are none.
     pub(super) fn bound(&self) -> BoundRef<'_> {
-        let bound = self.held.bound();
+        let bound = self.action.bound();
         match self.step {
             Some(StepKind::Bind) => bound,
             _ => BoundRef { parameters: no_values(bound.sql.as_bytes()), ..bound },
@@ -119,22 +119,22 @@ impl Stage {
 
 /// Bare durations before an execute: those of its parse and bind.
 #[derive(Debug, Default)]
-pub(super) struct Unnamed {
+pub(super) struct BareDurations {
     /// The last two.
-    pub(super) last: [Option<UnnamedStep>; 2],
+    pub(super) last: [Option<BareStep>; 2],
     pub(super) count: usize,
-    /// How many of the last ones are of one transaction.
+    /// How many of the last ones have the same transaction.
     in_transaction: usize,
 }
 
-/// A step that is known by its duration only.
+/// A step known only from its duration.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct UnnamedStep {
+pub(super) struct BareStep {
     pub(super) start: Timestamp,
     pub(super) micros: u64,
-    /// Whether it is a parse or a bind, if the log says.
+    /// Whether it is a parse or a bind, if the log shows that.
     pub(super) kind: Option<StepKind>,
-    /// The transaction it was in: a step with a Sync of its own had one of its own.
+    /// Its transaction; a step with a Sync of its own has a transaction of its own.
     pub(super) vxid: Option<Vxid>,
 }
 
@@ -144,17 +144,17 @@ pub(super) enum StepKind {
     Bind,
 }
 
-impl Unnamed {
-    /// Forgets all.
+impl BareDurations {
+    /// Removes all durations.
     pub(super) fn clear(&mut self) {
         if self.count > 0 {
             *self = Self::default();
         }
     }
 
-    pub(super) fn push(&mut self, step: UnnamedStep) {
+    pub(super) fn push(&mut self, step: BareStep) {
         let before = self.last[1].take();
-        // Where the log tells of which steps they are, nobody asks how many there are.
+        // Where the log shows the kind of each step, their number does not matter.
         if step.kind.is_none() {
             let is_same = before.is_some_and(|before| before.vxid == step.vxid);
             self.in_transaction = if is_same { self.in_transaction + 1 } else { 1 };
@@ -163,29 +163,32 @@ impl Unnamed {
         self.count += 1;
     }
 
-    /// Whether the last one is of this kind.
-    pub(super) fn ends_in(&self, kind: StepKind) -> bool {
+    /// Whether the last step is of this kind.
+    pub(super) fn is_last(&self, kind: StepKind) -> bool {
         self.last[1].is_some_and(|step| step.kind == Some(kind))
     }
 
-    /// Whether the log says of which step the last one is; true if there is none.
+    /// Whether the log shows the kind of the last step; true if there is none.
     #[inline]
     pub(super) fn is_tagged(&self) -> bool {
         self.last[1].is_none_or(|step| step.kind.is_some())
     }
 
-    /// How many of a transaction there are right before now, if the log does not say of which steps.
+    /// Number of consecutive last steps of a transaction, if the log does not show their kinds.
     pub(super) fn untagged_in(&self, transaction: Vxid) -> usize {
-        let is_one = |step: UnnamedStep| step.kind.is_none() && step.vxid == Some(transaction);
+        let is_one = |step: BareStep| step.kind.is_none() && step.vxid == Some(transaction);
         if self.last[1].is_some_and(is_one) { self.in_transaction } else { 0 }
     }
 
-    /// The durations of parse and bind, and forgets them. Where the log does not say which is which, two
-    /// are both and one is the bind of a statement parsed before; with more, some belong to actions
-    /// that are not in the log. `may_parse`: the statement was not parsed before, as far as is known.
-    pub(super) fn take(&mut self, may_parse: bool) -> (Option<UnnamedStep>, Option<UnnamedStep>) {
+    /// Removes and returns the durations of parse and bind. If the log does not show the kinds, two
+    /// durations are both and one is the bind of an earlier statement; of more, some belong to
+    /// unlogged actions. `may_parse`: the statement was not parsed before, as far as the log shows.
+    pub(super) fn take_parse_and_bind(
+        &mut self,
+        may_parse: bool,
+    ) -> (Option<BareStep>, Option<BareStep>) {
         let Self { last: [first, second], count, .. } = std::mem::take(self);
-        let kind = |step: &Option<UnnamedStep>| step.as_ref().and_then(|step| step.kind);
+        let kind = |step: &Option<BareStep>| step.as_ref().and_then(|step| step.kind);
         let kinds = (kind(&first), kind(&second));
         match kinds {
             (Some(StepKind::Parse), Some(StepKind::Bind)) => (first, second),
@@ -197,41 +200,47 @@ impl Unnamed {
     }
 }
 
-/// A name, with its bytes as logged to compare by.
+/// A name, with its logged bytes for comparison.
 #[derive(Debug)]
-struct Name {
+struct SessionName {
     logged: Vec<u8>,
     text: Arc<str>,
 }
 
-impl Name {
+impl SessionName {
     fn new(logged: &[u8]) -> Self {
         Self { logged: logged.to_vec(), text: name_text(logged).into() }
     }
 
-    /// Whether `logged` says another name.
+    /// Whether `logged` is a different name.
     #[inline]
     fn differs(&self, logged: &[u8]) -> bool {
         !logged.is_empty() && self.logged != logged
     }
 
-    fn learn(&mut self, logged: &[u8]) {
+    fn update(&mut self, logged: &[u8]) {
         if self.differs(logged) {
             *self = Self::new(logged);
         }
     }
 
-    /// Whether `logged` could be the same name.
+    /// Whether `logged` may be the same name.
     fn agrees(&self, logged: &[u8]) -> bool {
         logged.is_empty() || self.logged.is_empty() || self.logged == logged
     }
 }
 
-impl Session {
-    /// A session first seen in `record`; `gone` is the id of the one that its process served before.
-    pub(super) fn new(key: Key, record: &Record<'_>, seen: u64, gone: Option<&Arc<str>>) -> Self {
-        let id = distinct(id(record), gone);
-        let name = |logged| Name::new(logged);
+impl TrackedSession {
+    /// Creates the session first seen in `record`; `previous_id` is that of the process's previous
+    /// session.
+    pub(super) fn new(
+        key: SessionKey,
+        record: &LogRecord<'_>,
+        last_seen: u64,
+        previous_id: Option<&Arc<str>>,
+    ) -> Self {
+        let id = distinct_id(id(record), previous_id);
+        let name = |logged| SessionName::new(logged);
         let mut session = Self {
             key,
             number: 0,
@@ -244,23 +253,23 @@ impl Session {
             database: name(record.database()),
             application: name(record.application()),
             digest: IdentityDigest::default(),
-            former: None,
+            previous_names: None,
             is_connected: false,
             is_replication: false,
-            open: Open::default(),
-            stage: Stage::default(),
-            unnamed: Unnamed::default(),
-            known: Known::default(),
-            floor: Timestamp::from_micros(i64::MIN),
-            seen,
+            open: OpenAction::default(),
+            last_step: LastLoggedStep::default(),
+            bare_durations: BareDurations::default(),
+            prepared: PreparedNames::default(),
+            earliest_start: Timestamp::from_micros(i64::MIN),
+            last_seen,
             last_line: record.lines().map(|(_, last)| last),
-            began_in_log: super::begins_session(record),
-            pipelines: Pipelines::default(),
-            // Nothing is known to be missing of what came before.
+            started_in_log: super::is_first_of_process(record),
+            pipelines: SessionPipelines::default(),
+            // Assume that nothing is missing before the first record.
             is_bind_logged: true,
-            balance: Balance::default(),
+            sampling: SamplingDetector::default(),
         };
-        session.take_digest();
+        session.update_digest();
         session
     }
 
@@ -268,22 +277,21 @@ impl Session {
         self.id.clone()
     }
 
-    fn take_digest(&mut self) {
+    fn update_digest(&mut self) {
         let Self { id, user, database, application, .. } = self;
-        self.digest = IdentityDigest::of(id, &user.text, &database.text, &application.text);
+        self.digest = IdentityDigest::new(id, &user.text, &database.text, &application.text);
     }
 
-    /// What is the same in all its events.
+    /// The fields that all its events share.
     #[inline]
-    pub(super) fn identity(&self) -> Identity<'_> {
+    pub(super) fn identity(&self) -> EventIdentity<'_> {
         let Self { id, user, database, application, digest, .. } = self;
-        Identity::with_digest(id, &user.text, &database.text, &application.text, *digest)
+        EventIdentity::with_digest(id, &user.text, &database.text, &application.text, *digest)
     }
 
-    /// Whether a record of the same process belongs to this session, and not to one that was started
-    /// later.
+    /// Whether a record of the same process belongs to this session, and not to a later one.
     #[inline]
-    pub(super) fn is_same(&self, record: &Record<'_>) -> bool {
+    pub(super) fn matches(&self, record: &LogRecord<'_>) -> bool {
         let logged_id = record.session_id();
         if !self.logged_id.is_empty() && !logged_id.is_empty() {
             return self.logged_id == logged_id;
@@ -291,7 +299,7 @@ impl Session {
         if let (Some(known), Some(start)) = (self.start, record.session_start()) {
             return known == start;
         }
-        if self.is_numbered_anew(record) {
+        if self.has_restarted_lines(record) {
             return false;
         }
         let remote = record.remote();
@@ -299,47 +307,46 @@ impl Session {
         same_remote && self.user.agrees(record.user()) && self.database.agrees(record.database())
     }
 
-    /// Whether a record says no name that the session is not known by.
+    /// Whether all names in a record are those of the session.
     #[inline]
-    pub(super) fn is_named(&self, record: &Record<'_>) -> bool {
+    pub(super) fn has_names(&self, record: &LogRecord<'_>) -> bool {
         !self.user.differs(record.user())
             && !self.database.differs(record.database())
             && !self.application.differs(record.application())
     }
 
-    /// The same, where a name that is not known yet may be any.
-    pub(super) fn agrees(&self, record: &Record<'_>) -> bool {
+    /// The same, but an unknown name of the session matches any.
+    pub(super) fn agrees(&self, record: &LogRecord<'_>) -> bool {
         self.user.agrees(record.user())
             && self.database.agrees(record.database())
             && self.application.agrees(record.application())
     }
 
-    /// Whether the lines of the process are counted from the beginning again: it is another one that
-    /// has its id.
-    fn is_numbered_anew(&self, record: &Record<'_>) -> bool {
+    /// Whether the line numbers of the process start again: another process has its id.
+    fn has_restarted_lines(&self, record: &LogRecord<'_>) -> bool {
         match (self.last_line, record.lines()) {
             (Some(last), Some((first, _))) => first <= last,
             _ => false,
         }
     }
 
-    /// Whether nothing that a record says of its owner is news, nor leaves in doubt whose it is: then the
-    /// same holds for each record of this owner.
+    /// Whether a record's session fields contain nothing new and identify the session beyond doubt:
+    /// then this holds for each record with the same fields.
     #[inline]
-    pub(super) fn has_learnt(&self, record: &Record<'_>) -> bool {
-        let is_told_by_id = !self.logged_id.is_empty() && !record.session_id().is_empty();
-        let is_told_by_start = self.start.is_some() && record.session_start().is_some();
+    pub(super) fn is_up_to_date(&self, record: &LogRecord<'_>) -> bool {
+        let is_identified_by_id = !self.logged_id.is_empty() && !record.session_id().is_empty();
+        let is_identified_by_start = self.start.is_some() && record.session_start().is_some();
         self.number != 0
-            && (is_told_by_id || is_told_by_start)
-            && self.is_named(record)
+            && (is_identified_by_id || is_identified_by_start)
+            && self.has_names(record)
             && (!self.remote.is_empty() || record.remote().is_empty())
     }
 
-    /// Takes over what a record says of its session, whose names it has if it [`is_named`](Self::is_named).
+    /// Stores the session fields of a record, whose names are the session's if `is_named`.
     #[inline]
-    pub(super) fn learn(&mut self, record: &Record<'_>, is_named: bool) {
+    pub(super) fn update_from(&mut self, record: &LogRecord<'_>, is_named: bool) {
         if !is_named {
-            self.learn_names(record.user(), record.database(), record.application());
+            self.update_names(record.user(), record.database(), record.application());
         }
         if self.remote.is_empty() {
             self.remote.extend_from_slice(record.remote());
@@ -347,19 +354,19 @@ impl Session {
     }
 
     #[inline]
-    pub(super) fn learn_names(&mut self, user: &[u8], database: &[u8], application: &[u8]) {
-        let is_other = self.user.differs(user)
+    pub(super) fn update_names(&mut self, user: &[u8], database: &[u8], application: &[u8]) {
+        let has_changed = self.user.differs(user)
             || self.database.differs(database)
             || self.application.differs(application);
-        if is_other {
-            self.rename(user, database, application);
+        if has_changed {
+            self.set_names(user, database, application);
         }
     }
 
-    /// Takes other names on. An action that is open keeps those that it began with.
-    fn rename(&mut self, user: &[u8], database: &[u8], application: &[u8]) {
-        if self.open.is_open && self.former.is_none() {
-            self.former = Some(Box::new(Former {
+    /// Changes the names. An open action keeps those it started with.
+    fn set_names(&mut self, user: &[u8], database: &[u8], application: &[u8]) {
+        if self.open.is_open && self.previous_names.is_none() {
+            self.previous_names = Some(Box::new(PreviousNames {
                 user: self.user.text.clone(),
                 database: self.database.text.clone(),
                 application: self.application.text.clone(),
@@ -367,39 +374,39 @@ impl Session {
             }));
         }
         self.version = self.version.wrapping_add(1);
-        self.user.learn(user);
-        self.database.learn(database);
-        self.application.learn(application);
-        self.take_digest();
+        self.user.update(user);
+        self.database.update(database);
+        self.application.update(application);
+        self.update_digest();
     }
 
-    /// The identity of the action that is open.
-    pub(super) fn identity_of_open(&self) -> Identity<'_> {
-        let Some(former) = &self.former else { return self.identity() };
-        let Former { user, database, application, digest } = &**former;
-        Identity::with_digest(&self.id, user, database, application, *digest)
+    /// The identity of the open action.
+    pub(super) fn open_identity(&self) -> EventIdentity<'_> {
+        let Some(former) = &self.previous_names else { return self.identity() };
+        let PreviousNames { user, database, application, digest } = &**former;
+        EventIdentity::with_digest(&self.id, user, database, application, *digest)
     }
 
-    /// No action is open any more.
+    /// Clears the former names, because no action is open any more.
     #[inline]
-    pub(super) fn forget_former(&mut self) {
-        if self.former.is_some() {
-            self.former = None;
+    pub(super) fn clear_previous_names(&mut self) {
+        if self.previous_names.is_some() {
+            self.previous_names = None;
         }
     }
 
-    pub(super) fn names(&self) -> Names<'_> {
-        Names {
+    pub(super) fn names(&self) -> SessionNames<'_> {
+        SessionNames {
             user: &self.user.logged,
             database: &self.database.logged,
             application: &self.application.logged,
         }
     }
 
-    /// Counts lines that the server numbered between the last record and this one, and notices when the
-    /// numbers go back: these lines came before.
+    /// Counts lines that the server numbered between the last record and this one, and repeated
+    /// lines whose numbers go back.
     #[inline]
-    pub(super) fn count_lines(&mut self, record: &Record<'_>, facts: &mut Facts) {
+    pub(super) fn count_lines(&mut self, record: &LogRecord<'_>, facts: &mut LogFacts) {
         let Some((first, last)) = record.lines() else { return };
         let Some(before) = self.last_line.replace(last) else { return };
         if first > before {
@@ -409,16 +416,16 @@ impl Session {
         }
     }
 
-    /// An event of this session, without an outcome.
+    /// Creates an event of this session without an outcome.
     pub(super) fn draft<'a>(
         &mut self,
         time: Timestamp,
         action: ActionRef<'a>,
         source: Source,
         vxid: Option<Vxid>,
-    ) -> Draft<'a> {
-        let Membership { pipeline, unknown } = self.pipelines.of(&action, source, vxid);
-        Draft {
+    ) -> EventDraft<'a> {
+        let Membership { pipeline, unknown } = self.pipelines.assign(&action, source, vxid);
+        EventDraft {
             time,
             action,
             outcome: OutcomeRef::default(),
@@ -430,17 +437,17 @@ impl Session {
         }
     }
 
-    /// When an action began that ended at `end`. Times in a log are cut to milliseconds or seconds, so
-    /// that the sum may fall before the end of the session's previous action.
-    pub(super) fn start_of(&self, end: Timestamp, micros: u64) -> Timestamp {
+    /// The start of an action that ended at `end`. Times in a log are truncated to milliseconds or
+    /// seconds, so the difference may precede the end of the session's previous action.
+    pub(super) fn start_time(&self, end: Timestamp, micros: u64) -> Timestamp {
         let start = end - std::time::Duration::from_micros(micros);
-        start.max(self.floor).min(end)
+        start.max(self.earliest_start).min(end)
     }
 }
 
-/// `%c`, or what it would be: the start's second and the process, in hexadecimal. Where the start is
-/// not logged, the first record's time stands for it.
-fn id(record: &Record<'_>) -> Arc<str> {
+/// `%c`, or its equivalent: start second and process in hexadecimal. Without a logged start, the
+/// first record's time is used.
+fn id(record: &LogRecord<'_>) -> Arc<str> {
     if !record.session_id().is_empty() {
         return String::from_utf8_lossy(record.session_id()).into();
     }
@@ -455,9 +462,11 @@ fn id(record: &Record<'_>) -> Arc<str> {
     }
 }
 
-/// An id that differs from that of the session before: a rebuilt one may come twice in a second.
-fn distinct(id: Arc<str>, gone: Option<&Arc<str>>) -> Arc<str> {
-    let Some(rest) = gone.and_then(|gone| gone.strip_prefix(&*id)) else { return id };
+/// An id that differs from that of the previous session: a derived id may repeat within a second.
+fn distinct_id(id: Arc<str>, previous_id: Option<&Arc<str>>) -> Arc<str> {
+    let Some(rest) = previous_id.and_then(|previous_id| previous_id.strip_prefix(&*id)) else {
+        return id;
+    };
     match rest.strip_prefix('-').map(str::parse::<u32>) {
         Some(Ok(number)) => format!("{id}-{}", number.saturating_add(1)).into(),
         _ if rest.is_empty() => format!("{id}-2").into(),
@@ -466,7 +475,7 @@ fn distinct(id: Arc<str>, gone: Option<&Arc<str>>) -> Arc<str> {
 }
 
 #[test]
-fn rebuilt_ids_are_distinct() {
-    let id = |gone: &str| distinct("a.7".into(), Some(&gone.into())).to_string();
+fn derived_ids_are_distinct() {
+    let id = |previous_id: &str| distinct_id("a.7".into(), Some(&previous_id.into())).to_string();
     assert_eq!([id("a.7"), id("a.7-2"), id("a.70"), id("b.7")], ["a.7-2", "a.7-3", "a.7", "a.7"]);
 }

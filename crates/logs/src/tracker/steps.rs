@@ -1,199 +1,209 @@
-//! Messages about a client's steps: begun, ended, or both in one.
+//! Handles messages about the start of a step, its end, or both.
 
-use howdah_traffic::{ActionRef, BoundRef, Hashed, OutcomeRef, Parameters, Source};
+use howdah_traffic::{ActionRef, BoundRef, Hashed, OutcomeRef, ParametersRef, Source};
 
 use super::{
-    Texts,
-    output::Output,
-    pipelines::{LEAST_THRESHOLD_US, UnloggedStep},
-    session::{Session, StepKind, UnnamedStep},
+    TextDecoders,
+    output::EventOutput,
+    pipelines::{THRESHOLD_US_MIN, UnloggedStep},
+    session::{BareStep, StepKind, TrackedSession},
     vxid::Vxid,
 };
 use crate::{
-    message::Step,
-    names::{self, Named},
-    record::Record,
+    message::ProtocolStep,
+    names::{self, StepText},
+    record::LogRecord,
     sql,
-    summary::{Reason, Summary},
+    summary::{ImportSummary, ProblemReason},
 };
 
-/// A step begins: `log_statement` wrote its text.
-pub(super) fn begin(
-    session: &mut Session,
-    step: Step<'_>,
-    record: &Record<'_>,
-    texts: &mut Texts,
-    output: &mut Output<'_>,
+/// Handles the start of a step, whose text `log_statement` wrote.
+pub(super) fn start(
+    session: &mut TrackedSession,
+    step: ProtocolStep<'_>,
+    record: &LogRecord<'_>,
+    texts: &mut TextDecoders,
+    output: &mut EventOutput<'_>,
 ) {
     output.summary.facts.statement_form += 1;
-    let Some(action) = action(session, step, record, texts, output) else { return };
-    // Settings are those of the server, with few exceptions: what one session shows holds for all.
+    let Some(action) = parse_action(session, step, record, texts, output) else { return };
+    // Settings are server-wide, with few exceptions: what one session shows holds for all.
     if output.summary.facts.every_statement_logged {
         session.pipelines.set_all_statements();
     }
     if let ActionRef::Execute(bound) = &action {
-        name_steps(session, bound, record, output);
-    } else if session.unnamed.count > 0 {
-        explain_steps(session, 0, record);
+        emit_named_steps(session, bound, record, output);
+    } else if session.bare_durations.count > 0 {
+        check_bare_durations(session, 0, record);
     }
-    session.unnamed.clear();
-    session.stage.clear();
-    let vxid = Vxid::logged(record.vxid());
+    session.bare_durations.clear();
+    session.last_step.clear();
+    let vxid = Vxid::parse(record.vxid());
     let mut draft = session.draft(record.time(), action, Source::Statement, vxid);
     draft.query_id = query_id(record);
-    output.open(session, &draft);
+    output.start_action(session, &draft);
     output.summary.facts.every_statement_logged |= session.pipelines.has_all_statements();
-    session.floor = record.time();
+    session.earliest_start = record.time();
 }
 
-/// A duration without a text: of the open action, or of a parse or bind whose text is still to come.
-pub(super) fn end_bare(
-    session: &mut Session,
+/// Handles a duration without a text: of the open action, or of a parse or bind whose text follows.
+pub(super) fn finish_bare(
+    session: &mut TrackedSession,
     micros: u64,
-    record: &Record<'_>,
-    output: &mut Output<'_>,
+    record: &LogRecord<'_>,
+    output: &mut EventOutput<'_>,
 ) {
     if session.is_replication {
         return;
     }
     let kind = step_kind(record);
-    let is_open = session.open.is_open && session.open.held.kind().is_execution();
+    let is_open = session.open.is_open && session.open.action.kind().is_execution();
     if is_open && kind.is_none() {
         session.open.query_id = session.open.query_id.or(query_id(record));
-        output.conclude(session, OutcomeRef { duration_us: Some(micros), ..OutcomeRef::default() });
+        output.finish_action(
+            session,
+            OutcomeRef { duration_us: Some(micros), ..OutcomeRef::default() },
+        );
     } else if kind.is_some() || !is_other_step(record) {
-        let start = session.start_of(record.time(), micros);
-        output.close(session);
-        let vxid = Vxid::logged(record.vxid());
-        session.pipelines.saw_bare_duration();
-        session.unnamed.push(UnnamedStep { start, micros, kind, vxid });
+        let start = session.start_time(record.time(), micros);
+        output.abandon_action(session);
+        let vxid = Vxid::parse(record.vxid());
+        session.pipelines.observe_bare_duration();
+        session.bare_durations.push(BareStep { start, micros, kind, vxid });
     } else {
-        // The end of an action that was not logged, and its parse and bind with it.
-        session.pipelines.saw_unlogged(&UnloggedStep {
+        // The end of an unlogged action; its parse and bind are over as well.
+        session.pipelines.observe_unlogged(&UnloggedStep {
             tag: record.tag(),
-            is_bound: session.unnamed.ends_in(StepKind::Bind),
-            transaction: Vxid::logged(record.vxid()),
+            is_bound: session.bare_durations.is_last(StepKind::Bind),
+            transaction: Vxid::parse(record.vxid()),
         });
-        session.unnamed.clear();
+        session.bare_durations.clear();
     }
-    session.floor = record.time();
+    session.earliest_start = record.time();
 }
 
-/// A step ended, and this is the first and last that the log says of it.
-pub(super) fn end(
-    session: &mut Session,
-    step: Step<'_>,
+/// Handles a step that is logged only at its end.
+pub(super) fn finish(
+    session: &mut TrackedSession,
+    step: ProtocolStep<'_>,
     micros: u64,
-    record: &Record<'_>,
-    texts: &mut Texts,
-    output: &mut Output<'_>,
+    record: &LogRecord<'_>,
+    texts: &mut TextDecoders,
+    output: &mut EventOutput<'_>,
 ) {
     let facts = &mut output.summary.facts;
     match step {
-        Step::Parse(_) | Step::Bind(_) => facts.parse_and_bind += 1,
+        ProtocolStep::Parse(_) | ProtocolStep::Bind(_) => facts.parse_and_bind += 1,
         _ => facts.duration_form += 1,
     }
-    let Some(action) = action(session, step, record, texts, output) else { return };
-    session.unnamed.clear();
-    session.pipelines.saw_duration(micros);
+    let Some(action) = parse_action(session, step, record, texts, output) else { return };
+    session.bare_durations.clear();
+    session.pipelines.observe_duration(micros);
     let facts = &mut output.summary.facts;
     let shortest = facts.shortest_logged_us.map_or(micros, |least| least.min(micros));
     facts.shortest_logged_us = Some(shortest);
-    if shortest < LEAST_THRESHOLD_US {
-        look_for_bind(session, &action, output.summary);
-        look_for_gaps(session, &action, record, output.summary);
+    if shortest < THRESHOLD_US_MIN {
+        check_bind(session, &action, output.summary);
+        check_transactions(session, &action, record, output.summary);
     }
-    session.stage.set(&action);
-    let start = session.start_of(record.time(), micros);
-    let vxid = Vxid::logged(record.vxid());
+    session.last_step.set(&action);
+    let start = session.start_time(record.time(), micros);
+    let vxid = Vxid::parse(record.vxid());
     let mut draft = session.draft(start, action, Source::Duration, vxid);
     draft.query_id = query_id(record);
     draft.outcome.duration_us = Some(micros);
-    output.emit_whole(session, &draft);
-    session.floor = record.time();
+    output.emit_complete(session, &draft);
+    session.earliest_start = record.time();
 }
 
-/// Notices when the Bind of an execution is not in the log, though the log holds durations of any
-/// length: the server logs a sample.
+/// Detects that the Bind of an execution is missing although durations of any length are logged:
+/// the server logs a sample.
 ///
-/// Source: `check_log_duration` in `postgres.c`, which decides for each step anew.
-fn look_for_bind(session: &mut Session, action: &ActionRef<'_>, summary: &mut Summary) {
+/// Source: `check_log_duration` in `postgres.c`, which samples each step anew.
+fn check_bind(session: &mut TrackedSession, action: &ActionRef<'_>, summary: &mut ImportSummary) {
     match action {
         ActionRef::Bind(bound) if bound.portal.is_empty() => session.is_bind_logged = true,
         ActionRef::Execute(bound)
             if bound.portal.is_empty() && !std::mem::take(&mut session.is_bind_logged) =>
         {
             summary.facts.executions_without_bind += 1;
-            session.pipelines.missed_one();
+            session.pipelines.observe_missing_bind();
         }
         _ => {}
     }
 }
 
-/// Notices transactions that are in the log in part or not at all, though no threshold kept them out.
-fn look_for_gaps(
-    session: &mut Session,
+/// Detects transactions that are partly or completely missing although no threshold explains it.
+fn check_transactions(
+    session: &mut TrackedSession,
     action: &ActionRef<'_>,
-    record: &Record<'_>,
-    summary: &mut Summary,
+    record: &LogRecord<'_>,
+    summary: &mut ImportSummary,
 ) {
     let sql = match action {
         ActionRef::Simple { sql } => sql.as_bytes(),
         ActionRef::Execute(bound) => bound.sql.as_bytes(),
         _ => return,
     };
-    let signs = session.balance.take(sql, record.vxid());
-    summary.facts.broken_blocks += signs.broken_blocks;
-    summary.facts.missing_transactions += signs.missing_transactions;
+    let evidence = session.sampling.observe(sql, record.vxid());
+    summary.facts.broken_blocks += evidence.broken_blocks;
+    summary.facts.missing_transactions += evidence.missing_transactions;
 }
 
 /// The query id, if the server computed one.
-pub(super) fn query_id(record: &Record<'_>) -> Option<i64> {
+pub(super) fn query_id(record: &LogRecord<'_>) -> Option<i64> {
     record.query_id().filter(|id| *id != 0)
 }
 
-/// The action that a step's text tells.
-fn action<'a>(
-    session: &mut Session,
-    step: Step<'a>,
-    record: &Record<'a>,
-    texts: &'a mut Texts,
-    output: &mut Output<'_>,
+/// Parses a step's text into an action.
+fn parse_action<'a>(
+    session: &mut TrackedSession,
+    step: ProtocolStep<'a>,
+    record: &LogRecord<'a>,
+    texts: &'a mut TextDecoders,
+    output: &mut EventOutput<'_>,
 ) -> Option<ActionRef<'a>> {
     let text = match step {
-        Step::Statement(sql) => return Some(simple(sql)),
-        Step::Call(function) => return Some(ActionRef::Call { function }),
-        Step::Parse(text) | Step::Bind(text) | Step::Execute(text) | Step::Fetch(text) => text,
+        ProtocolStep::Statement(sql) => return Some(simple(sql)),
+        ProtocolStep::Call(function) => return Some(ActionRef::Call { function }),
+        ProtocolStep::Parse(text)
+        | ProtocolStep::Bind(text)
+        | ProtocolStep::Execute(text)
+        | ProtocolStep::Fetch(text) => text,
     };
-    let simple = if session.known.has_colons() { None } else { texts.splits.of(text) };
+    let simple = if session.prepared.has_colons() { None } else { texts.splits.split(text) };
     let (statement, portal, sql) = match simple {
         Some((statement, sql)) => (statement, &b""[..], sql),
         None => {
             let named = match step {
-                Step::Parse(_) => names::parsed(text, &session.known),
-                _ => names::bound(text, &session.known),
+                ProtocolStep::Parse(_) => names::split_parse(text, &session.prepared),
+                _ => names::split_bind(text, &session.prepared),
             };
-            let Some(Named { statement, portal, sql }) = named else {
-                output.summary.note(Reason::BadStep, output.place, record.message());
+            let Some(StepText { statement, portal, sql }) = named else {
+                output.summary.add_problem(
+                    ProblemReason::BadStep,
+                    output.position,
+                    record.message(),
+                );
                 return None;
             };
             (statement, portal, Hashed::new(sql))
         }
     };
-    session.known.insert(statement, sql);
-    if let Step::Parse(_) = step {
+    session.prepared.insert(statement, sql);
+    if let ProtocolStep::Parse(_) = step {
         return Some(ActionRef::Parse { statement, sql });
     }
     let parameters = parameters(sql.as_bytes(), record, texts, output);
     let bound = BoundRef { statement, portal, sql, parameters };
     Some(match step {
-        Step::Bind(_) => ActionRef::Bind(bound),
-        Step::Fetch(_) => ActionRef::Fetch(bound),
+        ProtocolStep::Bind(_) => ActionRef::Bind(bound),
+        ProtocolStep::Fetch(_) => ActionRef::Fetch(bound),
         _ => ActionRef::Execute(bound),
     })
 }
 
-/// A Query message.
+/// The action of a Query message.
 pub(super) fn simple(sql: Hashed<'_>) -> ActionRef<'_> {
     match sql::copy_direction(sql.as_bytes()) {
         Some(direction) => ActionRef::Copy { sql, direction },
@@ -201,34 +211,36 @@ pub(super) fn simple(sql: Hashed<'_>) -> ActionRef<'_> {
     }
 }
 
-/// The values in a record's DETAIL. Where there is none, a statement without placeholders has none.
+/// The values in a record's DETAIL. Without any, a statement without placeholders has no
+/// parameters.
 fn parameters<'a>(
     sql: &[u8],
-    record: &Record<'a>,
-    texts: &'a mut Texts,
-    output: &mut Output<'_>,
-) -> Option<Parameters<'a>> {
-    // PostgreSQL 17 wrote the first letter large.
+    record: &LogRecord<'a>,
+    texts: &'a mut TextDecoders,
+    output: &mut EventOutput<'_>,
+) -> Option<ParametersRef<'a>> {
+    // PostgreSQL 17 capitalized the word.
     let detail = record.detail();
     let list =
         detail.strip_prefix(b"parameters: ").or_else(|| detail.strip_prefix(b"Parameters: "));
     let Some(list) = list else { return no_values(sql) };
-    let values = texts.values.list(list, &mut texts.limit);
+    let values = texts.values.parse_list(list, &mut texts.limit);
     match values {
         Some(values) => output.summary.facts.truncated_values += values.truncated(),
-        None => output.summary.note(Reason::BadParameters, output.place, detail),
+        None => output.summary.add_problem(ProblemReason::BadParameters, output.position, detail),
     }
     values
 }
 
-/// The values of a statement of which the log shows none.
-pub(super) fn no_values(sql: &[u8]) -> Option<Parameters<'static>> {
-    if howdah_sql::placeholder_count(sql) > 0 { None } else { Some(Parameters::NONE) }
+/// The parameters of a statement without logged values: none if it has no placeholders, else
+/// unknown.
+pub(super) fn no_values(sql: &[u8]) -> Option<ParametersRef<'static>> {
+    if howdah_sql::placeholder_count(sql) > 0 { None } else { Some(ParametersRef::NONE) }
 }
 
-/// Which step a bare duration belongs to, by the command tag or the server's own function.
+/// The step that a bare duration belongs to, by the command tag or the server function.
 #[inline]
-pub(super) fn step_kind(record: &Record<'_>) -> Option<StepKind> {
+pub(super) fn step_kind(record: &LogRecord<'_>) -> Option<StepKind> {
     if !is_other_step(record) {
         return None;
     }
@@ -239,26 +251,26 @@ pub(super) fn step_kind(record: &Record<'_>) -> Option<StepKind> {
     }
 }
 
-/// Whether a record tells of which step it is; of another than parse or bind if it has no [`step_kind`].
+/// Whether a record identifies its step. If [`step_kind`] is `None`, the step is neither parse nor
+/// bind.
 #[inline]
-fn is_other_step(record: &Record<'_>) -> bool {
+fn is_other_step(record: &LogRecord<'_>) -> bool {
     !record.tag().is_empty() || !record.function().is_empty()
 }
 
-/// Makes events of the parse and bind that came before an execute or its failure, now that it names
-/// them.
-pub(super) fn name_steps(
-    session: &mut Session,
+/// Emits the parse and bind before an execute or its failure, which provides their names.
+pub(super) fn emit_named_steps(
+    session: &mut TrackedSession,
     bound: &BoundRef<'_>,
-    record: &Record<'_>,
-    output: &mut Output<'_>,
+    record: &LogRecord<'_>,
+    output: &mut EventOutput<'_>,
 ) {
-    if session.unnamed.count == 0 {
+    if session.bare_durations.count == 0 {
         return;
     }
     let may_parse = may_parse(session, bound);
-    explain_steps(session, if may_parse { 2 } else { 1 }, record);
-    let (parse, bind) = session.unnamed.take(may_parse);
+    check_bare_durations(session, if may_parse { 2 } else { 1 }, record);
+    let (parse, bind) = session.bare_durations.take_parse_and_bind(may_parse);
     if let Some(step) = parse {
         let action = ActionRef::Parse { statement: bound.statement, sql: bound.sql };
         emit_step(session, step, action, record, output);
@@ -268,20 +280,20 @@ pub(super) fn name_steps(
     }
 }
 
-/// The same before a bind that failed: it has no duration, so what came before it is its parse.
-pub(super) fn name_parse(
-    session: &mut Session,
+/// The same before a failed bind: it has no duration, so the step before it is its parse.
+pub(super) fn emit_named_parse(
+    session: &mut TrackedSession,
     bound: &BoundRef<'_>,
-    record: &Record<'_>,
-    output: &mut Output<'_>,
+    record: &LogRecord<'_>,
+    output: &mut EventOutput<'_>,
 ) {
-    if session.unnamed.count == 0 {
+    if session.bare_durations.count == 0 {
         return;
     }
     let may_parse = may_parse(session, bound);
-    explain_steps(session, usize::from(may_parse), record);
-    let [_, last] = std::mem::take(&mut session.unnamed).last;
-    let is_parse = |step: &UnnamedStep| match step.kind {
+    check_bare_durations(session, usize::from(may_parse), record);
+    let [_, last] = std::mem::take(&mut session.bare_durations).last;
+    let is_parse = |step: &BareStep| match step.kind {
         Some(kind) => kind == StepKind::Parse,
         None => may_parse,
     };
@@ -291,32 +303,32 @@ pub(super) fn name_parse(
     }
 }
 
-/// Whether the statement was not parsed before, as far as is known.
-fn may_parse(session: &Session, bound: &BoundRef<'_>) -> bool {
-    bound.statement.is_empty() || session.known.is_new()
+/// Whether the statement was not parsed before, as far as the log shows.
+fn may_parse(session: &TrackedSession, bound: &BoundRef<'_>) -> bool {
+    bound.statement.is_empty() || session.prepared.is_new()
 }
 
-/// Makes an event of a step that its bare duration told of.
+/// Emits a step known from its bare duration.
 fn emit_step(
-    session: &mut Session,
-    step: UnnamedStep,
+    session: &mut TrackedSession,
+    step: BareStep,
     action: ActionRef<'_>,
-    record: &Record<'_>,
-    output: &mut Output<'_>,
+    record: &LogRecord<'_>,
+    output: &mut EventOutput<'_>,
 ) {
     let mut draft = session.draft(step.start, action, Source::Duration, step.vxid);
     draft.outcome.duration_us = Some(step.micros);
     draft.query_id = query_id(record);
-    output.emit_whole(session, &draft);
+    output.emit_complete(session, &draft);
 }
 
-/// Notices when more bare durations than the `own` steps of an action come before it in its transaction.
+/// Detects that more bare durations than the action's `own` steps precede it in its transaction.
 #[inline]
-fn explain_steps(session: &mut Session, own: usize, record: &Record<'_>) {
-    if !session.unnamed.is_tagged()
-        && let Some(transaction) = Vxid::logged(record.vxid())
-        && session.unnamed.untagged_in(transaction) > own
+fn check_bare_durations(session: &mut TrackedSession, own: usize, record: &LogRecord<'_>) {
+    if !session.bare_durations.is_tagged()
+        && let Some(transaction) = Vxid::parse(record.vxid())
+        && session.bare_durations.untagged_in(transaction) > own
     {
-        session.pipelines.saw_unexplained(transaction);
+        session.pipelines.observe_unexplained(transaction);
     }
 }

@@ -1,4 +1,4 @@
-//! Virtual transaction ids, small enough to be passed around.
+//! Virtual transaction ids, small enough to copy.
 
 /// A virtual transaction id as logged: `3/17`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -7,13 +7,14 @@ pub(super) struct Vxid {
     len: u8,
 }
 
-/// Bytes of the longest, `2147483647/4294967295`, and two to spare.
+/// Length of the longest id, `2147483647/4294967295`, and two bytes to spare.
 const BYTES_MAX: usize = 23;
 
 impl Vxid {
-    /// Reads one. `3/0` stands for none, and what is longer than any is none.
+    /// Parses an id. `3/0` means that there is no transaction; a longer text than any id is
+    /// rejected.
     #[inline]
-    pub(super) fn logged(text: &[u8]) -> Option<Self> {
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
         if text.is_empty() || text.len() > BYTES_MAX || text.ends_with(b"/0") || !text.is_ascii() {
             return None;
         }
@@ -34,12 +35,12 @@ impl std::fmt::Debug for Vxid {
 }
 
 #[test]
-fn ids_of_transactions() {
-    let read = |text: &str| Vxid::logged(text.as_bytes()).map(|vxid| vxid.as_str().to_owned());
+fn vxids_are_parsed() {
+    let read = |text: &str| Vxid::parse(text.as_bytes()).map(|vxid| vxid.as_str().to_owned());
     assert_eq!(read("2147483647/4294967295").as_deref(), Some("2147483647/4294967295"));
     for none in ["", "3/0", "3/1é", "123456789/123456789012345"] {
         assert_eq!(read(none), None, "{none}");
     }
-    assert_eq!(Vxid::logged(b"3/1"), Vxid::logged(b"3/1"));
-    assert_ne!(Vxid::logged(b"3/1"), Vxid::logged(b"3/11"));
+    assert_eq!(Vxid::parse(b"3/1"), Vxid::parse(b"3/1"));
+    assert_ne!(Vxid::parse(b"3/1"), Vxid::parse(b"3/11"));
 }

@@ -1,15 +1,15 @@
-//! Logs that are damaged, huge, foreign, or none.
+//! Damaged, huge and foreign logs, and inputs that are not logs.
 
-use howdah_logs::{Format, ImportError, Options, OptionsError, Reason};
+use howdah_logs::{ImportError, ImportOptions, OptionsError, ProblemReason, ServerLogFormat};
 
-use crate::support::{fixture, import, import_with, log, show, shown, try_import};
+use crate::support::{describe, descriptions, fixture, import, import_with, log, try_import};
 
-fn refusal(text: impl AsRef<[u8]>, options: Options) -> ImportError {
+fn import_error(text: impl AsRef<[u8]>, options: ImportOptions) -> ImportError {
     try_import(text.as_ref(), options, []).expect_err("no log")
 }
 
 #[test]
-fn junk_between_records() {
+fn junk_between_records_is_counted() {
     let junk = "TopMemoryContext: 97696 total in 5 blocks\n  pgstat TabStatusArray: 8192 total\n\
                 libfoo: it's \"bad\"\n";
     let lines = log(&[
@@ -24,18 +24,21 @@ fn junk_between_records() {
         text += junk;
     }
     let (events, summary) = import(text);
-    assert_eq!(shown(&events), ["connect", "execute [/] select $1 ('1')", "simple select 2"]);
+    assert_eq!(
+        descriptions(&events),
+        ["connect", "execute [/] select $1 ('1')", "simple select 2"]
+    );
     assert_eq!(events[1].outcome.duration_us, Some(5000));
     let problem = &summary.problems[0];
     assert_eq!(
         (problem.reason, problem.count, problem.samples[0].line),
-        (Reason::NotARecord, 12, 2)
+        (ProblemReason::NotARecord, 12, 2)
     );
     assert_eq!(problem.samples[0].excerpt, "TopMemoryContext: 97696 total in 5 blocks");
 }
 
 #[test]
-fn csv_column_count_changes_mid_file() {
+fn csv_column_count_may_change_mid_file() {
     let row = |session: u32, tail: &str| {
         format!(
             "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",{session},\"[local]\",6b004067.{session:x},4,\"idle\",\
@@ -53,16 +56,17 @@ fn csv_column_count_changes_mid_file() {
     let (events, summary) = import(text);
     assert_eq!(summary.rejected(), 0);
     assert_eq!((summary.records, events.len()), (5, 10));
-    let id =
-        |sql: &str| events.iter().find(|event| show(event) == sql).and_then(|event| event.query_id);
+    let id = |sql: &str| {
+        events.iter().find(|event| describe(event) == sql).and_then(|event| event.query_id)
+    };
     assert_eq!((id("simple select 1"), id("simple select 5")), (None, Some(77)));
     let (_, summary) =
         import(row(1, ",\"app\"") + "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",1,\"[local]\"\n");
-    assert_eq!(summary.problems[0].reason, Reason::BadRow);
+    assert_eq!(summary.problems[0].reason, ProblemReason::BadRow);
 }
 
 #[test]
-fn log_cut_mid_record() {
+fn record_cut_at_the_end_is_reported() {
     for format in ["log", "csv", "json"] {
         let whole = fixture("17", "prod", format);
         let (all, _) = import(&whole);
@@ -72,29 +76,29 @@ fn log_cut_mid_record() {
             .rposition(|window| window == statement)
             .expect("the statement");
         let (events, summary) = import(&whole[..last + 10]);
-        // What stands before the cut is there, what was cut is not, and the cut is told.
+        // Everything before the cut is read, the cut record is not, and the cut is reported.
         let before = events.len() - 1;
-        assert_eq!(shown(&events[..before]), shown(&all[..before]), "{format}");
-        assert!(shown(&events).iter().all(|text| !text.starts_with("execute")), "{format}");
-        assert_eq!(summary.problems[0].reason, Reason::CutShort, "{format}");
+        assert_eq!(descriptions(&events[..before]), descriptions(&all[..before]), "{format}");
+        assert!(descriptions(&events).iter().all(|text| !text.starts_with("execute")), "{format}");
+        assert_eq!(summary.problems[0].reason, ProblemReason::CutShort, "{format}");
         assert_eq!(summary.rejected(), 1, "{format}");
     }
 }
 
 #[test]
-fn a_cut_detail_takes_its_statement_along() {
+fn cut_detail_drops_its_statement() {
     let text = log(&[
         "LOG:  statement: select 1",
         "LOG:  execute S: select $1",
         "DETAIL:  parameters: $1 = 'abc'",
     ]);
     let (events, summary) = import(&text[..text.len() - 4]);
-    assert_eq!(shown(&events), ["connect", "simple select 1"]);
-    assert_eq!(summary.problems[0].reason, Reason::CutShort);
+    assert_eq!(descriptions(&events), ["connect", "simple select 1"]);
+    assert_eq!(summary.problems[0].reason, ProblemReason::CutShort);
 }
 
 #[test]
-fn a_csv_row_cut_inside_quotes_does_not_swallow_the_rest() {
+fn csv_row_cut_inside_quotes_does_not_swallow_the_rest() {
     let row = |sql: &str| {
         format!(
             "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,4,\"idle\",\
@@ -103,7 +107,7 @@ fn a_csv_row_cut_inside_quotes_does_not_swallow_the_rest() {
     };
     let cut = row("select 'abc'");
     let cut = &cut[..cut.find("abc").expect("it") + 2];
-    // A client's text that looks like a row is told by its doubled quotes.
+    // A client's text that looks like a row is recognized by its doubled quotes.
     let inner = row("select 1").replace('"', "\"\"");
     let text = row("select 1")
         + cut
@@ -113,28 +117,28 @@ fn a_csv_row_cut_inside_quotes_does_not_swallow_the_rest() {
         + &row("select 3");
     let (events, summary) = import(text);
     assert_eq!(events.len(), 5);
-    assert_eq!(shown(&events)[4], "simple select 3");
-    assert_eq!((summary.problems[0].reason, summary.rejected()), (Reason::CutShort, 1));
+    assert_eq!(descriptions(&events)[4], "simple select 3");
+    assert_eq!((summary.problems[0].reason, summary.rejected()), (ProblemReason::CutShort, 1));
     assert_eq!(summary.problems[0].samples[0].line, 2);
 }
 
 #[test]
-fn a_line_of_100_megabytes() {
+fn line_of_100_megabytes_is_read() {
     let long = format!("LOG:  statement: select '{}'", "x".repeat(100_000_000));
     let text = log(&["LOG:  statement: select 1", &long, "LOG:  statement: select 2"]);
     let (events, summary) = import(&text);
     assert_eq!(summary.rejected(), 0);
     assert_eq!(events[2].action.sql().map(howdah_traffic::Text::len), Some(100_000_009));
     let (events, summary) =
-        import_with(&text, Options { max_record_bytes: 1 << 20, ..Options::default() });
-    assert_eq!(shown(&events), ["connect", "simple select 1", "simple select 2"]);
-    assert_eq!((summary.problems[0].reason, summary.rejected()), (Reason::TooLong, 1));
+        import_with(&text, ImportOptions { max_record_bytes: 1 << 20, ..ImportOptions::default() });
+    assert_eq!(descriptions(&events), ["connect", "simple select 1", "simple select 2"]);
+    assert_eq!((summary.problems[0].reason, summary.rejected()), (ProblemReason::TooLong, 1));
     assert_eq!(summary.problems[0].samples[0].line, 2);
 }
 
 #[test]
-fn a_record_over_the_limit_is_left_out_of_every_format() {
-    let options = || Options { max_record_bytes: 40_000, ..Options::default() };
+fn record_over_the_limit_is_rejected_in_every_format() {
+    let options = || ImportOptions { max_record_bytes: 40_000, ..ImportOptions::default() };
     let big = "y\n".repeat(300_000);
     let csv = |sql: &str| {
         format!(
@@ -152,16 +156,16 @@ fn a_record_over_the_limit_is_left_out_of_every_format() {
     let stderr = |sql: &str| log(&[&format!("LOG:  statement: {}", sql.replace('\n', "\n\t"))]);
     for render in [&csv as &dyn Fn(&str) -> String, &json, &stderr] {
         let (events, summary) = import_with(render("a") + &render(&big) + &render("b"), options());
-        assert_eq!(shown(&events), ["connect", "simple a", "simple b"]);
-        assert_eq!((summary.problems[0].reason, summary.rejected()), (Reason::TooLong, 1));
+        assert_eq!(descriptions(&events), ["connect", "simple a", "simple b"]);
+        assert_eq!((summary.problems[0].reason, summary.rejected()), (ProblemReason::TooLong, 1));
     }
 }
 
-/// A record over the limit was kept when all of it came at once, and in a csvlog it could take the next
-/// one along when its last newline came at the end of a piece.
+/// Regression: a record over the limit was read if it arrived in one chunk, and in a csvlog it
+/// could swallow the next one if its last newline was at the end of a chunk.
 #[test]
-fn what_is_too_long_does_not_depend_on_pieces() {
-    let options = || Options { max_record_bytes: 400, ..Options::default() };
+fn record_limit_does_not_depend_on_chunks() {
+    let options = || ImportOptions { max_record_bytes: 400, ..ImportOptions::default() };
     let csv = |sql: &str| {
         format!(
             "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,4,\"idle\",\
@@ -179,14 +183,17 @@ fn what_is_too_long_does_not_depend_on_pieces() {
         let text = render("a") + &render(&"y".repeat(500)) + &render("b");
         for cut in 0..=text.len() {
             let (events, summary) = try_import(text.as_bytes(), options(), [cut]).expect("a log");
-            assert_eq!(shown(&events), ["connect", "simple a", "simple b"], "cut at {cut}");
-            assert_eq!((summary.problems[0].reason, summary.rejected()), (Reason::TooLong, 1));
+            assert_eq!(descriptions(&events), ["connect", "simple a", "simple b"], "cut at {cut}");
+            assert_eq!(
+                (summary.problems[0].reason, summary.rejected()),
+                (ProblemReason::TooLong, 1)
+            );
         }
     }
 }
 
 #[test]
-fn mixed_encodings() {
+fn mixed_encodings_are_read() {
     let mut text = log(&["LOG:  statement: select 'ünïcode €'"]).into_bytes();
     text.extend_from_slice(
         b"2026-11-20 12:00:01.000 UTC [8] al@caf\xe9 LOG:  statement: select 'caf\xe9'\n",
@@ -209,34 +216,34 @@ fn mixed_encodings() {
 }
 
 #[test]
-fn windows_line_ends() {
+fn windows_line_ends_are_removed() {
     let text = log(&["LOG:  statement: select 1\n\t, 2", "LOG:  duration: 5.000 ms"])
         .replace('\n', "\r\n");
     let (events, _) = import(text);
-    assert_eq!(shown(&events), ["connect", "simple select 1\n, 2"]);
+    assert_eq!(descriptions(&events), ["connect", "simple select 1\n, 2"]);
     assert_eq!(events[1].outcome.duration_us, Some(5000));
-    // On other systems a carriage return is the client's own.
+    // On other systems a carriage return belongs to the client's text.
     let (events, _) = import(log(&["LOG:  duration: 5.000 ms", "LOG:  statement: select 1\r"]));
-    assert_eq!(shown(&events), ["connect", "simple select 1\r"]);
+    assert_eq!(descriptions(&events), ["connect", "simple select 1\r"]);
 }
 
 #[test]
-fn a_byte_order_mark_is_passed_over() {
+fn byte_order_mark_is_skipped() {
     let text = format!("\u{feff}{}", log(&["LOG:  statement: select 1"]));
     let (events, summary) = import(text);
     assert_eq!((events.len(), summary.rejected()), (2, 0));
 }
 
 #[test]
-fn blank_lines_and_empty_statements_survive() {
+fn blank_lines_and_empty_statements_are_read() {
     let (events, summary) =
         import(log(&["LOG:  statement: ", "LOG:  statement: select 1\n\t\n\t\t, 2"]) + "\n");
-    assert_eq!(shown(&events), ["connect", "simple ", "simple select 1\n\n\t, 2"]);
+    assert_eq!(descriptions(&events), ["connect", "simple ", "simple select 1\n\n\t, 2"]);
     assert_eq!(summary.rejected(), 0);
 }
 
 #[test]
-fn nothing_gives_nothing() {
+fn empty_input_has_no_events() {
     for text in ["", "\n", "\n\n \n"] {
         let (events, summary) = import(text);
         assert_eq!((events.len(), summary.format), (0, None));
@@ -244,8 +251,8 @@ fn nothing_gives_nothing() {
 }
 
 #[test]
-fn what_is_no_log_is_refused_with_its_place() {
-    let error = refusal("\n\nhello world\nagain\n", Options::default());
+fn unknown_format_is_rejected_with_position() {
+    let error = import_error("\n\nhello world\nagain\n", ImportOptions::default());
     let expected = ImportError::UnknownFormat {
         file: "test.log".to_owned(),
         line: 3,
@@ -253,41 +260,43 @@ fn what_is_no_log_is_refused_with_its_place() {
     };
     assert_eq!(error, expected);
     assert!(error.to_string().contains("log_line_prefix"));
-    let error = refusal(b"\x7fELF\x02\x01\x00\x00\n\x00junk", Options::default());
+    let error = import_error(b"\x7fELF\x02\x01\x00\x00\n\x00junk", ImportOptions::default());
     assert!(matches!(error, ImportError::Binary { compressed: false, .. }));
-    let error = refusal(b"\x1f\x8b\x08\x00\x00\x00\n\x00junk", Options::default());
+    let error = import_error(b"\x1f\x8b\x08\x00\x00\x00\n\x00junk", ImportOptions::default());
     assert!(matches!(error, ImportError::Binary { compressed: true, .. }));
 }
 
 #[test]
-fn a_wrong_prefix_is_refused_and_the_right_one_named() {
-    let options = Options { prefix: Some("%t [%p]: user=%u ".to_owned()), ..Options::default() };
-    let error = refusal(fixture("17", "prod", "log"), options);
+fn wrong_prefix_is_rejected_with_a_better_guess() {
+    let options =
+        ImportOptions { prefix: Some("%t [%p]: user=%u ".to_owned()), ..ImportOptions::default() };
+    let error = import_error(fixture("17", "prod", "log"), options);
     let ImportError::WrongPrefix { guess, line, .. } = &error else { panic!("{error}") };
     assert_eq!((guess.as_deref(), *line), (Some("%m|%u|%d|%c|"), 1));
     assert!(error.to_string().contains("\"%m|%u|%d|%c|\" would"));
 }
 
 #[test]
-fn a_given_prefix_is_used_as_given() {
-    let options = Options { prefix: Some("%m|%u|%d|%c|".to_owned()), ..Options::default() };
+fn given_prefix_is_used() {
+    let options =
+        ImportOptions { prefix: Some("%m|%u|%d|%c|".to_owned()), ..ImportOptions::default() };
     let (events, summary) = import_with(fixture("17", "prod", "log"), options);
     assert_eq!(events, import(fixture("17", "prod", "log")).0);
-    assert_eq!(summary.prefix.map(|prefix| prefix.origin), Some(howdah_logs::Origin::Given));
+    assert_eq!(summary.prefix.map(|prefix| prefix.origin), Some(howdah_logs::PrefixOrigin::Given));
 }
 
 #[test]
-fn a_prefix_without_a_time_is_refused_at_once() {
-    let options = Options { prefix: Some("[%p] ".to_owned()), ..Options::default() };
+fn prefix_without_time_is_rejected() {
+    let options = ImportOptions { prefix: Some("[%p] ".to_owned()), ..ImportOptions::default() };
     let error = howdah_logs::Importer::new(options).map(|_| ()).expect_err("no time");
     assert!(matches!(error, OptionsError::PrefixWithoutTime { .. }));
 }
 
 #[test]
-fn a_format_that_is_not_there_is_refused() {
-    for format in [Format::Csv, Format::Json] {
-        let options = Options { format: Some(format), ..Options::default() };
-        let error = refusal(fixture("17", "prod", "log"), options);
+fn wrong_format_is_rejected() {
+    for format in [ServerLogFormat::Csv, ServerLogFormat::Json] {
+        let options = ImportOptions { format: Some(format), ..ImportOptions::default() };
+        let error = import_error(fixture("17", "prod", "log"), options);
         assert!(
             matches!(error, ImportError::WrongFormat { format: f, line: 1, .. } if f == format),
             "{error}"
@@ -296,29 +305,33 @@ fn a_format_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn translated_logs_are_refused_by_label_or_by_duration() {
+fn translated_log_is_rejected_by_label_or_duration() {
     let line = "2026-11-20 12:00:00.000 CET [7] al@shop FEHLER:  Division durch Null\n";
-    let error = refusal(line, Options::default());
+    let error = import_error(line, ImportOptions::default());
     assert!(matches!(error, ImportError::Translated { .. }), "{error}");
     assert!(error.to_string().contains("lc_messages"));
-    let options = Options { prefix: Some("%m [%p] %u@%d ".to_owned()), ..Options::default() };
-    assert!(matches!(refusal(line, options), ImportError::Translated { .. }));
-    // The label LOG is the same in German, the message is not.
+    let options =
+        ImportOptions { prefix: Some("%m [%p] %u@%d ".to_owned()), ..ImportOptions::default() };
+    assert!(matches!(import_error(line, options), ImportError::Translated { .. }));
+    // The label LOG is the same in German, but the message is not.
     let line =
         "2026-11-20 12:00:00.000 CET [7] al@shop LOG:  Dauer: 0.562 ms  Anweisung: select 1\n";
-    assert!(matches!(refusal(line, Options::default()), ImportError::Translated { line: 1, .. }));
+    assert!(matches!(
+        import_error(line, ImportOptions::default()),
+        ImportError::Translated { line: 1, .. }
+    ));
     let many = line.repeat(2000);
-    let mut importer = howdah_logs::Importer::new(Options::default()).expect("options");
+    let mut importer = howdah_logs::Importer::new(ImportOptions::default()).expect("options");
     assert!(matches!(
         importer.feed(many.repeat(10).as_bytes()),
         Err(ImportError::Translated { .. })
     ));
     let line = "2026-11-20 12:00:00.000 CET [7] al@shop LOG:  Anweisung: select 1\n";
-    assert!(matches!(refusal(line, Options::default()), ImportError::Translated { .. }));
+    assert!(matches!(import_error(line, ImportOptions::default()), ImportError::Translated { .. }));
     let row = "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,4,\"idle\",2026-11-20 \
                12:00:00 UTC,3/4,0,FEHLER,00000,\"Division durch Null\",,,,,,,,\n";
-    assert!(matches!(refusal(row, Options::default()), ImportError::Translated { .. }));
-    // One odd message among known ones is nothing.
+    assert!(matches!(import_error(row, ImportOptions::default()), ImportError::Translated { .. }));
+    // One unknown message among recognized ones is accepted.
     let (events, _) = import(log(&["LOG:  progress: 1.000 s", "LOG:  statement: select 1"]));
     assert_eq!(events.len(), 2);
 }
@@ -330,18 +343,18 @@ fn broken_json_lines_are_counted() {
     let foreign = "{\"level\":\"info\",\"msg\":\"hello\"}\n";
     let text = format!("{good}{bad}not json\n{foreign}{good}");
     let (events, summary) = import(text);
-    assert_eq!(shown(&events), ["connect", "simple a", "simple a"]);
+    assert_eq!(descriptions(&events), ["connect", "simple a", "simple a"]);
     let counts: Vec<_> = summary.problems.iter().map(|p| (p.reason, p.count)).collect();
-    assert_eq!(counts, [(Reason::NotARecord, 1), (Reason::BadObject, 2)]);
+    assert_eq!(counts, [(ProblemReason::NotARecord, 1), (ProblemReason::BadObject, 2)]);
 }
 
 #[test]
-fn unreadable_times_and_severities_are_counted() {
+fn invalid_times_and_severities_are_counted() {
     let text = log(&["LOG:  statement: select 1"])
         + "2026-13-40 12:00:00.000 UTC [7] al@shop LOG:  statement: select 2\n";
     let (events, summary) = import(text);
     assert_eq!(events.len(), 2);
-    assert_eq!(summary.problems[0].reason, Reason::BadTime);
+    assert_eq!(summary.problems[0].reason, ProblemReason::BadTime);
     let row = |severity: &str| {
         format!(
             "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,4,\"idle\",\
@@ -349,19 +362,19 @@ fn unreadable_times_and_severities_are_counted() {
         )
     };
     let (events, summary) = import(row("LOG") + &row("FEHLER"));
-    assert_eq!((events.len(), summary.problems[0].reason), (2, Reason::BadSeverity));
+    assert_eq!((events.len(), summary.problems[0].reason), (2, ProblemReason::BadSeverity));
 }
 
 #[test]
-fn a_detail_without_its_message_is_counted() {
+fn detail_without_message_is_counted() {
     let (events, summary) =
         import(log(&["DETAIL:  parameters: $1 = '1'", "LOG:  statement: select 1"]));
     assert_eq!(events.len(), 2);
-    assert_eq!(summary.problems[0].reason, Reason::Orphan);
+    assert_eq!(summary.problems[0].reason, ProblemReason::Orphan);
 }
 
 #[test]
-fn a_last_line_without_its_newline_is_kept_where_it_proves_to_be_whole() {
+fn last_line_without_newline_is_read_if_complete() {
     for (format, kept) in [("csv", true), ("json", true), ("log", false)] {
         let log = fixture("17", "prod", format);
         let (all, _) = import(&log);
@@ -372,13 +385,13 @@ fn a_last_line_without_its_newline_is_kept_where_it_proves_to_be_whole() {
 }
 
 #[test]
-fn rows_wrapped_by_an_operator_are_read() {
+fn operator_records_are_read() {
     let line = "{\"level\":\"info\",\"ts\":\"2026-11-20T12:00:00Z\",\"msg\":\"record\",\"record\":{\"log_time\":\
                 \"2026-11-20 12:00:00.000 UTC\",\"user_name\":\"al\",\"database_name\":\"shop\",\"process_id\":\"8\",\
                 \"session_id\":\"6b004067.8\",\"error_severity\":\"LOG\",\"message\":\"statement: select 1\",\
                 \"query\":\"\",\"leader_pid\":\"\",\"backend_type\":\"client backend\"}}\n";
     let (events, summary) = import(line);
-    assert_eq!(shown(&events), ["connect", "simple select 1"]);
+    assert_eq!(descriptions(&events), ["connect", "simple select 1"]);
     assert_eq!(
         (&*events[1].user, &*events[1].session, summary.rejected()),
         ("al", "6b004067.8", 0)
@@ -386,7 +399,7 @@ fn rows_wrapped_by_an_operator_are_read() {
 }
 
 #[test]
-fn guess_that_does_not_fit_all_records_is_refused_with_those_it_does_not_fit() {
+fn uncertain_prefix_is_rejected_with_misfits() {
     let line = |millis: u32, who: &str| {
         format!("2026-11-20 12:43:20.{millis:03} UTC [7] {who}LOG:  statement: select {millis}\n")
     };
@@ -395,7 +408,7 @@ fn guess_that_does_not_fit_all_records_is_refused_with_those_it_does_not_fit() {
     log.push_str(&line(20, "<bo/stock> "));
     log.push_str("\tgoes on with LOG:  in it\n");
     log.push_str(&line(21, "al@shop "));
-    let error = refusal(&log, Options::default());
+    let error = import_error(&log, ImportOptions::default());
     let ImportError::UncertainPrefix { guess, fits, records, misfits, .. } = &error else {
         panic!("{error}");
     };
@@ -403,16 +416,16 @@ fn guess_that_does_not_fit_all_records_is_refused_with_those_it_does_not_fit() {
     assert_eq!(misfits.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [22]);
     assert!(error.to_string().contains("--prefix") && error.to_string().contains("<bo/stock>"));
     // With the prefix given, the line is counted.
-    let options = Options { prefix: Some(guess.clone()), ..Options::default() };
+    let options = ImportOptions { prefix: Some(guess.clone()), ..ImportOptions::default() };
     let (events, summary) = import_with(&log, options);
-    assert_eq!((events.len(), summary.count_of(Reason::NotARecord)), (22, 2));
-    // The rest of a record that rotation cut is no record.
+    assert_eq!((events.len(), summary.problem_count(ProblemReason::NotARecord)), (22, 2));
+    // The rest of a record cut by rotation is not a record.
     let (_, summary) = import(&log[20..log.find("Seg").expect("it is there")]);
     assert_eq!(summary.rejected(), 1);
 }
 
 #[test]
-fn csvlog_that_another_tool_has_written_anew_says_so() {
+fn rewritten_csvlog_is_rejected() {
     let columns = |count: usize| {
         let row = "2026-11-20 12:43:20.100 UTC,\"al\",\"shop\",7,\"[local]\",6b004067.7,1,\"idle\",\
                    2026-11-20 12:43:19 UTC,3/4,0,LOG,00000,\"statement: select 1\",,,,,,,,,\"psql\"";
@@ -420,13 +433,13 @@ fn csvlog_that_another_tool_has_written_anew_says_so() {
     };
     for (count, rejected) in [(23, 0), (24, 0), (25, 1), (26, 0)] {
         let (events, summary) = import(columns(count));
-        assert_eq!(summary.count_of(Reason::BadRow), rejected, "{count} columns");
+        assert_eq!(summary.problem_count(ProblemReason::BadRow), rejected, "{count} columns");
         assert_eq!(events.is_empty(), rejected > 0, "{count} columns");
     }
     let quoted =
         columns(26).replacen("2026-11-20 12:43:20.100 UTC", "\"2026-11-20 12:43:20.100 UTC\"", 1);
-    for format in [None, Some(Format::Csv)] {
-        let error = refusal(&quoted, Options { format, ..Options::default() });
+    for format in [None, Some(ServerLogFormat::Csv)] {
+        let error = import_error(&quoted, ImportOptions { format, ..ImportOptions::default() });
         assert!(matches!(error, ImportError::RewrittenCsv { line: 1, .. }), "{error}");
     }
 }

@@ -2,16 +2,16 @@
 
 use std::{convert::Infallible, io::Write, ops::ControlFlow, os::fd::AsRawFd, path::PathBuf};
 
-use howdah_logs::{Emit, Options, PlanError, ReadFilesError, Summary, read_files};
+use howdah_logs::{Emit, ImportOptions, ImportSummary, ReadFilesError, ReadPlanError, read_files};
 use howdah_traffic::Event;
 
 use crate::support::{fixture, fixture_path, import};
 
-fn read(paths: &[PathBuf]) -> Result<(Vec<Event>, Summary), ReadFilesError<Infallible>> {
+fn read(paths: &[PathBuf]) -> Result<(Vec<Event>, ImportSummary), ReadFilesError<Infallible>> {
     let mut events = Vec::new();
     let summary = read_files(
         paths,
-        Options::default(),
+        ImportOptions::default(),
         |_| ControlFlow::Continue(()),
         |event| {
             events.push(event);
@@ -28,7 +28,7 @@ fn temporary(name: &str, content: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn files_give_what_their_bytes_give() {
+fn file_gives_the_events_of_its_bytes() {
     let path = fixture_path("17", "prod", "csv");
     let (events, summary) = read(std::slice::from_ref(&path)).expect("a log");
     assert_eq!(events, import(fixture("17", "prod", "csv")).0);
@@ -42,7 +42,7 @@ fn progress_reaches_the_total() {
     let sink = |_| Ok::<(), Infallible>(());
     read_files(
         &paths,
-        Options::default(),
+        ImportOptions::default(),
         |progress| {
             last = Some(progress);
             ControlFlow::Continue(())
@@ -55,16 +55,16 @@ fn progress_reaches_the_total() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_path_is_named() {
     let missing = PathBuf::from("/nonexistent/postgresql.log");
     let error = read(&[fixture_path("17", "prod", "csv"), missing.clone()]).expect_err("missing");
     assert!(
-        matches!(&error, ReadFilesError::Plan(PlanError::Open { path, .. }) if *path == missing)
+        matches!(&error, ReadFilesError::Plan(ReadPlanError::Open { path, .. }) if *path == missing)
     );
     assert_eq!(error.to_string(), "cannot open /nonexistent/postgresql.log");
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let error = read(std::slice::from_ref(&directory)).expect_err("a directory");
-    let ReadFilesError::Plan(PlanError::NotOnlyLogs { path, .. }) = &error else {
+    let ReadFilesError::Plan(ReadPlanError::NotOnlyLogs { path, .. }) = &error else {
         panic!("{error}");
     };
     assert_eq!((path, error.to_string().contains("Cargo.toml")), (&directory, true));
@@ -74,18 +74,18 @@ fn what_cannot_be_read_is_named() {
 }
 
 #[test]
-fn an_empty_file_among_others_is_fine() {
+fn empty_file_among_others_is_accepted() {
     let empty = temporary("empty_among_others.log", b"");
     let (events, summary) = read(&[empty, fixture_path("17", "prod", "log")]).expect("a log");
     assert_eq!((events.len(), summary.files), (88, 2));
 }
 
 #[test]
-fn a_sink_that_refuses_stops_the_reading() {
+fn failing_sink_stops_the_import() {
     let mut taken = 0;
     let error = read_files(
         &[fixture_path("17", "prod", "csv")],
-        Options::default(),
+        ImportOptions::default(),
         |_| ControlFlow::Continue(()),
         |_| {
             taken += 1;
@@ -97,13 +97,13 @@ fn a_sink_that_refuses_stops_the_reading() {
 }
 
 #[test]
-fn events_before_a_hopeless_file_are_handed_on() {
-    let hopeless = temporary("hopeless.log", &[0; 100_000]);
+fn binary_file_is_rejected_without_events() {
+    let binary = temporary("binary.log", &[0; 100_000]);
     let mut count = 0;
-    let paths = [hopeless];
+    let paths = [binary];
     let result = read_files(
         &paths,
-        Options::default(),
+        ImportOptions::default(),
         |_| ControlFlow::Continue(()),
         |_| {
             count += 1;
@@ -115,12 +115,12 @@ fn events_before_a_hopeless_file_are_handed_on() {
 }
 
 #[test]
-fn a_pipe_gives_events_before_it_ends() {
+fn pipe_gives_events_while_open() {
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
     let path = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
     let (sender, events) = std::sync::mpsc::channel();
     let reading = std::thread::spawn(move || {
-        let options = Options { emit: Emit::Start, ..Options::default() };
+        let options = ImportOptions { emit: Emit::Start, ..ImportOptions::default() };
         read_files(
             &[path],
             options,
@@ -132,7 +132,7 @@ fn a_pipe_gives_events_before_it_ends() {
     for sql in ["select 1", "select 2"] {
         let line = format!("2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: {sql}\n");
         writer.write_all(line.as_bytes()).expect("an open pipe");
-        // Nothing more is written until the statement has come out.
+        // Nothing more is written until the statement was emitted.
         let is_it = |event: &Event| event.action.sql().is_some_and(|text| text.to_string() == sql);
         assert!(events.iter().any(|event| is_it(&event)));
     }

@@ -1,16 +1,16 @@
-//! Random logs, written as the server would, give the events that they were made from.
+//! Random logs, written like the server writes them, give the events that they were made from.
 //!
-//! A fixed set of logs is tried in every run; `HOWDAH_GENERATED_LOGS=100000` tries that many, and
-//! other ones each time.
+//! A fixed set of logs is tried in every run; `HOWDAH_GENERATED_LOGS=100000` tries that many
+//! different ones each time.
 
-mod expect;
+mod expected;
 mod plan;
 mod script;
-mod write;
+mod writer;
 
 use std::{collections::HashMap, sync::Arc};
 
-use howdah_logs::{Format, Options, Summary};
+use howdah_logs::{ImportOptions, ImportSummary, ServerLogFormat};
 use howdah_traffic::Event;
 use proptest::{
     prelude::*,
@@ -19,10 +19,10 @@ use proptest::{
 };
 
 use self::{
-    expect::{Expected, Shows},
-    plan::{Form, Plan, any_plan, source},
-    script::Script,
-    write::{Rec, Writer},
+    expected::{ExpectedSession, ShownFields},
+    plan::{LogPlan, PlannedFormat, any_plan, source},
+    script::SessionScript,
+    writer::{RecordWriter, ServerRecord},
 };
 use crate::support::{import_with, try_import};
 
@@ -32,25 +32,25 @@ const CASES: u32 = 256;
 /// 2026-11-20 12:00:00 UTC, in milliseconds.
 const FIRST_MILLIS: i64 = 1_795_176_000_000;
 
-/// A log with what must come of it.
-struct Generated {
+/// A log with its expected events.
+struct GeneratedLog {
     log: Vec<u8>,
     records: u64,
     /// For each session, in order.
     events: Vec<Vec<Event>>,
 }
 
-impl Generated {
-    fn of(plan: &Plan) -> Self {
+impl GeneratedLog {
+    fn from_plan(plan: &LogPlan) -> Self {
         let mut queues: Vec<_> = plan
             .sessions
             .iter()
-            .map(|session| Script::new(plan, session).write().into_iter().peekable())
+            .map(|session| SessionScript::new(plan, session).write().into_iter().peekable())
             .collect();
-        let shows = Shows::of(plan);
+        let shows = ShownFields::from_plan(plan);
         let mut expected: Vec<_> =
-            plan.sessions.iter().map(|session| Expected::new(shows, session)).collect();
-        // A session that was there before the log has written to the one before it.
+            plan.sessions.iter().map(|session| ExpectedSession::new(shows, session)).collect();
+        // A session that existed before the log wrote lines to the previous one.
         let line = |connected: bool| if connected { 0 } else { 17 };
         let mut lines: Vec<u64> =
             plan.sessions.iter().map(|session| line(session.is_connected)).collect();
@@ -58,9 +58,10 @@ impl Generated {
         let mut background = 0;
         let mut millis = FIRST_MILLIS;
         let mut every_statement = false;
-        let boot = Rec { millis, tag: "", ..Rec::log("checkpoint starting: time") };
-        made.write(plan, &boot, &mut Writer { session: None, lines: &mut background });
-        for turn in 0.. {
+        let boot =
+            ServerRecord { millis, tag: "", ..ServerRecord::log("checkpoint starting: time") };
+        made.write(plan, &boot, &mut RecordWriter { session: None, lines: &mut background });
+        for round in 0.. {
             let mut waiting = Vec::new();
             for (number, queue) in queues.iter_mut().enumerate() {
                 waiting.extend(queue.peek().is_some().then_some(number));
@@ -70,16 +71,16 @@ impl Generated {
             }
             let (pick, step) = plan
                 .order
-                .get(turn)
+                .get(round)
                 .map_or((0, 1), |(index, step)| (index.index(waiting.len()), i64::from(*step)));
             let number = waiting[pick];
-            let (rec, tell) = queues[number].next().expect("it waits");
+            let (record, meaning) = queues[number].next().expect("it waits");
             millis += step;
-            let rec = Rec { millis, ..rec };
+            let record = ServerRecord { millis, ..record };
             let session = Some(&plan.sessions[number]);
-            made.write(plan, &rec, &mut Writer { session, lines: &mut lines[number] });
-            expected[number].learn(&rec, &tell);
-            expected[number].take(&rec, &tell, &mut every_statement);
+            made.write(plan, &record, &mut RecordWriter { session, lines: &mut lines[number] });
+            expected[number].update_names(&record, &meaning);
+            expected[number].handle_record(&record, &meaning, &mut every_statement);
         }
         made.events = expected
             .into_iter()
@@ -89,26 +90,28 @@ impl Generated {
         made
     }
 
-    fn write(&mut self, plan: &Plan, rec: &Rec, writer: &mut Writer<'_>) {
+    fn write(&mut self, plan: &LogPlan, record: &ServerRecord, writer: &mut RecordWriter<'_>) {
         self.records += 1;
         match &plan.form {
-            Form::Stderr(prefix) => writer.stderr(prefix, plan.is_verbose, rec, &mut self.log),
-            Form::Csv => writer.csv(plan.is_verbose, rec, &mut self.log),
-            Form::Json => writer.json(plan.is_verbose, rec, &mut self.log),
+            PlannedFormat::Stderr(prefix) => {
+                writer.stderr(prefix, plan.is_verbose, record, &mut self.log);
+            }
+            PlannedFormat::Csv => writer.csv(plan.is_verbose, record, &mut self.log),
+            PlannedFormat::Json => writer.json(plan.is_verbose, record, &mut self.log),
         }
     }
 }
 
-fn options(plan: &Plan) -> Options {
+fn options(plan: &LogPlan) -> ImportOptions {
     let (format, prefix) = match &plan.form {
-        Form::Stderr(prefix) => (Format::Stderr, Some(source(prefix))),
-        Form::Csv => (Format::Csv, None),
-        Form::Json => (Format::Json, None),
+        PlannedFormat::Stderr(prefix) => (ServerLogFormat::Stderr, Some(source(prefix))),
+        PlannedFormat::Csv => (ServerLogFormat::Csv, None),
+        PlannedFormat::Json => (ServerLogFormat::Json, None),
     };
-    Options { format: Some(format), prefix, ..Options::default() }
+    ImportOptions { format: Some(format), prefix, ..ImportOptions::default() }
 }
 
-/// Events by session, in their order.
+/// Events by session, in order.
 fn by_session(events: Vec<Event>) -> HashMap<Arc<str>, Vec<Event>> {
     let mut sessions: HashMap<_, Vec<Event>> = HashMap::new();
     for event in events {
@@ -117,10 +120,10 @@ fn by_session(events: Vec<Event>) -> HashMap<Arc<str>, Vec<Event>> {
     sessions
 }
 
-fn check(plan: &Plan) -> Result<(), TestCaseError> {
-    let generated = Generated::of(plan);
+fn check(plan: &LogPlan) -> Result<(), TestCaseError> {
+    let generated = GeneratedLog::from_plan(plan);
     let text = || String::from_utf8_lossy(&generated.log).into_owned();
-    let (events, summary): (_, Summary) = import_with(&generated.log, options(plan));
+    let (events, summary): (_, ImportSummary) = import_with(&generated.log, options(plan));
     let mut sessions = by_session(events.clone());
     for expected in &generated.events {
         let got = sessions.remove(&expected[0].session).unwrap_or_default();
@@ -133,17 +136,17 @@ fn check(plan: &Plan) -> Result<(), TestCaseError> {
     prop_assert_eq!(&summary.problems, &[], "{}", text());
     prop_assert_eq!(summary.records, generated.records, "{}", text());
     prop_assert_eq!(summary.facts.lost_lines, 0, "{}", text());
-    // The same, whatever the pieces it comes in.
+    // The result must not depend on the chunks.
     let cuts = (1..generated.log.len()).step_by(generated.log.len().div_ceil(7));
-    let pieces = try_import(&generated.log, options(plan), cuts).expect("a log");
-    prop_assert_eq!(pieces.0, events, "{}", text());
+    let chunks = try_import(&generated.log, options(plan), cuts).expect("a log");
+    prop_assert_eq!(chunks.0, events, "{}", text());
     Ok(())
 }
 
 #[test]
-fn a_generated_log_gives_what_it_was_made_from() {
-    let wanted = std::env::var("HOWDAH_GENERATED_LOGS").ok();
-    let more = wanted.map(|count| count.parse().expect("a number of logs"));
+fn generated_log_gives_its_events() {
+    let requested = std::env::var("HOWDAH_GENERATED_LOGS").ok();
+    let more = requested.map(|count| count.parse().expect("a number of logs"));
     let config = Config {
         cases: more.unwrap_or(CASES),
         rng_seed: if more.is_some() { RngSeed::Random } else { RngSeed::Fixed(2026) },
@@ -168,7 +171,7 @@ fn generated_logs_are_varied() {
     let mut pipelined = 0;
     for _ in 0..CASES {
         let plan = any_plan().new_tree(&mut runner).expect("a plan").current();
-        let generated = Generated::of(&plan);
+        let generated = GeneratedLog::from_plan(&plan);
         for event in generated.events.iter().flatten() {
             *kinds.entry(event.action.kind().as_str()).or_default() += 1;
             *kinds.entry(event.source.as_str()).or_default() += 1;
@@ -176,8 +179,9 @@ fn generated_logs_are_varied() {
         }
     }
     let seen = |word: &str| kinds.get(word).copied().unwrap_or(0) > 20;
-    let wanted = ["connect", "disconnect", "simple", "parse", "bind", "execute", "fetch", "call"];
+    let requested =
+        ["connect", "disconnect", "simple", "parse", "bind", "execute", "fetch", "call"];
     let sources = ["cancel", "statement", "duration", "error", "session", "inferred"];
-    assert!(wanted.into_iter().chain(sources).all(seen), "{kinds:?}");
+    assert!(requested.into_iter().chain(sources).all(seen), "{kinds:?}");
     assert!(pipelined > 100, "{pipelined}");
 }

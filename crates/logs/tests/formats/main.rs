@@ -1,13 +1,13 @@
-//! Logs of real servers, and stories of what can stand in a log.
+//! Imports of real servers' logs and of synthetic ones.
 
 mod bad_input;
+mod envelopes;
 mod files;
+mod format_equivalence;
 mod generated;
-mod ordered;
-mod same_events;
+mod log_stream;
 mod sessions;
 mod sources;
-mod stories;
+mod statements;
 mod streaming;
 mod support;
-mod wrap;

@@ -1,26 +1,26 @@
-//! When a session begins and ends, what it is called, and what time it is.
+//! Start and end of sessions, their names, and times.
 
-use howdah_logs::{GapKind, Options, Reason};
+use howdah_logs::{GapKind, ImportOptions, ProblemReason};
 use howdah_traffic::{Event, Source};
 
-use crate::support::{error, import, import_with, shown};
+use crate::support::{descriptions, error, import, import_with};
 
-fn who(event: &Event) -> (&str, &str, &str) {
+fn names(event: &Event) -> (&str, &str, &str) {
     (&event.user, &event.database, &event.application)
 }
 
 #[test]
-fn a_session_met_midway_is_connected_first() {
+fn session_joined_midway_gets_a_connect() {
     let (events, summary) =
         import("2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: select 1\n");
-    assert_eq!(shown(&events), ["connect", "simple select 1"]);
-    assert_eq!((events[0].source, who(&events[0])), (Source::Inferred, ("al", "shop", "")));
+    assert_eq!(descriptions(&events), ["connect", "simple select 1"]);
+    assert_eq!((events[0].source, names(&events[0])), (Source::Inferred, ("al", "shop", "")));
     assert_eq!(events[0].time, events[1].time);
     assert_eq!(summary.facts.joined_midway, 1);
 }
 
 #[test]
-fn names_of_the_connection_line_are_carried_on() {
+fn names_of_connection_message_apply_to_later_records() {
     let (events, _) = import(
         "2026-11-20 12:00:00.000 UTC [7] LOG:  connection received: host=[local]\n\
          2026-11-20 12:00:00.001 UTC [7] LOG:  connection authorized: user=a b database=my db \
@@ -28,25 +28,25 @@ fn names_of_the_connection_line_are_carried_on() {
          2026-11-20 12:00:00.002 UTC [7] LOG:  statement: select 1\n\
          2026-11-20 12:00:00.003 UTC [7] LOG:  disconnection: session time: 0:00:00.003 user=a b\n",
     );
-    assert_eq!(shown(&events), ["connect", "simple select 1", "disconnect"]);
+    assert_eq!(descriptions(&events), ["connect", "simple select 1", "disconnect"]);
     for event in &events {
-        assert_eq!(who(event), ("a b", "my db", "we\"ird | app"));
+        assert_eq!(names(event), ("a b", "my db", "we\"ird | app"));
         assert_eq!(event.source == Source::Session, event.action.sql().is_none());
     }
 }
 
 #[test]
-fn a_connection_that_got_no_further_is_no_event() {
+fn rejected_connection_is_not_an_event() {
     let (events, _) = import(
         "2026-11-20 12:00:00.000 UTC [7] [unknown]@[unknown] LOG:  connection received: host=[local]\n\
          2026-11-20 12:00:00.001 UTC [7] al@shop FATAL:  password authentication failed for user \"al\"\n\
          2026-11-20 12:00:00.002 UTC [8] [unknown]@[unknown] LOG:  connection received: host=[local]\n",
     );
-    assert_eq!(shown(&events), [""; 0]);
+    assert_eq!(descriptions(&events), [""; 0]);
 }
 
 #[test]
-fn fatal_ends_a_session_with_or_without_its_disconnection() {
+fn fatal_error_disconnects_session_once() {
     let (events, _) = import(
         "2026-11-20 12:00:00.001 UTC [7] al@shop LOG:  connection authorized: user=al database=shop\n\
          2026-11-20 12:00:00.002 UTC [7] al@shop FATAL:  role \"al\" does not exist\n\
@@ -57,7 +57,7 @@ fn fatal_ends_a_session_with_or_without_its_disconnection() {
          2026-11-20 12:00:00.006 UTC [9] al@shop LOG:  connection authorized: user=al database=shop\n\
          2026-11-20 12:00:00.007 UTC [9] al@shop FATAL:  terminating connection due to idle-session timeout\n",
     );
-    let got = shown(&events);
+    let got = descriptions(&events);
     assert_eq!(
         got,
         [
@@ -79,15 +79,15 @@ fn fatal_ends_a_session_with_or_without_its_disconnection() {
 }
 
 #[test]
-fn a_process_id_used_again_is_another_session() {
-    // No %c, and the end of the first session is not logged.
+fn reused_process_id_is_another_session() {
+    // The prefix has no %c, and the end of the first session is not logged.
     let (events, summary) = import(
         "2026-11-20 12:00:00 UTC:10.0.0.1(501):al@shop:[7]:LOG:  statement: select 1\n\
          2026-11-20 12:00:05 UTC:10.0.0.1(777):al@shop:[7]:LOG:  statement: select 2\n\
          2026-11-20 12:00:09 UTC:10.0.0.1(777):[unknown]@[unknown]:[7]:LOG:  connection received: host=10.0.0.1 port=9\n\
          2026-11-20 12:00:09 UTC:10.0.0.1(778):al@shop:[7]:LOG:  connection authorized: user=al database=shop\n",
     );
-    let got = shown(&events);
+    let got = descriptions(&events);
     assert_eq!(
         got,
         [
@@ -107,15 +107,16 @@ fn a_process_id_used_again_is_another_session() {
 }
 
 #[test]
-fn start_and_process_make_the_servers_own_session_id() {
-    let options = Options { prefix: Some("%m %s %p %u@%d ".to_owned()), ..Options::default() };
+fn session_id_is_derived_from_start_and_process() {
+    let options =
+        ImportOptions { prefix: Some("%m %s %p %u@%d ".to_owned()), ..ImportOptions::default() };
     let log = "2026-11-20 12:43:22.558 UTC 2026-11-20 12:43:22 UTC 18279 al@shop LOG:  statement: select 1\n";
     let (events, _) = import_with(log, options);
     assert_eq!(&*events[0].session, "6b00406a.4767");
 }
 
 #[test]
-fn a_restart_ends_all_sessions() {
+fn restart_disconnects_all_sessions() {
     let (events, _) = import(
         "2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: select 1\n\
          2026-11-20 12:00:00.000 UTC [8] al@shop LOG:  statement: select 2\n\
@@ -123,7 +124,7 @@ fn a_restart_ends_all_sessions() {
          2026-11-20 12:00:02.000 UTC [7] al@shop LOG:  statement: select 3\n",
     );
     assert_eq!(
-        shown(&events),
+        descriptions(&events),
         [
             "connect",
             "connect",
@@ -138,7 +139,7 @@ fn a_restart_ends_all_sessions() {
 }
 
 #[test]
-fn walsenders_and_workers_are_no_clients() {
+fn walsenders_and_workers_are_not_clients() {
     let (events, _) = import(
         "2026-11-20 12:00:00.000 UTC [7] rep@[unknown] LOG:  replication connection authorized: user=rep\n\
          2026-11-20 12:00:00.001 UTC [7] rep@[unknown] LOG:  statement: SHOW data_directory\n\
@@ -150,11 +151,11 @@ fn walsenders_and_workers_are_no_clients() {
          2026-11-20 12:00:00.005 UTC [9] rep@[unknown] ERROR:  replication slot is active\n\
          2026-11-20 12:00:00.005 UTC [9] rep@[unknown] STATEMENT:  START_REPLICATION 0/1\n",
     );
-    assert_eq!(shown(&events), [""; 0]);
+    assert_eq!(descriptions(&events), [""; 0]);
 }
 
 #[test]
-fn a_parallel_worker_does_not_repeat_its_leaders_statement() {
+fn parallel_worker_error_is_not_an_event() {
     let row = |pid: u32, leader: &str, kind: &str| {
         format!(
             "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",{pid},\"[local]\",6b004067.{pid:x},1,\"SELECT\",\
@@ -163,8 +164,8 @@ fn a_parallel_worker_does_not_repeat_its_leaders_statement() {
         )
     };
     let (events, _) = import(row(9, "8", "parallel worker") + &row(8, "", "client backend"));
-    assert_eq!(shown(&events), ["connect", "simple select 1/x from t"]);
-    // A text log does not say so, but a connection would have been logged.
+    assert_eq!(descriptions(&events), ["connect", "simple select 1/x from t"]);
+    // A text log does not show leaders, but a connection would have been logged.
     let (events, _) = import(
         "2026-11-20 12:00:00.000 UTC|al|shop|6b06e800.8|LOG:  connection authorized: user=al database=shop\n\
          2026-11-20 12:00:05.000 UTC|al|shop|6b06e804.9|ERROR:  division by zero\n\
@@ -173,13 +174,13 @@ fn a_parallel_worker_does_not_repeat_its_leaders_statement() {
          2026-11-20 12:00:05.000 UTC|al|shop|6b06e800.8|CONTEXT:  parallel worker\n\
          2026-11-20 12:00:05.000 UTC|al|shop|6b06e800.8|STATEMENT:  select 1/x from t\n",
     );
-    assert_eq!(shown(&events), ["connect", "simple select 1/x from t"]);
+    assert_eq!(descriptions(&events), ["connect", "simple select 1/x from t"]);
 }
 
 #[test]
-fn an_application_called_like_a_label_does_not_confuse() {
+fn application_name_may_contain_a_label() {
     let prefix = Some("%m [%p] %q%u@%d/%a ".to_owned());
-    let options = Options { prefix, ..Options::default() };
+    let options = ImportOptions { prefix, ..ImportOptions::default() };
     let (events, _) = import_with(
         "2026-11-20 12:00:00.000 UTC [7] a@corp@shop/[unknown] LOG:  connection authorized: user=a@corp \
          database=shop application_name=x LOG:  y\n\
@@ -187,28 +188,28 @@ fn an_application_called_like_a_label_does_not_confuse() {
          2026-11-20 12:00:00.001 UTC [7] a@corp@shop/x LOG:  y DETAIL:  parameters: $1 = '1'\n",
         options,
     );
-    assert_eq!(shown(&events), ["connect", "execute [S/] select $1 ('1')"]);
-    assert_eq!(who(&events[1]), ("a@corp", "shop", "x LOG:  y"));
+    assert_eq!(descriptions(&events), ["connect", "execute [S/] select $1 ('1')"]);
+    assert_eq!(names(&events[1]), ("a@corp", "shop", "x LOG:  y"));
 }
 
 #[test]
-fn sessions_that_never_end_do_not_fill_memory() {
+fn number_of_open_sessions_is_bounded() {
     let mut log = String::new();
     for pid in 0..70_000 {
         log += &format!("2026-11-20 12:00:00.000 UTC [{pid}] al@shop LOG:  statement: select 1\n");
     }
     let (events, summary) = import(log);
-    let ended = events.iter().filter(|event| show_is(event, "disconnect")).count();
+    let ended = events.iter().filter(|event| is_described_as(event, "disconnect")).count();
     assert_eq!(ended, 16_384);
     assert_eq!(summary.facts.sessions, 70_000);
 }
 
-fn show_is(event: &Event, text: &str) -> bool {
-    crate::support::show(event) == text
+fn is_described_as(event: &Event, text: &str) -> bool {
+    crate::support::describe(event) == text
 }
 
 #[test]
-fn lost_lines_are_counted_by_the_servers_own_numbers() {
+fn lost_lines_are_counted_by_line_numbers() {
     let row = |line: u32| {
         format!(
             "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,{line},\"idle\",\
@@ -220,7 +221,7 @@ fn lost_lines_are_counted_by_the_servers_own_numbers() {
 }
 
 #[test]
-fn joining_inside_a_transaction_is_said() {
+fn joining_inside_a_transaction_is_counted() {
     let (_, summary) = import(
         "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,9,\"idle in transaction\",\
          2026-11-20 12:00:00 UTC,3/4,0,LOG,00000,\"statement: commit\",,,,,,,,,\"\",\"client backend\",,0\n",
@@ -229,9 +230,10 @@ fn joining_inside_a_transaction_is_said() {
 }
 
 #[test]
-fn time_zones_in_the_log_and_by_option() {
+fn time_zones_are_read_from_log_and_option() {
     let time = |zone: &str, option: Option<&str>| {
-        let options = Options { timezone: option.map(str::to_owned), ..Options::default() };
+        let options =
+            ImportOptions { timezone: option.map(str::to_owned), ..ImportOptions::default() };
         let log = format!("2026-11-20 12:00:00.000 {zone} [7] al@shop LOG:  statement: select 1\n");
         let (events, summary) = import_with(log, options);
         (events[0].time.to_string(), summary.problems.first().map(|problem| problem.reason))
@@ -242,28 +244,31 @@ fn time_zones_in_the_log_and_by_option() {
     assert_eq!(time("+03", None), (at(9), None));
     assert_eq!(time("-03", None), (at(15), None));
     assert_eq!(time("CET", None), (at(11), None));
-    assert_eq!(time("CST", None), (at(18), Some(Reason::AmbiguousZone)));
+    assert_eq!(time("CST", None), (at(18), Some(ProblemReason::AmbiguousZone)));
     assert_eq!(time("CST", Some("Asia/Shanghai")), (at(4), None));
-    assert_eq!(time("QQQ", None), (at(12), Some(Reason::UnknownZone)));
+    assert_eq!(time("QQQ", None), (at(12), Some(ProblemReason::UnknownZone)));
     assert_eq!(time("QQQ", Some("+02:00")), (at(10), None));
 }
 
 #[test]
-fn a_log_whose_prefix_names_no_session_says_so() {
-    let options = Options { prefix: Some("%t %u@%d ".to_owned()), ..Options::default() };
+fn prefix_without_session_merges_sessions() {
+    let options =
+        ImportOptions { prefix: Some("%t %u@%d ".to_owned()), ..ImportOptions::default() };
     let (events, summary) = import_with(
         "2026-11-20 12:00:00 UTC al@shop LOG:  statement: select 1\n\
          2026-11-20 12:00:00 UTC bo@shop LOG:  statement: select 2\n",
         options,
     );
     assert!(summary.facts.sessions_merged);
-    assert_eq!(shown(&events), ["connect", "connect", "simple select 1", "simple select 2"]);
+    assert_eq!(descriptions(&events), ["connect", "connect", "simple select 1", "simple select 2"]);
 }
 
 #[test]
-fn a_process_whose_lines_are_counted_anew_is_another_session() {
-    let options =
-        Options { prefix: Some("%m [%p]: [%l-1] %u@%d ".to_owned()), ..Options::default() };
+fn restarted_line_numbers_are_another_session() {
+    let options = ImportOptions {
+        prefix: Some("%m [%p]: [%l-1] %u@%d ".to_owned()),
+        ..ImportOptions::default()
+    };
     let line = |number: u32, text: &str| {
         format!("2026-11-20 12:00:00.000 UTC [7]: [{number}-1] al@shop LOG:  {text}\n")
     };
@@ -279,12 +284,12 @@ fn a_process_whose_lines_are_counted_anew_is_another_session() {
         "simple select 3",
         "simple select 4",
     ];
-    assert_eq!(shown(&events), expected);
+    assert_eq!(descriptions(&events), expected);
     assert_eq!(summary.facts.lost_lines, 2);
 }
 
 #[test]
-fn a_process_that_was_killed_ends_its_session_only() {
+fn killed_process_disconnects_only_its_session() {
     let (events, _) = import(
         "2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: select 1\n\
          2026-11-20 12:00:00.000 UTC [8] al@shop LOG:  statement: select 2\n\
@@ -295,7 +300,7 @@ fn a_process_that_was_killed_ends_its_session_only() {
     );
     let ended: Vec<_> = events
         .iter()
-        .filter(|event| show_is(event, "disconnect"))
+        .filter(|event| is_described_as(event, "disconnect"))
         .map(|event| (event.session.rsplit_once('.').map(|(_, pid)| pid), event.time.to_string()))
         .collect();
     assert_eq!(
@@ -312,7 +317,7 @@ fn first_statement_does_not_start_before_its_session() {
     let log = "2026-11-20 12:43:20 UTC [7]:LOG:  connection authorized: user=al database=shop\n\
                2026-11-20 12:43:20 UTC [7]:LOG:  duration: 250.000 ms  statement: select 1\n\
                2026-11-20 12:43:21 UTC [7]:LOG:  duration: 250.000 ms  statement: select 2\n";
-    let options = Options { prefix: Some("%t [%p]:".to_owned()), ..Options::default() };
+    let options = ImportOptions { prefix: Some("%t [%p]:".to_owned()), ..ImportOptions::default() };
     let (events, _) = import_with(log, options);
     let starts: Vec<_> = events.iter().map(|event| event.time.to_string()).collect();
     let expected = [
@@ -324,7 +329,7 @@ fn first_statement_does_not_start_before_its_session() {
 }
 
 #[test]
-fn records_that_come_again_are_counted() {
+fn repeated_records_are_counted() {
     let row = |line: u32, message: &str| {
         format!(
             "2026-11-20 12:43:20.100 UTC,\"al\",\"shop\",7,\"[local]\",6b004067.7,{line},\"SELECT\",\
@@ -337,17 +342,17 @@ fn records_that_come_again_are_counted() {
         row(3, "statement: select 2"),
     ];
     let log = [rows.concat(), rows[1..].concat()].concat();
-    let (_, summary) = import_with(log, Options::default());
+    let (_, summary) = import_with(log, ImportOptions::default());
     assert_eq!((summary.facts.repeated_lines, summary.facts.lost_lines), (1, 0));
-    assert!(summary.completeness().gaps.iter().any(|gap| gap.lack == GapKind::Repeated));
-    let (_, summary) = import_with(rows.concat(), Options::default());
+    assert!(summary.completeness().gaps.iter().any(|gap| gap.kind == GapKind::Repeated));
+    let (_, summary) = import_with(rows.concat(), ImportOptions::default());
     assert_eq!(summary.facts.repeated_lines, 0);
 }
 
-/// A log without connections, of `log_statement = all` and `log_duration`: the numbers of lines tell that a session
-/// was in no transaction before.
+/// A log without connections, with `log_statement = all` and `log_duration`: the line numbers show
+/// that a session was in no transaction before.
 #[test]
-fn session_whose_first_line_is_in_the_log_keeps_its_first_pipeline() {
+fn session_starting_in_log_has_its_first_pipeline() {
     let row = |line: u32, vxid: &str, tag: &str, message: &str| {
         format!(
             "{{\"timestamp\":\"2026-11-20 12:00:00.{line:03} UTC\",\"user\":\"al\",\"dbname\":\"shop\",\

@@ -1,15 +1,16 @@
-//! One log, wrapped as services wrap it, gives the same events as the plain log.
+//! A log in the envelope of any service gives the same events as the plain log.
 
 use std::{convert::Infallible, io::Write as _, ops::ControlFlow, os::fd::AsRawFd, path::PathBuf};
 
 use howdah_logs::{
-    Compression, Emit, Envelope, GapKind, Options, Order, Reason, Summary, read_files,
+    Compression, Emit, Envelope, FileOrder, GapKind, ImportOptions, ImportSummary, ProblemReason,
+    read_files,
 };
 use howdah_traffic::{Action, Bound, Event, Parameter, Source};
 
 use crate::{
-    support::{MAJORS, SETTINGS, fixture, import, shown},
-    wrap,
+    envelopes,
+    support::{MAJORS, SETTINGS, descriptions, fixture, import},
 };
 
 /// A new folder for the files of a test.
@@ -26,7 +27,7 @@ fn write(folder: &std::path::Path, name: &str, content: &[u8]) -> PathBuf {
     path
 }
 
-pub(crate) fn read_with(paths: &[PathBuf], options: Options) -> (Vec<Event>, Summary) {
+pub(crate) fn read_with(paths: &[PathBuf], options: ImportOptions) -> (Vec<Event>, ImportSummary) {
     let mut events = Vec::new();
     let sink = |event| {
         events.push(event);
@@ -36,18 +37,23 @@ pub(crate) fn read_with(paths: &[PathBuf], options: Options) -> (Vec<Event>, Sum
     (events, summary)
 }
 
-/// Reads one file; its name tells nothing.
-fn read(name: &str, content: &[u8]) -> (Vec<Event>, Summary) {
+/// Reads one file, whose name gives no hint of its format.
+fn read(name: &str, content: &[u8]) -> (Vec<Event>, ImportSummary) {
     let path = write(&folder(name), "input", content);
-    read_with(&[path], Options::default())
+    read_with(&[path], ImportOptions::default())
 }
 
-/// Asserts that a wrapped log gives the events of the plain one.
-fn same(name: &str, plain: &[u8], wrapped: &[u8], wrappings: &[Envelope]) -> Summary {
+/// Asserts that a log in envelopes gives the events of the plain one.
+fn assert_same_events(
+    name: &str,
+    plain: &[u8],
+    enveloped: &[u8],
+    envelopes_found: &[Envelope],
+) -> ImportSummary {
     let expected = import(plain).0;
     assert!(expected.len() > 80);
-    let (events, summary) = read(name, wrapped);
-    assert_eq!(summary.inputs.files[0].wrappings, wrappings, "{name}");
+    let (events, summary) = read(name, enveloped);
+    assert_eq!(summary.inputs.files[0].envelopes, envelopes_found, "{name}");
     assert_eq!(summary.rejected(), 0, "{name}: {:?}", summary.problems);
     for (number, (got, expected)) in events.iter().zip(&expected).enumerate() {
         assert_eq!(got, expected, "{name}, event {number}");
@@ -56,7 +62,7 @@ fn same(name: &str, plain: &[u8], wrapped: &[u8], wrappings: &[Envelope]) -> Sum
     summary
 }
 
-/// Every fixture in the stderr format, and its name.
+/// Every fixture in the stderr format, with its name.
 fn stderr_fixtures() -> impl Iterator<Item = (String, Vec<u8>)> {
     MAJORS.into_iter().flat_map(|major| {
         SETTINGS.map(|setting| (format!("{major}-{setting}"), fixture(major, setting, "log")))
@@ -64,58 +70,83 @@ fn stderr_fixtures() -> impl Iterator<Item = (String, Vec<u8>)> {
 }
 
 #[test]
-fn logs_of_containers() {
+fn container_logs_are_read() {
     for (name, log) in stderr_fixtures() {
         for part in [9, 16_384] {
-            let wrapped = wrap::cri(&log, part);
-            same(&format!("cri-{part}-{name}"), &log, &wrapped, &[Envelope::Cri]);
+            let enveloped = envelopes::cri(&log, part);
+            assert_same_events(&format!("cri-{part}-{name}"), &log, &enveloped, &[Envelope::Cri]);
         }
-        same(&format!("docker-{name}"), &log, &wrap::docker(&log), &[Envelope::Json]);
-        let wrapped = wrap::timestamps(&log);
-        same(&format!("timestamps-{name}"), &log, &wrapped, &[Envelope::Timestamps]);
+        assert_same_events(
+            &format!("docker-{name}"),
+            &log,
+            &envelopes::docker(&log),
+            &[Envelope::Json],
+        );
+        let enveloped = envelopes::timestamps(&log);
+        assert_same_events(
+            &format!("timestamps-{name}"),
+            &log,
+            &enveloped,
+            &[Envelope::Timestamps],
+        );
     }
     for format in ["csv", "json"] {
         let log = fixture("17", "prod", format);
-        same(&format!("cri-{format}"), &log, &wrap::cri(&log, 500), &[Envelope::Cri]);
-        same(&format!("docker-{format}"), &log, &wrap::docker(&log), &[Envelope::Json]);
+        assert_same_events(
+            &format!("cri-{format}"),
+            &log,
+            &envelopes::cri(&log, 500),
+            &[Envelope::Cri],
+        );
+        assert_same_events(
+            &format!("docker-{format}"),
+            &log,
+            &envelopes::docker(&log),
+            &[Envelope::Json],
+        );
     }
 }
 
 #[test]
-fn logs_of_clouds() {
+fn cloud_logs_are_read() {
     for (name, log) in stderr_fixtures() {
-        for (kind, wrapped) in [
-            ("cloud-sql", wrap::cloud_sql(&log)),
-            ("cloud-sql-array", wrap::cloud_sql_array(&log)),
-            ("cloudwatch", wrap::cloudwatch(&log)),
+        for (kind, enveloped) in [
+            ("cloud-sql", envelopes::cloud_sql(&log)),
+            ("cloud-sql-array", envelopes::cloud_sql_array(&log)),
+            ("cloudwatch", envelopes::cloudwatch(&log)),
         ] {
-            same(&format!("{kind}-{name}"), &log, &wrapped, &[Envelope::Json]);
+            assert_same_events(&format!("{kind}-{name}"), &log, &enveloped, &[Envelope::Json]);
         }
     }
 }
 
 #[test]
-fn logs_of_cloud_native_pg() {
+fn cloud_native_pg_logs_are_read() {
     for major in MAJORS {
         for setting in SETTINGS {
             let csv = fixture(major, setting, "csv");
-            let wrapped = wrap::cloud_native_pg(&csv);
+            let enveloped = envelopes::cloud_native_pg(&csv);
             let name = format!("cnpg-{major}-{setting}");
-            let summary = same(&name, &csv, &wrapped, &[Envelope::Json]);
-            assert_eq!(summary.count_of(Reason::OtherProgram), 1);
-            let nested = wrap::cri(&wrapped, 16_384);
-            same(&format!("cri-{name}"), &csv, &nested, &[Envelope::Cri, Envelope::Json]);
+            let summary = assert_same_events(&name, &csv, &enveloped, &[Envelope::Json]);
+            assert_eq!(summary.problem_count(ProblemReason::OtherProgram), 1);
+            let nested = envelopes::cri(&enveloped, 16_384);
+            assert_same_events(
+                &format!("cri-{name}"),
+                &csv,
+                &nested,
+                &[Envelope::Cri, Envelope::Json],
+            );
         }
     }
 }
 
-/// A header for each piece of each message.
+/// Writes a header in front of each fragment of each message.
 fn syslog(log: &[u8], header: impl Fn(&[u8], usize) -> String, escape: bool) -> Vec<u8> {
     let mut out = Vec::new();
-    for (number, message) in (1..).zip(wrap::messages(log)) {
-        for piece in wrap::pieces(&message, number) {
+    for (number, message) in (1..).zip(envelopes::messages(log)) {
+        for fragment in envelopes::fragments(&message, number) {
             out.extend(header(&message, number).bytes());
-            out.extend(if escape { wrap::escaped(&piece) } else { piece });
+            out.extend(if escape { envelopes::escaped(&fragment) } else { fragment });
             out.push(b'\n');
         }
     }
@@ -123,9 +154,9 @@ fn syslog(log: &[u8], header: impl Fn(&[u8], usize) -> String, escape: bool) -> 
 }
 
 #[test]
-fn logs_of_syslog_with_a_prefix_of_their_own() {
+fn syslog_with_complete_prefix_is_read() {
     for (name, log) in stderr_fixtures() {
-        // A prefix that holds white space at its end would lose it, so `verbose` is cut elsewhere.
+        // A prefix that ends in white space would lose it, so `verbose` is cut elsewhere.
         for (kind, header) in [
             ("3164", "Nov 20 12:43:19 db postgres[18146]: "),
             ("priority", "<134>Nov 20 12:43:19 db postgres[18146]: "),
@@ -134,18 +165,18 @@ fn logs_of_syslog_with_a_prefix_of_their_own() {
             ("full", "Fri 2026-11-20 12:43:19 UTC db postgres[18146]: "),
         ] {
             for escape in [false, true] {
-                let wrapped = syslog(&log, |_, _| header.to_owned(), escape);
+                let enveloped = syslog(&log, |_, _| header.to_owned(), escape);
                 let name = format!("syslog-{kind}-{escape}-{name}");
-                same(&name, &log, &wrapped, &[Envelope::Syslog]);
+                assert_same_events(&name, &log, &enveloped, &[Envelope::Syslog]);
             }
         }
     }
 }
 
-/// Splits the time and the process off the prefix of `durationonly`: `%m [%p] `.
+/// Splits time and process from the prefix of `durationonly`: `%m [%p] `.
 fn without_time(log: &[u8]) -> Vec<(String, String, Vec<u8>)> {
     let mut messages = Vec::new();
-    for message in wrap::messages(log) {
+    for message in envelopes::messages(log) {
         let text = String::from_utf8(message).expect("text");
         let head = text.find("] ").expect("a process") + 2;
         let (time, pid) = text[..head].split_once(" [").expect("a process");
@@ -156,7 +187,7 @@ fn without_time(log: &[u8]) -> Vec<(String, String, Vec<u8>)> {
 }
 
 #[test]
-fn logs_of_syslog_whose_prefix_has_no_time() {
+fn syslog_with_timeless_prefix_is_read() {
     for major in MAJORS {
         let log = fixture(major, "durationonly", "log");
         let (mut iso, mut json, mut export) = (String::new(), String::new(), Vec::new());
@@ -164,15 +195,15 @@ fn logs_of_syslog_whose_prefix_has_no_time() {
             let iso_time = time.replacen(' ', "T", 1).replace(" UTC", "Z");
             let at: howdah_traffic::Timestamp = iso_time.parse().expect("a time");
             let micros = at.as_micros();
-            for piece in wrap::pieces(&message, number) {
-                let text = String::from_utf8(piece).expect("text");
+            for fragment in envelopes::fragments(&message, number) {
+                let text = String::from_utf8(fragment).expect("text");
                 iso += &format!("{iso_time} db postgres[{pid}]: {}\n", {
-                    String::from_utf8(wrap::escaped(text.as_bytes())).expect("text")
+                    String::from_utf8(envelopes::escaped(text.as_bytes())).expect("text")
                 });
                 json += &format!(
                     "{{\"__REALTIME_TIMESTAMP\":\"{micros}\",\"_PID\":\"1\",\"SYSLOG_PID\":\"{pid}\",\
                      \"SYSLOG_IDENTIFIER\":\"postgres\",\"MESSAGE\":{}}}\n",
-                    wrap::json_text(&text)
+                    envelopes::json_text(&text)
                 );
                 export.extend(
                     format!(
@@ -185,29 +216,29 @@ fn logs_of_syslog_whose_prefix_has_no_time() {
                 export.extend(b"\n\n");
             }
         }
-        for (kind, wrapped, wrapping) in [
+        for (kind, enveloped, envelope) in [
             ("iso", iso.into_bytes(), Envelope::Syslog),
             ("json", json.into_bytes(), Envelope::JournalJson),
             ("export", export, Envelope::JournalExport),
         ] {
             let name = format!("no-time-{kind}-{major}");
-            let summary = same(&name, &log, &wrapped, &[wrapping]);
+            let summary = assert_same_events(&name, &log, &enveloped, &[envelope]);
             let prefix = summary.prefix.expect("a prefix").text;
             assert_eq!(prefix, "%m [%p] %q%u@%d/%a ");
-            // Given as the server has it, without a time.
+            // With the server's own prefix, which has no time.
             let path = folder(&format!("given-{name}")).join("input");
-            std::fs::write(&path, wrapped).expect("a file");
+            std::fs::write(&path, enveloped).expect("a file");
             let given = Some("%q%u@%d/%a ".to_owned());
-            let options = Options { prefix: given, ..Options::default() };
+            let options = ImportOptions { prefix: given, ..ImportOptions::default() };
             assert_eq!(read_with(&[path], options).0, import(&log).0);
         }
     }
 }
 
 #[test]
-fn a_prefix_without_a_time_is_refused_where_nothing_else_has_one() {
+fn timeless_prefix_of_plain_log_is_rejected() {
     let path = write(&folder("timeless"), "input", &fixture("17", "prod", "log"));
-    let options = Options { prefix: Some("%u|%d|".to_owned()), ..Options::default() };
+    let options = ImportOptions { prefix: Some("%u|%d|".to_owned()), ..ImportOptions::default() };
     let sink = |_| Ok::<(), Infallible>(());
     let error = read_files(&[path], options, |_| ControlFlow::Continue(()), sink);
     assert!(error.expect_err("no time").to_string().contains("has no time"));
@@ -230,13 +261,13 @@ fn bzip2(bytes: &[u8]) -> Vec<u8> {
     encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("memory")
 }
 
-type Pack = fn(&[u8]) -> Vec<u8>;
+type CompressFn = fn(&[u8]) -> Vec<u8>;
 
-const PACKERS: [(Compression, Pack); 3] =
+const PACKERS: [(Compression, CompressFn); 3] =
     [(Compression::Gzip, gzip), (Compression::Zstd, zstd), (Compression::Bzip2, bzip2)];
 
 #[test]
-fn archives_of_several_members() {
+fn archives_of_several_members_are_read() {
     let log = fixture("17", "prod", "csv");
     let expected = import(&log).0;
     for (compression, pack) in PACKERS {
@@ -250,15 +281,15 @@ fn archives_of_several_members() {
 }
 
 #[test]
-fn archives_around_wrappings() {
+fn archives_around_envelopes_are_read() {
     let log = fixture("17", "prod", "log");
-    let packed = zstd(&wrap::docker(&log));
+    let packed = zstd(&envelopes::docker(&log));
     let (events, summary) = read("packed-docker", &packed);
     assert_eq!(events, import(&log).0);
-    assert_eq!(summary.inputs.files[0].wrappings, [Envelope::Json]);
+    assert_eq!(summary.inputs.files[0].envelopes, [Envelope::Json]);
 }
 
-/// A log of many records, which packs badly.
+/// A log of many records, which compresses badly.
 fn long_log() -> Vec<u8> {
     let mut random = 1_u64;
     let mut log = String::new();
@@ -273,46 +304,47 @@ fn long_log() -> Vec<u8> {
 }
 
 #[test]
-fn archives_that_are_cut_short_give_what_is_before() {
+fn truncated_archive_is_read_up_to_the_cut() {
     let log = long_log();
     let all = import(&log).0;
     for (compression, pack) in PACKERS {
         let packed = pack(&log);
-        for (kept, least) in [(packed.len() - 3, 15_000), (packed.len() * 2 / 3, 5000)] {
-            let name = format!("cut-{}-{kept}", compression.as_str());
-            let (events, summary) = read(&name, &packed[..kept]);
-            assert_eq!(summary.count_of(Reason::Damaged), 1, "{name}");
+        for (kept_bytes, least) in [(packed.len() - 3, 15_000), (packed.len() * 2 / 3, 5000)] {
+            let name = format!("cut-{}-{kept_bytes}", compression.as_str());
+            let (events, summary) = read(&name, &packed[..kept_bytes]);
+            assert_eq!(summary.problem_count(ProblemReason::Damaged), 1, "{name}");
             assert!(events.len() >= least, "{name}: {}", events.len());
-            assert_eq!(shown(&events), shown(&all[..events.len()]), "{name}");
+            assert_eq!(descriptions(&events), descriptions(&all[..events.len()]), "{name}");
         }
     }
 }
 
 #[test]
-fn damaged_archives_are_told() {
+fn damaged_archive_is_reported() {
     let log = long_log();
     for (compression, pack) in PACKERS {
         let mut packed = pack(&log);
         let middle = packed.len() / 2;
         packed[middle..middle + 8].fill(0x55);
         let (events, summary) = read(&format!("damaged-{}", compression.as_str()), &packed);
-        assert_eq!(summary.count_of(Reason::Damaged), 1, "{compression:?}");
+        assert_eq!(summary.problem_count(ProblemReason::Damaged), 1, "{compression:?}");
         assert!(events.len() > 5000, "{compression:?}: {}", events.len());
-        // Nothing of it at all is an error.
+        // An archive without any readable part is an error.
         let path = write(&folder("hopeless"), "input", &packed[..11]);
         let sink = |_| Ok::<(), Infallible>(());
-        let error = read_files(&[path], Options::default(), |_| ControlFlow::Continue(()), sink);
+        let error =
+            read_files(&[path], ImportOptions::default(), |_| ControlFlow::Continue(()), sink);
         assert!(error.expect_err("nothing").to_string().contains("cannot read"));
     }
 }
 
 #[test]
-fn an_archive_of_one_endless_line_is_read_in_pieces() {
+fn archive_of_one_endless_line_is_read_in_chunks() {
     let mut log = fixture("17", "prod", "log");
     log.extend(std::iter::repeat_n(b'x', 64 << 20));
     log.push(b'\n');
     let path = write(&folder("bomb"), "input", &gzip(&log));
-    let options = Options { max_record_bytes: 1 << 20, ..Options::default() };
+    let options = ImportOptions { max_record_bytes: 1 << 20, ..ImportOptions::default() };
     let (events, summary) = read_with(&[path], options);
     assert_eq!(events.len(), import(fixture("17", "prod", "log")).0.len());
     assert_eq!(summary.bytes, log.len() as u64);
@@ -320,12 +352,12 @@ fn an_archive_of_one_endless_line_is_read_in_pieces() {
 }
 
 #[test]
-fn rotated_files_are_read_in_the_order_of_their_times() {
+fn rotated_files_are_ordered_by_time() {
     let log = fixture("17", "prod", "log");
-    let messages = wrap::messages(&log);
+    let messages = envelopes::messages(&log);
     let parts: Vec<Vec<u8>> = messages.chunks(40).map(<[Vec<u8>]>::concat).collect();
     let folder = folder("rotated");
-    // As logrotate calls them: the newest has no number.
+    // Named as by logrotate: the newest has no number.
     let last = parts.len() - 1;
     for (number, part) in parts.iter().enumerate() {
         match last - number {
@@ -336,86 +368,89 @@ fn rotated_files_are_read_in_the_order_of_their_times() {
     }
     let expected = import(&log).0;
     for paths in [vec![folder.clone()], vec![folder.join("postgresql.log*")]] {
-        let (events, summary) = read_with(&paths, Options::default());
+        let (events, summary) = read_with(&paths, ImportOptions::default());
         assert_eq!(events, expected, "{paths:?}");
-        assert_eq!(summary.inputs.order, Order::ByFirstTime);
+        assert_eq!(summary.inputs.order, FileOrder::ByFirstTime);
         assert_eq!(summary.inputs.files.len(), parts.len());
         assert!(summary.inputs.files[last].name.ends_with("postgresql.log"));
     }
     // Named twice, read once.
     let paths = vec![folder.join("postgresql.log*"), folder.join("postgresql.log")];
-    let (events, summary) = read_with(&paths, Options::default());
+    let (events, summary) = read_with(&paths, ImportOptions::default());
     assert_eq!((events, summary.inputs.left_out.len()), (expected, 1));
 }
 
 #[test]
-fn the_same_log_in_several_formats_is_read_once() {
+fn log_in_several_formats_is_read_once() {
     let folder = folder("twins");
     for format in ["log", "csv", "json"] {
         write(&folder, &format!("postgresql-Fri.{format}"), &fixture("17", "prod", format));
     }
-    let (events, summary) = read_with(std::slice::from_ref(&folder), Options::default());
+    let (events, summary) = read_with(std::slice::from_ref(&folder), ImportOptions::default());
     assert_eq!(events, import(fixture("17", "prod", "json")).0);
     let left_out: Vec<_> = summary.inputs.left_out.iter().map(|left| &left.instead).collect();
     assert_eq!(left_out.len(), 2);
     assert!(left_out.iter().all(|name| name.ends_with("postgresql-Fri.json")));
-    // The format that was asked for is the one that is read.
-    let options = Options { format: Some(howdah_logs::Format::Csv), ..Options::default() };
+    // The requested format is the one that is read.
+    let options = ImportOptions {
+        format: Some(howdah_logs::ServerLogFormat::Csv),
+        ..ImportOptions::default()
+    };
     let (_, summary) = read_with(std::slice::from_ref(&folder), options);
     assert!(summary.inputs.files[0].name.ends_with("postgresql-Fri.csv"));
     assert_eq!(summary.inputs.files.len(), 1);
 }
 
 #[test]
-fn logs_of_two_servers_are_no_twins() {
+fn logs_of_two_servers_are_not_duplicates() {
     let folder = folder("no-twins");
     write(&folder, "a.log", &fixture("17", "prod", "log"));
     write(&folder, "b.csv", &fixture("15", "prod", "csv"));
-    let (events, summary) = read_with(std::slice::from_ref(&folder), Options::default());
+    let (events, summary) = read_with(std::slice::from_ref(&folder), ImportOptions::default());
     assert_eq!((summary.inputs.files.len(), summary.inputs.left_out.len()), (2, 0));
     let both =
         import(fixture("17", "prod", "log")).0.len() + import(fixture("15", "prod", "csv")).0.len();
     assert_eq!(events.len(), both);
 }
 
-/// A pipe whose other end has not been closed gives what came through it.
-fn live(name: &str, pieces: &[Vec<u8>]) {
+/// Asserts that a pipe returns each chunk while its other end is open.
+fn assert_live(name: &str, chunks: &[Vec<u8>]) {
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
     let path = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
     let (sender, events) = std::sync::mpsc::channel();
     let reading = std::thread::spawn(move || {
-        let options = Options { emit: Emit::Start, ..Options::default() };
+        let options = ImportOptions { emit: Emit::Start, ..ImportOptions::default() };
         let sink = |event: Event| sender.send(event).map_err(|_| "gone");
         read_files(&[path], options, |_| ControlFlow::Continue(()), sink).map(|s| s.records)
     });
-    for (number, piece) in pieces.iter().enumerate() {
-        writer.write_all(piece).expect("an open pipe");
-        // Nothing more is written until the statement has come out.
+    for (number, chunk) in chunks.iter().enumerate() {
+        writer.write_all(chunk).expect("an open pipe");
+        // Nothing more is written until the statement was emitted.
         let sql = format!("select {number}");
         let is_it = |event: &Event| event.action.sql().is_some_and(|text| text.to_string() == sql);
         assert!(events.iter().any(|event| is_it(&event)), "{name} {number}");
     }
     drop((writer, reader));
-    assert_eq!(reading.join().expect("no panic").expect("a log"), pieces.len() as u64);
+    assert_eq!(reading.join().expect("no panic").expect("a log"), chunks.len() as u64);
 }
 
 #[test]
-fn pipes_stay_live() {
+fn pipes_are_read_while_open() {
     let line = |number| {
         format!("2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: select {number}\n")
             .into_bytes()
     };
-    live("plain", &[line(0), line(1)]);
-    live("cri", &[wrap::cri(&line(0), 500), wrap::cri(&line(1), 500)]);
-    live("docker", &[wrap::docker(&line(0)), wrap::docker(&line(1))]);
+    assert_live("plain", &[line(0), line(1)]);
+    assert_live("cri", &[envelopes::cri(&line(0), 500), envelopes::cri(&line(1), 500)]);
+    assert_live("docker", &[envelopes::docker(&line(0)), envelopes::docker(&line(1))]);
     let header = |_: &[u8], _| "Nov 20 12:00:00 db postgres[7]: ".to_owned();
-    live("syslog", &[syslog(&line(0), header, true), syslog(&line(1), header, true)]);
-    live("gzip", &[gzip(&line(0)), gzip(&line(1))]);
-    live("zstd", &[zstd(&line(0)), zstd(&line(1))]);
+    assert_live("syslog", &[syslog(&line(0), header, true), syslog(&line(1), header, true)]);
+    assert_live("gzip", &[gzip(&line(0)), gzip(&line(1))]);
+    assert_live("zstd", &[zstd(&line(0)), zstd(&line(1))]);
 }
 
-/// What other tools made of a run: what they keep of an event.
-fn kept(events: &[Event]) -> Vec<&Event> {
+/// The events that other tools keep of a run.
+fn kept_events(events: &[Event]) -> Vec<&Event> {
     let is_kept = |event: &&Event| {
         let is_bound = match &event.action {
             Action::Execute(bound) => {
@@ -442,19 +477,20 @@ fn values(bound: &Bound) -> Vec<Option<String>> {
 fn essence(event: &Event) -> String {
     let action = match &event.action {
         Action::Execute(bound) => format!("execute {} {:?}", bound.sql, values(bound)),
-        _ => crate::support::show(event),
+        _ => crate::support::describe(event),
     };
     format!("{} {} {}@{} {action}", event.time, event.session, event.user, event.database)
 }
 
-fn same_essence(name: &str, expected: &[&Event], made: &[u8], wrapping: Envelope) {
+fn assert_same_essence(name: &str, expected: &[&Event], made: &[u8], envelope: Envelope) {
     let path = write(&folder(name), "input", made);
-    let options = Options { timezone: Some("UTC".to_owned()), ..Options::default() };
+    let options = ImportOptions { timezone: Some("UTC".to_owned()), ..ImportOptions::default() };
     let (events, summary) = read_with(&[path], options);
-    assert_eq!(summary.inputs.files[0].wrappings, [wrapping]);
+    assert_eq!(summary.inputs.files[0].envelopes, [envelope]);
     assert_eq!(summary.problems, []);
-    // Without durations actions end with the next of their session: only within one is the order kept.
-    let mut got = kept(&events);
+    // Without durations actions end with the next of their session, so only the order within a
+    // session is kept.
+    let mut got = kept_events(&events);
     got.sort_by_key(|event| &event.session);
     let mut expected = expected.to_vec();
     expected.sort_by_key(|event| &event.session);
@@ -464,13 +500,13 @@ fn same_essence(name: &str, expected: &[&Event], made: &[u8], wrapping: Envelope
     assert_eq!(got.len(), expected.len(), "{name}");
     assert!(events.iter().all(|event| event.outcome.duration_us.is_none()));
     let gaps = summary.completeness().gaps;
-    assert!(gaps.iter().any(|gap| gap.lack == GapKind::OtherCapture && gap.count == 1));
+    assert!(gaps.iter().any(|gap| gap.kind == GapKind::OtherCapture && gap.count == 1));
 }
 
 #[test]
-fn items_of_pgreplay_go() {
+fn pgreplay_go_items_are_read() {
     let (events, _) = import(fixture("17", "prod", "csv"));
-    let expected = kept(&events);
+    let expected = kept_events(&events);
     let mut made = String::new();
     for event in &expected {
         let (kind, more) = match &event.action {
@@ -478,32 +514,32 @@ fn items_of_pgreplay_go() {
             Action::Disconnect => ("Disconnect", String::new()),
             Action::Execute(bound) => {
                 let value = |value: Option<String>| {
-                    value.map_or("null".to_owned(), |v| wrap::json_text(&v))
+                    value.map_or("null".to_owned(), |v| envelopes::json_text(&v))
                 };
                 let list: Vec<_> = values(bound).into_iter().map(value).collect();
-                let sql = wrap::json_text(&bound.sql.to_string());
+                let sql = envelopes::json_text(&bound.sql.to_string());
                 ("BoundExecute", format!(",\"query\":{sql},\"parameters\":[{}]", list.join(",")))
             }
             action => {
                 let sql = action.sql().map(ToString::to_string).unwrap_or_default();
-                ("Statement", format!(",\"query\":{}", wrap::json_text(&sql)))
+                ("Statement", format!(",\"query\":{}", envelopes::json_text(&sql)))
             }
         };
         made += &format!(
             "{{\"type\":\"{kind}\",\"item\":{{\"timestamp\":\"{}\",\"session_id\":\"{}\",\"user\":{},\"database\":{}{more}}}}}\n",
             event.time,
             event.session,
-            wrap::json_text(&event.user),
-            wrap::json_text(&event.database),
+            envelopes::json_text(&event.user),
+            envelopes::json_text(&event.database),
         );
     }
-    same_essence("pgreplay-go", &expected, made.as_bytes(), Envelope::PgreplayGo);
+    assert_same_essence("pgreplay-go", &expected, made.as_bytes(), Envelope::PgreplayGo);
 }
 
 #[test]
-fn a_replay_file_of_pgreplay() {
+fn pgreplay_replay_file_is_read() {
     let (events, _) = import(fixture("17", "prod", "csv"));
-    let expected = kept(&events);
+    let expected = kept_events(&events);
     let mut made = Vec::new();
     let string = |text: Option<&str>, made: &mut Vec<u8>| match text {
         None => made.extend(0x8000_0000_u32.to_be_bytes()),
@@ -548,7 +584,7 @@ fn a_replay_file_of_pgreplay() {
         }
         made.push(b'\n');
     }
-    same_essence("pgreplay", &expected, &made, Envelope::Pgreplay);
+    assert_same_essence("pgreplay", &expected, &made, Envelope::Pgreplay);
 }
 
 #[test]
@@ -557,30 +593,30 @@ fn log_beside_its_copy_is_read_once() {
     let packed = gzip(&log);
     let rows = log.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     let half: usize = rows.take(40).last().expect("a row");
-    type File<'a> = (&'a str, &'a [u8]);
-    let cases: [(&str, [File<'_>; 2], &str); 4] = [
+    type NamedContent<'a> = (&'a str, &'a [u8]);
+    let cases: [(&str, [NamedContent<'_>; 2], &str); 4] = [
         ("packed", [("a.csv", &log), ("a.csv.gz", &packed)], "a.csv"),
         ("packed-first", [("a.csv", &packed), ("b.csv", &log)], "b.csv"),
         ("packed-in-part", [("a.csv", &log), ("a.csv.gz", &packed[..packed.len() / 2])], "a.csv"),
         ("copied-in-part", [("a.csv", &log[..half + 10]), ("b.csv", &log)], "b.csv"),
     ];
     let expected = import(&log).0;
-    for (name, files, kept) in cases {
+    for (name, files, kept_name) in cases {
         let folder = folder(&format!("copies-{name}"));
         let paths = files.map(|(file, content)| write(&folder, file, content));
         for paths in [vec![folder.clone()], paths.to_vec()] {
-            let (events, summary) = read_with(&paths, Options::default());
+            let (events, summary) = read_with(&paths, ImportOptions::default());
             assert_eq!(events.len(), expected.len(), "{name}");
             assert_eq!(events, expected, "{name}");
             let names: Vec<_> = summary.inputs.files.iter().map(|file| &file.name).collect();
-            assert!(names.len() == 1 && names[0].ends_with(kept), "{name}: {names:?}");
-            assert!(summary.inputs.left_out[0].instead.ends_with(kept), "{name}");
+            assert!(names.len() == 1 && names[0].ends_with(kept_name), "{name}: {names:?}");
+            assert!(summary.inputs.left_out[0].instead.ends_with(kept_name), "{name}");
         }
     }
-    // Logs that differ after the same beginning are two.
+    // Logs that differ after the same beginning are separate.
     let folder = folder("copies-no");
     write(&folder, "a.csv", &log);
     write(&folder, "b.csv", &[&log[..half], &log[half..].to_ascii_uppercase()].concat());
-    let (_, summary) = read_with(std::slice::from_ref(&folder), Options::default());
+    let (_, summary) = read_with(std::slice::from_ref(&folder), ImportOptions::default());
     assert_eq!((summary.inputs.files.len(), summary.inputs.left_out.len()), (2, 0));
 }

@@ -1,8 +1,8 @@
-//! Short ways to import a text and to look at what came out.
+//! Helpers to import a text and to describe the result.
 
 use std::path::PathBuf;
 
-use howdah_logs::{ImportError, Importer, Options, Summary};
+use howdah_logs::{ImportError, ImportOptions, ImportSummary, Importer};
 use howdah_traffic::{Action, Bound, Event, Parameter};
 
 /// The servers whose logs are in the fixtures.
@@ -21,14 +21,14 @@ pub(crate) fn fixture(major: &str, setting: &str, format: &str) -> Vec<u8> {
     std::fs::read(fixture_path(major, setting, format)).expect("a fixture")
 }
 
-/// Everything an importer says of a log fed in pieces that end at `cuts`.
+/// The events and summary of a log fed in chunks that end at `cuts`, or the error.
 pub(crate) fn try_import(
     log: &[u8],
-    options: Options,
+    options: ImportOptions,
     cuts: impl IntoIterator<Item = usize>,
-) -> Result<(Vec<Event>, Summary), ImportError> {
+) -> Result<(Vec<Event>, ImportSummary), ImportError> {
     let mut importer = Importer::new(options).expect("options");
-    importer.begin_file("test.log");
+    importer.start_file("test.log");
     let mut events = Vec::new();
     let mut from = 0;
     for cut in cuts.into_iter().chain([log.len()]) {
@@ -41,15 +41,18 @@ pub(crate) fn try_import(
     Ok((events, importer.summary().clone()))
 }
 
-pub(crate) fn import_with(log: impl AsRef<[u8]>, options: Options) -> (Vec<Event>, Summary) {
+pub(crate) fn import_with(
+    log: impl AsRef<[u8]>,
+    options: ImportOptions,
+) -> (Vec<Event>, ImportSummary) {
     try_import(log.as_ref(), options, []).expect("a log")
 }
 
-pub(crate) fn import(log: impl AsRef<[u8]>) -> (Vec<Event>, Summary) {
-    import_with(log, Options::default())
+pub(crate) fn import(log: impl AsRef<[u8]>) -> (Vec<Event>, ImportSummary) {
+    import_with(log, ImportOptions::default())
 }
 
-/// Lines of a session with pid 7, prefix `%m [%p] %q%u@%d `, one millisecond after another.
+/// Lines of a session with pid 7 and the prefix `%m [%p] %q%u@%d `, one millisecond apart.
 pub(crate) fn log(lines: &[&str]) -> String {
     let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {
@@ -58,15 +61,15 @@ pub(crate) fn log(lines: &[&str]) -> String {
     text
 }
 
-/// The events of [`log`], without the Connect that is inferred first.
-pub(crate) fn events_of(lines: &[&str]) -> Vec<Event> {
+/// The events of [`log`], without the inferred Connect at the beginning.
+pub(crate) fn import_events(lines: &[&str]) -> Vec<Event> {
     let (mut events, _) = import(log(lines));
     assert_eq!(events.remove(0).action, Action::Connect);
     events
 }
 
-/// An action in one line, for comparing by eye.
-pub(crate) fn show(event: &Event) -> String {
+/// An action in one line, for display in assertions.
+pub(crate) fn describe(event: &Event) -> String {
     let kind = event.action.kind();
     match &event.action {
         Action::Connect | Action::Disconnect | Action::Cancel => kind.to_string(),
@@ -75,20 +78,20 @@ pub(crate) fn show(event: &Event) -> String {
         Action::Parse { statement, sql } => format!("{kind} [{statement}] {sql}"),
         Action::Call { function } => format!("{kind} {function}"),
         Action::Bind(bound) | Action::Execute(bound) | Action::Fetch(bound) => {
-            format!("{kind} {}", show_bound(bound))
+            format!("{kind} {}", describe_bound(bound))
         }
     }
 }
 
-fn show_bound(Bound { statement, portal, sql, parameters }: &Bound) -> String {
+fn describe_bound(Bound { statement, portal, sql, parameters }: &Bound) -> String {
     let values = match parameters {
         None => "?".to_owned(),
-        Some(values) => values.iter().map(show_value).collect::<Vec<_>>().join(","),
+        Some(values) => values.iter().map(describe_value).collect::<Vec<_>>().join(","),
     };
     format!("[{statement}/{portal}] {sql} ({values})")
 }
 
-fn show_value(value: &Parameter) -> String {
+fn describe_value(value: &Parameter) -> String {
     match value {
         Parameter::Null => "NULL".to_owned(),
         Parameter::Value(text) => format!("'{text}'"),
@@ -96,8 +99,8 @@ fn show_value(value: &Parameter) -> String {
     }
 }
 
-pub(crate) fn shown(events: &[Event]) -> Vec<String> {
-    events.iter().map(show).collect()
+pub(crate) fn descriptions(events: &[Event]) -> Vec<String> {
+    events.iter().map(describe).collect()
 }
 
 /// The error of an event, empty if it did not fail.

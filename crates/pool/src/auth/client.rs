@@ -1,7 +1,7 @@
-//! [`ClientHandshake`]: a client's way in.
+//! [`ClientHandshake`]: a client's login.
 
-mod needs;
-mod prove;
+mod exchange;
+mod requirement;
 mod rules;
 
 use std::{mem, sync::Arc};
@@ -18,145 +18,145 @@ use howdah_wire::{
 };
 
 use self::{
-    needs::Needs,
-    prove::{Answer, Question},
+    exchange::{AuthRequest, AuthResponse},
+    requirement::AuthRequirement,
 };
-use super::{DerivedKeys, MESSAGE_BYTES_MAX, Rejection, Work, startup::StartupRequest};
+use super::{DerivedKeys, KeyDerivation, MESSAGE_BYTES_MAX, Rejection, startup::StartupRequest};
 use crate::{
-    ServerRole, Setting,
-    config::{CONSOLE_DATABASES, Lookup, StoredSecret},
-    hba::Origin,
+    SessionParameter, TargetRole,
+    config::{AuthQuery, CONSOLE_DATABASES, StoredSecret},
+    hba::ClientOrigin,
 };
 
-pub use rules::{ClientRules, Known};
+pub use rules::{ClientRules, UserSecret};
 
-/// A client's way in, from its first byte to AuthenticationOk.
+/// A client's login, from its first byte to AuthenticationOk.
 ///
 /// # Contract
 ///
-/// The driver gives what it reads to [`ClientHandshake::receive`]. Whatever the step that comes
-/// back, it first writes what [`ClientHandshake::take_output`] holds, then does the step:
+/// The driver passes received bytes to [`ClientHandshake::receive`]. It first writes the bytes of
+/// [`ClientHandshake::take_output`], then does the returned step:
 ///
-/// * [`ClientStep::Read`]: read more, and receive it;
-/// * [`ClientStep::StartTls`]: shake hands, then [`ClientHandshake::tls_started`];
-/// * [`ClientStep::Work`]: run it on another thread, then [`ClientHandshake::work_done`];
-/// * [`ClientStep::LookUp`]: ask a server, then [`ClientHandshake::looked_up`];
-/// * the others end the handshake: it is dropped.
+/// * [`ClientStep::Read`]: read more bytes and receive them;
+/// * [`ClientStep::StartTls`]: do the TLS handshake, then [`ClientHandshake::tls_started`];
+/// * [`ClientStep::DeriveKeys`]: run it on another thread, then [`ClientHandshake::keys_derived`];
+/// * [`ClientStep::AuthQuery`]: query a server, then [`ClientHandshake::auth_query_done`];
+/// * the others end the handshake: drop it.
 ///
-/// A driver whose deadline has passed calls [`ClientHandshake::refuse`].
+/// After its deadline the driver calls [`ClientHandshake::refuse`].
 ///
 /// # States
 ///
 /// ```text
 ///           ┌── GSSENCRequest: 'N' ──┐
-///  new ──► opening ◄─────────────────┘
-///           │  │ SSLRequest: 'N', or 'S' ─► TLS ─► opening       0x16: TLS at once
-///           │  └ CancelRequest ─► over
-///           └ startup packet ─┬ any, trust, cert ──────────────────────────► admitted
-///                             └─(look-up)─┬ trust ─────────────────────────►
-///                                         ├ plain, md5 ─► password ────────►
-///                                         └ scram ─► first ─(work)─► final ►
+///  new ──► startup ◄─────────────────┘
+///           │  │ SSLRequest: 'N', or 'S' ─► TLS ─► startup       0x16: direct TLS
+///           │  └ CancelRequest ─► closed
+///           └ startup packet ─┬ any, trust, cert ──────────────────────────────► authenticated
+///                             └─(auth query)─┬ trust ──────────────────────────►
+///                                            ├ plain, md5 ─► password ─────────►
+///                                            └ scram ─► first ─(derive)─► final ►
 /// ```
 ///
 /// # Cost
 ///
-/// Holds at most one packet or message that is not whole, and what came behind it in one read. A
-/// login by SCRAM with a stored secret costs four hashes.
+/// Buffers at most one incomplete packet or message, and what followed it in one read. A SCRAM
+/// login with a stored verifier costs four hashes.
 #[derive(Debug)]
 pub struct ClientHandshake {
     rules: Arc<ClientRules>,
     entropy: Entropy,
-    from: Origin,
+    origin: ClientOrigin,
     input: Vec<u8>,
     output: Vec<u8>,
-    state: State,
-    asked_for_tls: bool,
-    asked_for_gss: bool,
-    tls: Option<TlsFacts>,
+    state: ClientAuthState,
+    has_requested_tls: bool,
+    has_requested_gss: bool,
+    tls: Option<ClientTlsInfo>,
     /// The user and the database of the startup packet.
     names: Option<(String, String)>,
 }
 
 #[derive(Debug)]
-enum State {
-    /// Waiting for a packet.
-    Opening,
-    /// Waiting for TLS; whether it began without being asked for.
+enum ClientAuthState {
+    /// Waits for a startup packet or a request.
+    Startup,
+    /// Waits for the TLS handshake; `is_direct` if the client started it without an SSLRequest.
     Tls { is_direct: bool },
-    /// Waiting for what a server knows of the user.
-    LookingUp(Box<StartupRequest>, Needs),
-    /// Waiting for an answer to a question.
-    Asked(Box<StartupRequest>, Question),
-    /// Waiting for work to be done.
-    Working(Box<StartupRequest>, Answer),
-    /// Nothing is left to do.
-    Over,
+    /// Waits for the result of an auth query.
+    AuthQuery(Box<StartupRequest>, AuthRequirement),
+    /// Waits for the response to an authentication request.
+    AwaitingResponse(Box<StartupRequest>, AuthRequest),
+    /// Waits for a key derivation.
+    DerivingKeys(Box<StartupRequest>, AuthResponse),
+    /// The handshake has ended.
+    Closed,
 }
 
 /// What the driver does next, once the output is written.
 #[derive(Debug)]
 pub enum ClientStep {
-    /// Read.
+    /// Read more bytes.
     Read,
-    /// Shake hands.
+    /// Do the TLS handshake.
     StartTls {
-        /// Bytes that belong to the handshake already: TLS that began at once. Empty otherwise.
+        /// The first bytes of a direct TLS handshake; otherwise empty.
         received: Vec<u8>,
     },
-    /// Have this done.
-    Work(Work),
-    /// Have this looked up.
-    LookUp(Lookup),
-    /// Route this request to cancel, and close.
+    /// Run this key derivation.
+    DeriveKeys(KeyDerivation),
+    /// Run this auth query.
+    AuthQuery(AuthQuery),
+    /// Route this CancelRequest, then close.
     Cancel(CancelKey),
-    /// The client is in: the rest of the conversation is the pool's.
-    Admitted(Box<AuthenticatedClient>),
-    /// Close. The reason is for the log; the client was told if it could be.
+    /// The client is authenticated: everything after this is up to the pool.
+    Authenticated(Box<AuthenticatedClient>),
+    /// Close. The reason is for the log; the client was sent it if possible.
     Close(Rejection),
 }
 
-/// A client that is in. It has been sent AuthenticationOk and nothing behind.
+/// An authenticated client. It has been sent AuthenticationOk and nothing after it.
 #[derive(Debug)]
 pub struct AuthenticatedClient {
-    /// Who it is.
+    /// The user.
     pub user: String,
-    /// The database it asked for, which is one of the configuration.
+    /// The requested database; it is configured.
     pub database: String,
-    /// The protocol agreed on, 3.0 or 3.2.
+    /// The negotiated protocol version, 3.0 or 3.2.
     pub version: ProtocolVersion,
-    /// Whether it is who runs this process, at the console, by name `howdah` or `pgbouncer`.
+    /// Whether it is the OS user of this process, on the console, as user `howdah` or `pgbouncer`.
     pub is_owner: bool,
-    /// Whether it wants to replicate.
+    /// Whether it is a replication connection.
     pub replication: Replication,
-    /// Which servers of a cluster would do, by `target_session_attrs`.
-    pub role: Option<ServerRole>,
-    /// What its connection is to begin with, as asked for by parameters and `options`.
-    pub settings: Vec<Setting>,
-    /// The keys that its login by SCRAM has shown.
+    /// The role of server that it needs in a cluster, from `target_session_attrs`.
+    pub role: Option<TargetRole>,
+    /// The session parameters from its startup parameters and `options`.
+    pub settings: Vec<SessionParameter>,
+    /// The keys from its SCRAM login.
     pub scram_keys: Option<ScramKeys>,
-    /// Its secret, if that was looked up: servers may ask for it, too.
+    /// Its secret from an auth query, for logins to servers.
     pub secret: Option<StoredSecret>,
-    /// What it has sent already behind its login.
+    /// Bytes that it has sent after its login.
     pub received: Vec<u8>,
 }
 
-/// Whether a connection replicates.
+/// The replication mode of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replication {
-    /// It does not.
+    /// Not a replication connection.
     None,
-    /// All of the server.
+    /// Physical replication, of the whole server.
     Physical,
-    /// One database.
+    /// Logical replication, of one database.
     Logical,
 }
 
-/// Random bytes for one login, never used before.
+/// Random bytes for one login. Must not be reused.
 #[derive(Clone, Copy)]
 pub struct Entropy {
-    /// For SCRAM.
+    /// The SCRAM nonce.
     pub nonce: [u8; 18],
-    /// For md5.
+    /// The md5 salt.
     pub salt: [u8; 4],
 }
 
@@ -166,16 +166,17 @@ impl std::fmt::Debug for Entropy {
     }
 }
 
-/// What a TLS handshake with a client has come to.
+/// The result of a TLS handshake with a client.
 #[derive(Clone, Debug, Default)]
-pub struct TlsFacts {
-    /// The protocol agreed on by ALPN.
+pub struct ClientTlsInfo {
+    /// The protocol negotiated by ALPN.
     pub alpn: Option<Vec<u8>>,
-    /// The hash of our own certificate that `tls-server-end-point` prescribes; `None` if it has none.
+    /// The hash of the pooler's certificate for `tls-server-end-point`; `None` if none is defined
+    /// for it.
     pub end_point_hash: Option<Vec<u8>>,
-    /// Whether the client has shown a certificate, which was verified.
+    /// Whether the client has presented a certificate, which was verified.
     pub has_certificate: bool,
-    /// The common name of its subject, if it has one.
+    /// The common name of the certificate's subject, if it has one.
     pub common_name: Option<String>,
 }
 
@@ -183,103 +184,111 @@ pub struct TlsFacts {
 const TLS_HANDSHAKE: u8 = 0x16;
 
 impl ClientHandshake {
-    /// A client that has connected, from there.
-    pub fn new(rules: Arc<ClientRules>, from: Origin, entropy: Entropy) -> Self {
+    /// The handshake of a client that has connected from `origin`.
+    pub fn new(rules: Arc<ClientRules>, origin: ClientOrigin, entropy: Entropy) -> Self {
         Self {
             rules,
             entropy,
-            from,
+            origin,
             input: Vec::new(),
             output: Vec::new(),
-            state: State::Opening,
-            asked_for_tls: false,
-            asked_for_gss: false,
+            state: ClientAuthState::Startup,
+            has_requested_tls: false,
+            has_requested_gss: false,
             tls: None,
             names: None,
         }
     }
 
-    /// The user and the database that the client has named, once its startup packet is there; empty where it
-    /// named none.
+    /// The user and the database from the startup packet, once it has arrived; empty if not given.
     pub fn names(&self) -> Option<(&str, &str)> {
         self.names.as_ref().map(|(user, database)| (user.as_str(), database.as_str()))
     }
 
-    /// Has the client come from elsewhere than it seemed; before the first byte.
-    pub fn set_origin(&mut self, from: Origin) {
-        self.from = from;
+    /// Sets the client's origin from a PROXY header; call it before the first byte.
+    pub fn set_origin(&mut self, origin: ClientOrigin) {
+        self.origin = origin;
     }
 
-    /// Takes bytes that came from the client: within TLS once it has started.
+    /// Handles bytes from the client; decrypted ones once TLS has started.
     pub fn receive(&mut self, bytes: &[u8]) -> ClientStep {
-        if let State::Tls { .. } = self.state {
+        if let ClientAuthState::Tls { .. } = self.state {
             return self.reject(Rejection::UnencryptedData("SSL"));
         }
         self.input.extend_from_slice(bytes);
-        self.go_on()
+        self.advance()
     }
 
-    /// Takes the news that TLS has started.
-    pub fn tls_started(&mut self, facts: TlsFacts) -> ClientStep {
-        let State::Tls { is_direct } = self.state else { return self.reject(Rejection::NoStartup) };
+    /// Handles the completion of the TLS handshake.
+    pub fn tls_started(&mut self, facts: ClientTlsInfo) -> ClientStep {
+        let ClientAuthState::Tls { is_direct } = self.state else {
+            return self.reject(Rejection::NotStartupPacket);
+        };
         let is_postgresql = facts.alpn.as_deref() == Some(b"postgresql");
         if is_direct && !is_postgresql {
             return self.reject(Rejection::NoAlpn);
         }
         self.tls = Some(facts);
-        self.state = State::Opening;
-        self.go_on()
+        self.state = ClientAuthState::Startup;
+        self.advance()
     }
 
-    /// Takes the result of [`ClientStep::Work`].
-    pub fn work_done(&mut self, derived: DerivedKeys) -> ClientStep {
-        match mem::replace(&mut self.state, State::Over) {
-            State::Working(wish, answer) => {
-                match self.proof(answer.with(derived.0, &wish, &self.facts())) {
-                    Ok(verdict) => self.conclude(wish, verdict),
+    /// Handles the result of [`ClientStep::DeriveKeys`].
+    pub fn keys_derived(&mut self, derived: DerivedKeys) -> ClientStep {
+        match mem::replace(&mut self.state, ClientAuthState::Closed) {
+            ClientAuthState::DerivingKeys(request, response) => {
+                match self.write_request(response.with_keys(
+                    derived.0,
+                    &request,
+                    &self.scram_context(),
+                )) {
+                    Ok(outcome) => self.apply_outcome(request, outcome),
                     Err(rejection) => self.reject(rejection),
                 }
             }
-            _ => self.reject(Rejection::NoStartup),
+            _ => self.reject(Rejection::NotStartupPacket),
         }
     }
 
-    /// Takes the result of [`ClientStep::LookUp`]: what is known of the user, or `None` if there is no
-    /// such user, or if nobody could tell. The client cannot see which.
-    pub fn looked_up(&mut self, known: Option<Known>) -> ClientStep {
-        match mem::replace(&mut self.state, State::Over) {
-            State::LookingUp(mut wish, needs) => {
-                let listed = self.rules.listed(&wish.user);
-                wish.secret = known.as_ref().and_then(|known| known.secret.clone());
-                match self.ask(wish, needs, known.or(listed)) {
+    /// Handles the result of [`ClientStep::AuthQuery`]: the user's secret, or `None` if there is no
+    /// such user or the query failed. The client cannot tell which.
+    pub fn auth_query_done(&mut self, secret: Option<UserSecret>) -> ClientStep {
+        match mem::replace(&mut self.state, ClientAuthState::Closed) {
+            ClientAuthState::AuthQuery(mut request, requirement) => {
+                let listed = self.rules.configured_secret(&request.user);
+                request.secret = secret.as_ref().and_then(|secret| secret.secret.clone());
+                match self.request_auth(request, requirement, secret.or(listed)) {
                     Ok(step) => step,
                     Err(rejection) => self.reject(rejection),
                 }
             }
-            _ => self.reject(Rejection::NoStartup),
+            _ => self.reject(Rejection::NotStartupPacket),
         }
     }
 
-    /// Ends it for a reason of the driver's: [`Rejection::Timeout`], [`Rejection::TooMany`].
+    /// Ends the handshake for a reason of the driver's: [`Rejection::Timeout`],
+    /// [`Rejection::TooMany`].
     pub fn refuse(&mut self, why: Rejection) -> ClientStep {
         self.reject(why)
     }
 
-    /// Bytes to write before the step is done.
+    /// Takes the bytes to write before the step.
     pub fn take_output(&mut self) -> Vec<u8> {
         mem::take(&mut self.output)
     }
 
-    fn go_on(&mut self) -> ClientStep {
+    fn advance(&mut self) -> ClientStep {
         loop {
-            let step = match mem::replace(&mut self.state, State::Over) {
-                State::Opening => self.opening(),
-                State::Asked(wish, question) => self.asked(wish, question),
-                waiting @ (State::Working(..)
-                | State::LookingUp(..)
-                | State::Tls { .. }
-                | State::Over) => {
-                    // A client that sends on while we compute is read on until it fills the limit.
+            let step = match mem::replace(&mut self.state, ClientAuthState::Closed) {
+                ClientAuthState::Startup => self.handle_packet(),
+                ClientAuthState::AwaitingResponse(request, auth_request) => {
+                    self.handle_response(request, auth_request)
+                }
+                waiting @ (ClientAuthState::DerivingKeys(..)
+                | ClientAuthState::AuthQuery(..)
+                | ClientAuthState::Tls { .. }
+                | ClientAuthState::Closed) => {
+                    // The client may send ahead while it waits, up to a limit.
                     self.state = waiting;
                     let is_full = self.input.len() > 2 * MESSAGE_BYTES_MAX as usize;
                     return if is_full {
@@ -298,227 +307,240 @@ impl ClientHandshake {
     }
 
     fn reject(&mut self, why: Rejection) -> ClientStep {
-        // Before TLS has answered, an error would be read as part of the handshake.
-        if !matches!(self.state, State::Tls { .. }) {
+        // During the TLS handshake a plain error message would be read as part of it.
+        if !matches!(self.state, ClientAuthState::Tls { .. }) {
             why.write(&mut self.output);
         }
-        self.state = State::Over;
+        self.state = ClientAuthState::Closed;
         self.input = Vec::new();
         ClientStep::Close(why)
     }
 
-    /// Takes one packet without a tag. `Ok(None)` is to go on.
-    fn opening(&mut self) -> Result<Option<ClientStep>, Rejection> {
-        let may_begin_tls = !self.asked_for_tls && self.tls.is_none() && self.offers_tls();
+    /// Handles one packet without a tag. `Ok(None)` means to continue.
+    fn handle_packet(&mut self) -> Result<Option<ClientStep>, Rejection> {
+        let may_begin_tls = !self.has_requested_tls && self.tls.is_none() && self.offers_tls();
         if self.input.first() == Some(&TLS_HANDSHAKE) && may_begin_tls {
-            self.asked_for_tls = true;
-            self.state = State::Tls { is_direct: true };
+            self.has_requested_tls = true;
+            self.state = ClientAuthState::Tls { is_direct: true };
             return Ok(Some(ClientStep::StartTls { received: mem::take(&mut self.input) }));
         }
         let input = mem::take(&mut self.input);
-        let Some((packet, rest)) = Packet::split(&input, PACKET_BYTES_MAX).map_err(no_packet)?
+        let Some((packet, rest)) =
+            Packet::split(&input, PACKET_BYTES_MAX).map_err(packet_rejection)?
         else {
             self.input = input;
-            self.state = State::Opening;
+            self.state = ClientAuthState::Startup;
             return Ok(Some(ClientStep::Read));
         };
         match packet {
-            Packet::SslRequest => self.encryption_asked(rest),
+            Packet::SslRequest => self.handle_ssl_request(rest),
             Packet::GssEncRequest => {
-                if mem::replace(&mut self.asked_for_gss, true) {
-                    return Err(Rejection::AskedTwice(5680));
+                if mem::replace(&mut self.has_requested_gss, true) {
+                    return Err(Rejection::DuplicateEncryptionRequest(5680));
                 }
                 if !rest.is_empty() {
                     return Err(Rejection::UnencryptedData("GSSAPI encryption"));
                 }
                 self.output.push(EncryptionReply::Refused.byte());
-                self.state = State::Opening;
+                self.state = ClientAuthState::Startup;
                 Ok(None)
             }
             Packet::CancelRequest(key) => Ok(Some(ClientStep::Cancel(key))),
             Packet::Startup(startup) => {
-                self.names = Some(names_in(&startup));
+                self.names = Some(user_and_database(&startup));
                 let needs_tls = self.rules.config.tls.client_mode() >= SslMode::Require;
                 if needs_tls && self.tls.is_none() && !self.is_unix() {
                     return Err(Rejection::TlsRequired);
                 }
-                let wish = StartupRequest::read(&startup, &self.rules.config)?;
-                wish.negotiate(&mut self.output);
+                let request = StartupRequest::read(&startup, &self.rules.config)?;
+                request.negotiate(&mut self.output);
                 self.input = rest.to_vec();
-                self.question(Box::new(wish)).map(Some)
+                self.start_auth(Box::new(request)).map(Some)
             }
         }
     }
 
-    fn encryption_asked(&mut self, rest: &[u8]) -> Result<Option<ClientStep>, Rejection> {
-        if mem::replace(&mut self.asked_for_tls, true) || self.tls.is_some() {
-            return Err(Rejection::AskedTwice(5679));
+    fn handle_ssl_request(&mut self, rest: &[u8]) -> Result<Option<ClientStep>, Rejection> {
+        if mem::replace(&mut self.has_requested_tls, true) || self.tls.is_some() {
+            return Err(Rejection::DuplicateEncryptionRequest(5679));
         }
         if !rest.is_empty() {
             return Err(Rejection::UnencryptedData("SSL"));
         }
         if self.offers_tls() {
             self.output.push(EncryptionReply::Tls.byte());
-            self.state = State::Tls { is_direct: false };
+            self.state = ClientAuthState::Tls { is_direct: false };
             return Ok(Some(ClientStep::StartTls { received: Vec::new() }));
         }
         self.output.push(EncryptionReply::Refused.byte());
-        self.state = State::Opening;
+        self.state = ClientAuthState::Startup;
         Ok(None)
     }
 
     fn is_unix(&self) -> bool {
-        matches!(self.from, Origin::Unix { .. })
+        matches!(self.origin, ClientOrigin::Unix { .. })
     }
 
     fn offers_tls(&self) -> bool {
         !self.is_unix() && self.rules.config.tls.client_mode() != SslMode::Disable
     }
 
-    /// Asks for the proof that the configuration wants, once it is known of whom.
-    fn question(&mut self, mut wish: Box<StartupRequest>) -> Result<ClientStep, Rejection> {
-        wish.is_owner = self.rules.is_owner(&wish, self.from);
-        let needs = self.rules.needs(&wish, self.from, self.tls.as_ref())?;
-        let listed = self.rules.listed(&wish.user);
-        if !wish.is_owner
-            && listed.as_ref().is_none_or(|known| known.secret.is_none())
-            && let Some(lookup) = self.rules.lookup(&wish)
+    /// Starts authentication as configured; with an auth query first if the secret is not known.
+    fn start_auth(&mut self, mut request: Box<StartupRequest>) -> Result<ClientStep, Rejection> {
+        request.is_owner = self.rules.is_owner(&request, self.origin);
+        let requirement = self.rules.auth_requirement(&request, self.origin, self.tls.as_ref())?;
+        let listed = self.rules.configured_secret(&request.user);
+        if !request.is_owner
+            && listed.as_ref().is_none_or(|secret| secret.secret.is_none())
+            && let Some(query) = self.rules.auth_query(&request)
         {
-            self.state = State::LookingUp(wish, needs);
-            return Ok(ClientStep::LookUp(lookup));
+            self.state = ClientAuthState::AuthQuery(request, requirement);
+            return Ok(ClientStep::AuthQuery(query));
         }
-        self.ask(wish, needs, listed)
+        self.request_auth(request, requirement, listed)
     }
 
-    fn ask(
+    fn request_auth(
         &mut self,
-        wish: Box<StartupRequest>,
-        needs: Needs,
-        known: Option<Known>,
+        request: Box<StartupRequest>,
+        requirement: AuthRequirement,
+        secret: Option<UserSecret>,
     ) -> Result<ClientStep, Rejection> {
-        let verdict = self.rules.question(&wish, needs, known, &self.facts(), self.entropy);
-        match self.proof(verdict) {
-            Ok(verdict) => Ok(self.conclude(wish, verdict)),
+        let outcome = self.rules.first_request(
+            &request,
+            requirement,
+            secret,
+            &self.scram_context(),
+            self.entropy,
+        );
+        match self.write_request(outcome) {
+            Ok(outcome) => Ok(self.apply_outcome(request, outcome)),
             Err(rejection) => Err(rejection),
         }
     }
 
-    fn facts(&self) -> prove::Facts {
+    fn scram_context(&self) -> exchange::ScramContext {
         let facts = self.tls.clone().unwrap_or_default();
-        prove::Facts { end_point_hash: facts.end_point_hash, nonce: self.entropy.nonce }
+        exchange::ScramContext { end_point_hash: facts.end_point_hash, nonce: self.entropy.nonce }
     }
 
-    /// Takes one message.
-    fn asked(
+    /// Handles one message of the client.
+    fn handle_response(
         &mut self,
-        wish: Box<StartupRequest>,
-        question: Question,
+        request: Box<StartupRequest>,
+        auth_request: AuthRequest,
     ) -> Result<Option<ClientStep>, Rejection> {
         let input = mem::take(&mut self.input);
         let split =
-            Frame::split(&input, question.answer_bytes_max()).map_err(|error| match error {
+            Frame::split(&input, auth_request.response_bytes_max()).map_err(|error| match error {
                 HeaderError::TooLong { .. } => Rejection::TooLong,
                 _ => Rejection::Layout(
                     "a message's length is less than its own four bytes".to_owned(),
                 ),
             });
-        // A message of another kind is refused by its tag, however long it says to be.
+        // A message of another type is refused by its tag, before its length is checked.
         if let Some(tag) = input.first().filter(|tag| **tag != b'p') {
-            return Err(Rejection::NoPassword(*tag));
+            return Err(Rejection::UnexpectedMessage(*tag));
         }
         let Some((frame, rest)) = split? else {
             self.input = input;
-            self.state = State::Asked(wish, question);
+            self.state = ClientAuthState::AwaitingResponse(request, auth_request);
             return Ok(Some(ClientStep::Read));
         };
         debug_assert_eq!(frame.tag, Tag(b'p'));
-        let verdict = question.answered(frame.body, &wish, &self.rules, &self.facts());
-        let verdict = self.proof(verdict)?;
+        let outcome =
+            auth_request.check_response(frame.body, &request, &self.rules, &self.scram_context());
+        let outcome = self.write_request(outcome)?;
         self.input = rest.to_vec();
-        Ok(Some(self.conclude(wish, verdict)))
+        Ok(Some(self.apply_outcome(request, outcome)))
     }
 
-    /// Writes what a step of the proof has to say.
-    fn proof(
+    /// Writes the message of an authentication step.
+    fn write_request(
         &mut self,
-        verdict: Result<prove::Verdict, Rejection>,
-    ) -> Result<prove::Verdict, Rejection> {
-        let verdict = verdict?;
+        outcome: Result<exchange::AuthOutcome, Rejection>,
+    ) -> Result<exchange::AuthOutcome, Rejection> {
+        let outcome = outcome?;
         let mut say = |request| {
             encode::authentication(&mut self.output, request).expect("names have no zero byte");
         };
-        match &verdict {
-            prove::Verdict::Ask(Question::Plain(_)) => {
+        match &outcome {
+            exchange::AuthOutcome::Request(AuthRequest::Plain(_)) => {
                 say(AuthenticationRequest::CleartextPassword);
             }
-            prove::Verdict::Ask(Question::Md5 { salt, .. }) => {
+            exchange::AuthOutcome::Request(AuthRequest::Md5 { salt, .. }) => {
                 say(AuthenticationRequest::Md5Password { salt: *salt });
             }
-            prove::Verdict::Ask(Question::Sasl { mechanisms, .. }) => {
+            exchange::AuthOutcome::Request(AuthRequest::Sasl { mechanisms, .. }) => {
                 say(AuthenticationRequest::Sasl(mechanisms));
             }
-            prove::Verdict::Ask(Question::Proof(server)) => {
+            exchange::AuthOutcome::Request(AuthRequest::ScramFinal(server)) => {
                 say(AuthenticationRequest::SaslContinue(server.message()));
             }
-            prove::Verdict::Proven { last_word: Some(word), .. } => {
-                say(AuthenticationRequest::SaslFinal(word));
+            exchange::AuthOutcome::Authenticated { last_word: Some(message), .. } => {
+                say(AuthenticationRequest::SaslFinal(message));
             }
-            prove::Verdict::Proven { .. } | prove::Verdict::Compute(..) => {}
+            exchange::AuthOutcome::Authenticated { .. } | exchange::AuthOutcome::DeriveKeys(..) => {
+            }
         }
-        Ok(verdict)
+        Ok(outcome)
     }
 
-    fn conclude(&mut self, wish: Box<StartupRequest>, verdict: prove::Verdict) -> ClientStep {
-        match verdict {
-            prove::Verdict::Ask(question) => {
-                self.state = State::Asked(wish, question);
-                self.go_on()
+    fn apply_outcome(
+        &mut self,
+        request: Box<StartupRequest>,
+        outcome: exchange::AuthOutcome,
+    ) -> ClientStep {
+        match outcome {
+            exchange::AuthOutcome::Request(auth_request) => {
+                self.state = ClientAuthState::AwaitingResponse(request, auth_request);
+                self.advance()
             }
-            prove::Verdict::Compute(work, answer) => {
-                self.state = State::Working(wish, answer);
-                ClientStep::Work(work)
+            exchange::AuthOutcome::DeriveKeys(derivation, response) => {
+                self.state = ClientAuthState::DerivingKeys(request, response);
+                ClientStep::DeriveKeys(derivation)
             }
-            prove::Verdict::Proven { keys, .. } => self.admit(*wish, keys),
+            exchange::AuthOutcome::Authenticated { keys, .. } => self.finish(*request, keys),
         }
     }
 
-    fn admit(&mut self, wish: StartupRequest, scram_keys: Option<ScramKeys>) -> ClientStep {
-        // Whether somebody may use the console, it decides itself.
-        let is_console = CONSOLE_DATABASES.contains(&wish.database.as_str());
-        if !is_console && self.rules.config.database(&wish.database).is_none() {
-            return self.reject(Rejection::UnknownDatabase(wish.database));
+    fn finish(&mut self, request: StartupRequest, scram_keys: Option<ScramKeys>) -> ClientStep {
+        // Access to the console is checked later, by the worker.
+        let is_console = CONSOLE_DATABASES.contains(&request.database.as_str());
+        if !is_console && self.rules.config.database(&request.database).is_none() {
+            return self.reject(Rejection::UnknownDatabase(request.database));
         }
         encode::authentication(&mut self.output, AuthenticationRequest::Ok)
             .expect("it has no text");
-        ClientStep::Admitted(Box::new(AuthenticatedClient {
-            user: wish.user,
-            database: wish.database,
-            version: wish.version,
-            is_owner: wish.is_owner,
-            replication: wish.replication,
-            role: wish.role,
-            settings: wish.settings,
+        ClientStep::Authenticated(Box::new(AuthenticatedClient {
+            user: request.user,
+            database: request.database,
+            version: request.version,
+            is_owner: request.is_owner,
+            replication: request.replication,
+            role: request.role,
+            settings: request.settings,
             scram_keys,
-            secret: wish.secret,
+            secret: request.secret,
             received: mem::take(&mut self.input),
         }))
     }
 }
 
-/// The user and the database of a startup packet, whatever else is wrong with it.
-fn names_in(startup: &Startup<'_>) -> (String, String) {
-    let find = |wanted: &[u8]| {
+/// The user and the database of a startup packet, even if it is otherwise invalid.
+fn user_and_database(startup: &Startup<'_>) -> (String, String) {
+    let find = |wanted_name: &[u8]| {
         let mut parameters = startup.parameters.clone();
-        let found = parameters.find(|(name, _)| *name == wanted).map(|(_, value)| value);
+        let found = parameters.find(|(name, _)| *name == wanted_name).map(|(_, value)| value);
         String::from_utf8_lossy(found.unwrap_or_default()).into_owned()
     };
     (find(b"user"), find(b"database"))
 }
 
-fn no_packet(error: StartupPacketError) -> Rejection {
+fn packet_rejection(error: StartupPacketError) -> Rejection {
     match error {
         StartupPacketError::Malformed(error) => Rejection::Layout(error.to_string()),
-        _ => Rejection::NoStartup,
+        _ => Rejection::NotStartupPacket,
     }
 }
 

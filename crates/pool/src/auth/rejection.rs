@@ -1,206 +1,208 @@
-//! [`Rejection`]: why a client is not let in, in the words it is told.
+//! [`Rejection`]: why a login is refused, with the error sent to the client.
 
-use crate::proxy::NoHeader;
+use crate::auth::proxy_protocol::ProxyHeaderError;
 use howdah_wire::{
     backend::{Severity, encode},
     startup::ProtocolVersion,
 };
 
-/// Why a client is not let in. The texts are PostgreSQL's wherever it has the same reason, so that
-/// drivers and people recognise them.
+/// Why a login is refused. The texts are PostgreSQL's wherever it has the same reason, so that
+/// drivers and users recognize them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// Bytes that begin no connection. Nothing is answered: nobody knows what would be understood.
-    #[error("this is no startup packet of PostgreSQL's protocol")]
-    NoStartup,
-    /// Who has to say for whom it comes does not.
+    /// The first bytes are not a startup packet. Nothing is sent: the peer may not speak the
+    /// protocol.
+    #[error("not a startup packet of the PostgreSQL protocol")]
+    NotStartupPacket,
+    /// A trusted proxy did not send a valid PROXY header.
     #[error(transparent)]
-    NoProxyHeader(#[from] NoHeader),
-    /// The startup packet has another layout.
+    ProxyHeader(#[from] ProxyHeaderError),
+    /// The startup packet is malformed.
     #[error("invalid startup packet layout: {0}")]
     Layout(
-        /// What about it.
+        /// The reason.
         String,
     ),
-    /// A protocol that is not spoken.
+    /// The protocol version is not supported.
     #[error("unsupported frontend protocol {0}: server supports 3.0 to 3.2")]
     Protocol(
-        /// The version asked for.
+        /// The requested version.
         ProtocolVersion,
     ),
-    /// TLS or GSSAPI encryption is asked for a second time, or within TLS.
-    #[error("unsupported frontend protocol 1234.{0}: encryption was asked for before")]
-    AskedTwice(
+    /// TLS or GSSAPI encryption was requested a second time, or within TLS.
+    #[error("unsupported frontend protocol 1234.{0}: encryption was already requested")]
+    DuplicateEncryptionRequest(
         /// 5679 for TLS, 5680 for GSSAPI.
         u16,
     ),
-    /// Bytes came before the answer to the request for encryption: somebody between us may have put
-    /// them there (CVE-2021-23214).
+    /// Bytes arrived before the reply to the encryption request: a man in the middle may have
+    /// injected them (CVE-2021-23214).
     #[error("received unencrypted data after {0} request")]
     UnencryptedData(
         /// `SSL` or `GSSAPI encryption`.
         &'static str,
     ),
-    /// TLS began at once, but not for PostgreSQL's protocol.
+    /// Direct TLS without PostgreSQL's ALPN protocol.
     #[error("received direct SSL connection request without ALPN protocol negotiation extension")]
     NoAlpn,
-    /// Only connections with TLS are let in.
+    /// TLS is required.
     #[error("SSL required")]
     TlsRequired,
-    /// There is no user in the startup packet.
+    /// The startup packet has no user.
     #[error("no PostgreSQL user name specified in startup packet")]
     NoUser,
-    /// A parameter that would get lost on the way from server to server.
+    /// A startup parameter that is not tracked, so it would be lost when the client changes
+    /// servers.
     #[error("unsupported startup parameter: {0}")]
     Parameter(
         /// Its name.
         String,
     ),
-    /// The same, inside of `options`.
+    /// The same within `options`.
     #[error("unsupported startup parameter in options: {0}")]
     OptionsParameter(
         /// Its name.
         String,
     ),
-    /// `options` that are more than parameters.
+    /// `options` has more than parameters.
     #[error(
         "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed"
     )]
     Options,
-    /// `replication` is no word that means something.
+    /// The value of `replication` is invalid.
     #[error("invalid value for parameter \"replication\": \"{0}\"")]
     Replication(
-        /// The word.
+        /// The value.
         String,
     ),
-    /// `target_session_attrs` is no word that means something.
+    /// The value of `target_session_attrs` is invalid.
     #[error("invalid target_session_attrs value: \"{0}\"")]
     SessionAttributes(
-        /// The word.
+        /// The value.
         String,
     ),
-    /// The password is wrong, or there is no such user: which, is not told.
+    /// The password is wrong, or there is no such user. The client cannot tell which.
     #[error("password authentication failed for user \"{0}\"")]
     Password(
         /// The user.
         String,
     ),
-    /// The certificate is another's, or there is none.
+    /// The certificate is for another user, or there is none.
     #[error("certificate authentication failed for user \"{0}\"")]
     Certificate(
         /// The user.
         String,
     ),
-    /// The system's user may not be that user.
+    /// The OS user may not log in as that user.
     #[error("Peer authentication failed for user \"{0}\"")]
     Peer(
         /// The user.
         String,
     ),
-    /// No rule is about it.
+    /// No rule matches the connection.
     #[error("no pg_hba.conf entry for {0}")]
     NoRule(
-        /// Who it is, and where from.
+        /// Host, user and database.
         String,
     ),
-    /// A rule says no.
+    /// A rule rejects the connection.
     #[error("pg_hba.conf rejects connection for {0}")]
     Rejected(
-        /// Who it is, and where from.
+        /// Host, user and database.
         String,
     ),
-    /// Nothing needs to be proven, but the name is unknown.
+    /// No password is needed, but the user is unknown.
     #[error("role \"{0}\" does not exist")]
     UnknownUser(
         /// The user.
         String,
     ),
-    /// There is no such database. Told to who has proven to be somebody.
+    /// There is no such database. Reported only after authentication.
     #[error("database \"{0}\" does not exist")]
     UnknownDatabase(
         /// Its name.
         String,
     ),
-    /// An operator lets no new client of this database in.
+    /// An administrator has disabled the database.
     #[error("database \"{0}\" is disabled")]
     Disabled(
         /// Its name.
         String,
     ),
-    /// The console is not for everybody.
+    /// The user has no access to the console.
     #[error("user \"{0}\" may not use the console")]
-    NoOperator(
+    NotAdmin(
         /// The user.
         String,
     ),
-    /// Another message instead of a password.
+    /// Another message type instead of a password.
     #[error("expected password response, got message type {0}")]
-    NoPassword(
+    UnexpectedMessage(
         /// Its tag.
         u8,
     ),
-    /// A message longer than any password.
-    #[error("a message of the login is too long")]
+    /// A message is longer than any valid one.
+    #[error("login message too long")]
     TooLong,
-    /// A SASL mechanism that was not offered.
+    /// The client selected a SASL mechanism that was not offered.
     #[error("client selected an invalid SASL authentication mechanism")]
     Mechanism,
-    /// A SCRAM message that is none.
+    /// A SCRAM message is malformed.
     #[error("malformed SCRAM message")]
     Scram,
-    /// Client and we do not see the same TLS connection.
+    /// Client and pooler are not at the ends of the same TLS connection.
     #[error("SCRAM channel binding check failed")]
     ChannelBinding,
-    /// The login took too long.
+    /// The login timed out.
     #[error("client_login_timeout: the login took too long")]
     Timeout,
-    /// As many clients as there may be.
+    /// A limit on connections is reached.
     #[error("no more connections allowed ({0})")]
     TooMany(
         /// PgBouncer's name of the limit.
         &'static str,
     ),
-    /// The pooler is shutting down: only its console still takes connections.
+    /// The pooler is shutting down: only its console still accepts connections.
     #[error("the database system is shutting down")]
     ShuttingDown,
-    /// The system's source of randomness fails, without which no login is safe.
+    /// The operating system has no random bytes, which every login needs.
     #[error("the system has no random bytes for a login")]
     NoRandomness,
 }
 
-/// Why logins are refused, as the metrics and the log sum it up.
+/// The reasons for refused logins, as counted in the metrics and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalReason {
-    /// A wrong password, an unknown user who was asked for one, or a proof that is none.
+    /// A wrong password, an unknown user, or a failed proof.
     Password,
-    /// The certificate is another's, or there is none.
+    /// The certificate is for another user, or there is none.
     Certificate,
-    /// The system's user may not be that user.
+    /// The OS user may not log in as that user.
     Peer,
     /// The rules of `auth.hba-file`.
     Hba,
-    /// An unknown user, where nothing needs to be proven.
+    /// An unknown user, where no password is needed.
     User,
     /// An unknown database, or one that is disabled.
     Database,
-    /// The console is not for everybody.
+    /// The user has no access to the console.
     Console,
     /// A startup parameter that is not supported.
     Parameter,
-    /// Only connections with TLS are let in, or the handshake failed.
+    /// TLS is required, or the handshake failed.
     Tls,
-    /// As many connections as there may be.
+    /// A limit on connections is reached.
     Limit,
-    /// The login took too long.
+    /// The login timed out.
     Timeout,
-    /// Bytes that are not PostgreSQL's protocol, or not in its order.
+    /// A protocol violation.
     Protocol,
-    /// A CancelRequest with a key that no client has.
+    /// A CancelRequest with an unknown key.
     CancelKey,
     /// The pooler is shutting down.
     Shutdown,
-    /// The system lacks what a login needs.
+    /// The operating system has no random bytes.
     System,
 }
 
@@ -224,7 +226,7 @@ impl RefusalReason {
         Self::System,
     ];
 
-    /// The word that stands for it.
+    /// The reason's name in metrics and log.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Password => "password",
@@ -247,7 +249,7 @@ impl RefusalReason {
 }
 
 impl Rejection {
-    /// The reason that it is counted by.
+    /// The reason to count it under.
     pub const fn reason(&self) -> RefusalReason {
         match self {
             Self::Password(_) | Self::ChannelBinding => RefusalReason::Password,
@@ -256,7 +258,7 @@ impl Rejection {
             Self::NoRule(_) | Self::Rejected(_) => RefusalReason::Hba,
             Self::UnknownUser(_) | Self::NoUser => RefusalReason::User,
             Self::UnknownDatabase(_) | Self::Disabled(_) => RefusalReason::Database,
-            Self::NoOperator(_) => RefusalReason::Console,
+            Self::NotAdmin(_) => RefusalReason::Console,
             Self::Parameter(_)
             | Self::OptionsParameter(_)
             | Self::Options
@@ -267,20 +269,20 @@ impl Rejection {
             Self::Timeout => RefusalReason::Timeout,
             Self::ShuttingDown => RefusalReason::Shutdown,
             Self::NoRandomness => RefusalReason::System,
-            Self::NoStartup
-            | Self::NoProxyHeader(_)
+            Self::NotStartupPacket
+            | Self::ProxyHeader(_)
             | Self::Layout(_)
             | Self::Protocol(_)
-            | Self::AskedTwice(_)
+            | Self::DuplicateEncryptionRequest(_)
             | Self::UnencryptedData(_)
-            | Self::NoPassword(_)
+            | Self::UnexpectedMessage(_)
             | Self::TooLong
             | Self::Mechanism
             | Self::Scram => RefusalReason::Protocol,
         }
     }
 
-    /// Five characters that programs understand.
+    /// The SQLSTATE.
     pub const fn sqlstate(&self) -> &'static [u8; 5] {
         match self {
             Self::Protocol(_) => b"0A000",
@@ -289,37 +291,37 @@ impl Rejection {
                 b"28000"
             }
             Self::ChannelBinding | Self::Peer(_) | Self::NoRule(_) | Self::Rejected(_) => b"28000",
-            Self::NoOperator(_) => b"42501",
+            Self::NotAdmin(_) => b"42501",
             Self::Disabled(_) | Self::ShuttingDown => b"57P03",
             Self::NoRandomness => b"58000",
             Self::Password(_) => b"28P01",
             Self::UnknownDatabase(_) => b"3D000",
             Self::TooMany(_) => b"53300",
             Self::Timeout => b"57014",
-            Self::NoStartup
-            | Self::NoProxyHeader(_)
+            Self::NotStartupPacket
+            | Self::ProxyHeader(_)
             | Self::Layout(_)
-            | Self::AskedTwice(_)
+            | Self::DuplicateEncryptionRequest(_)
             | Self::UnencryptedData(_)
             | Self::NoAlpn
             | Self::Parameter(_)
             | Self::OptionsParameter(_)
             | Self::Options
-            | Self::NoPassword(_)
+            | Self::UnexpectedMessage(_)
             | Self::TooLong
             | Self::Mechanism
             | Self::Scram => b"08P01",
         }
     }
 
-    /// Whether the client is told. One that does not speak the protocol is not.
-    pub const fn is_told(&self) -> bool {
-        !matches!(self, Self::NoStartup | Self::NoAlpn | Self::NoProxyHeader(_))
+    /// Whether the error is sent to the client. It is not if the peer may not speak the protocol.
+    pub const fn is_sent_to_client(&self) -> bool {
+        !matches!(self, Self::NotStartupPacket | Self::NoAlpn | Self::ProxyHeader(_))
     }
 
-    /// Appends it as an ErrorResponse, if it is told.
+    /// Appends an ErrorResponse, if it is sent to the client.
     pub fn write(&self, buf: &mut Vec<u8>) {
-        if self.is_told() {
+        if self.is_sent_to_client() {
             let message = self.to_string().replace('\0', " ");
             let fields = encode::essentials(Severity::Fatal, self.sqlstate(), message.as_bytes());
             encode::error_response(buf, fields).expect("no field holds a zero byte");

@@ -1,76 +1,76 @@
-//! [`ServerHandshake`]: our way into a server.
+//! [`ServerHandshake`]: the pooler's login to a server.
 
 mod error;
-mod prove;
+mod exchange;
 
 use std::mem;
 
 use howdah_wire::{
     Backend, Frame,
     auth::scram::{ClientKeys, ScramKeys},
-    backend::{Authentication, Message, TransactionStatus},
+    backend::{Authentication, BackendMessage, TransactionStatus},
     frontend::encode,
     startup::{self, CancelKey, ProtocolVersion},
 };
 
-use self::prove::{Proof, Said};
-use super::{DerivedKeys, Work};
+use self::exchange::{AuthProgress, ServerAuthState};
+use super::{DerivedKeys, KeyDerivation};
 use crate::{
-    Setting,
+    SessionParameter,
     config::{ServerIdentity, StoredSecret},
 };
 
 pub use error::ServerLoginError;
 
-/// Longest message of a server before it is ready. libpq takes 30,000 bytes of an error and 2,000 of
-/// anything else; a setting may be long.
+/// Longest message of a server during the login. libpq accepts 30,000 bytes for an error and 2,000
+/// for other messages; a parameter value may be long.
 const MESSAGE_BYTES_MAX: u32 = 64 * 1024;
 
-/// Most settings that a server reports. PostgreSQL 18 reports 16; extensions may add to them.
+/// Most parameters that a server may report. PostgreSQL 18 reports 16; extensions may add more.
 const PARAMETERS_MAX: usize = 256;
 
-/// Our way into a server: from the startup packet, on a connection on which TLS is settled, to the
-/// first ReadyForQuery.
+/// A login to a server: from the startup packet, after TLS is negotiated, to the first
+/// ReadyForQuery.
 ///
 /// # Contract
 ///
-/// The driver writes what [`ServerHandshake::take_output`] holds, at once and after each step; gives
-/// what it reads to [`ServerHandshake::receive`], and does the step that comes back. An error ends
-/// the connection.
+/// The driver writes the bytes of [`ServerHandshake::take_output`] at the start and after each
+/// step, passes received bytes to [`ServerHandshake::receive`], and does the returned step. An
+/// error ends the connection.
 ///
 /// # States
 ///
 /// ```text
-///  new ─► asked ─┬ Ok ──────────────────────────────────────────► settling ─► ready
-///                ├ plain, md5 ─────────────────────────► proven ──► Ok ─▲
-///                └ SASL ─► first ─(work)─► final ─► signature checked ──┘
+///  new ─► initial ─┬ Ok ────────────────────────────────────────────► accepted ─► ready
+///                  ├ plain, md5 ───────────────────────────► proven ─► Ok ─▲
+///                  └ SASL ─► first ─(derive)─► final ─► signature checked ─┘
 /// ```
 ///
-/// A query that is to be run first (`connect-query`) is run between settling and ready.
+/// A `connect-query` runs between accepted and ready.
 #[derive(Debug)]
 pub struct ServerHandshake {
     intent: ServerIntent,
-    proof: Proof,
+    state: ServerAuthState,
     input: Vec<u8>,
     output: Vec<u8>,
     version: ProtocolVersion,
-    parameters: Vec<Setting>,
+    parameters: Vec<SessionParameter>,
     cancel_key: Option<CancelKey>,
-    /// Whether the query that is to be run first was sent.
-    runs_query: bool,
+    /// Whether the connect query was sent.
+    is_running_query: bool,
 }
 
-/// What we want at a server, and what we have to show for it.
+/// The parameters and credentials of a login to a server.
 #[derive(Clone, Debug)]
 pub struct ServerIntent {
-    /// Who we are there, and what our connection begins with.
+    /// The user, database, secret and configured parameters.
     pub identity: ServerIdentity,
-    /// More to begin with: the `replication` and settings of the client that needs the connection.
-    pub parameters: Vec<Setting>,
-    /// Newest protocol to ask for: 3.2, or 3.0 after [`ServerLoginError::may_retry_as_3_0`].
+    /// Further startup parameters: for a replication connection, those of its client.
+    pub parameters: Vec<SessionParameter>,
+    /// The protocol version to request: 3.2, or 3.0 after [`ServerLoginError::may_retry_as_3_0`].
     pub newest: ProtocolVersion,
-    /// Keys that the client's login by SCRAM has shown: they open a server which keeps the same
-    /// secret, where there is no password to use.
+    /// The keys from a client's SCRAM login. They are valid at a server with the same verifier,
+    /// where no password is known.
     pub client_keys: Option<ScramKeys>,
     /// How the connection is protected.
     pub protection: ServerProtection,
@@ -79,16 +79,16 @@ pub struct ServerIntent {
 /// How a connection to a server is protected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerProtection {
-    /// Anybody between us may listen.
+    /// The connection can be eavesdropped on.
     None,
-    /// Anybody between us may listen, and the settings allow passwords in the clear all the same.
+    /// The connection can be eavesdropped on, but the settings allow cleartext passwords.
     CleartextAllowed,
-    /// A unix socket or a loopback address: only the machine's administrator may listen.
+    /// A unix socket or a loopback address: only the machine's administrator can eavesdrop.
     Local,
     /// TLS.
     Tls {
-        /// The hash of the server's certificate that `tls-server-end-point` prescribes; `None` if it
-        /// has none.
+        /// The hash of the server's certificate for `tls-server-end-point`; `None` if none is
+        /// defined for it.
         end_point_hash: Option<Vec<u8>>,
     },
 }
@@ -96,28 +96,28 @@ pub enum ServerProtection {
 /// What the driver does next, once the output is written.
 #[derive(Debug)]
 pub enum ServerStep {
-    /// Read.
+    /// Read more bytes.
     Read,
-    /// Have this done, then [`ServerHandshake::work_done`].
-    Work(Work),
-    /// The server lets us work.
+    /// Run this key derivation, then [`ServerHandshake::keys_derived`].
+    DeriveKeys(KeyDerivation),
+    /// The login is complete.
     Ready(Box<ServerReady>),
 }
 
-/// A server that lets us work.
+/// A server that is logged in to.
 #[derive(Debug)]
 pub struct ServerReady {
-    /// What the pool needs to know.
+    /// The server's parameters and cancel key.
     pub login: crate::ServerLogin,
-    /// The protocol agreed on.
+    /// The negotiated protocol version.
     pub version: ProtocolVersion,
-    /// What it has sent already behind its first ReadyForQuery.
+    /// Bytes that it has sent after its first ReadyForQuery.
     pub received: Vec<u8>,
 }
 
 impl ServerHandshake {
-    /// Begins: the startup packet is in the output. `nonce` has to be random and never used before;
-    /// `keys` are those of passwords, shared by all logins.
+    /// Starts a login: the startup packet is in the output. `nonce` must be random and must not be
+    /// reused; `keys` is the cache of derived keys, shared by all logins.
     ///
     /// # Errors
     ///
@@ -136,77 +136,84 @@ impl ServerHandshake {
         let settings = intent.parameters.iter().map(|it| (&*it.name, &*it.value));
         startup::startup(&mut output, intent.newest, texts.chain(settings))?;
         Ok(Self {
-            proof: Proof::Asked { keys, nonce },
+            state: ServerAuthState::Initial { keys, nonce },
             input: Vec::new(),
             output,
             version: intent.newest,
             parameters: Vec::new(),
             cancel_key: None,
-            runs_query: false,
+            is_running_query: false,
             intent,
         })
     }
 
-    /// Bytes to write before the step is done.
+    /// Takes the bytes to write before the step.
     pub fn take_output(&mut self) -> Vec<u8> {
         mem::take(&mut self.output)
     }
 
-    /// Takes bytes that came from the server.
+    /// Handles bytes from the server.
     ///
     /// # Errors
     ///
-    /// We are not let in, or would not want to be.
+    /// The server refused the login, or it violated the protocol or failed to authenticate itself.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<ServerStep, ServerLoginError> {
         self.input.extend_from_slice(bytes);
-        self.go_on()
+        self.advance()
     }
 
-    /// Takes the result of [`ServerStep::Work`].
+    /// Handles the result of [`ServerStep::DeriveKeys`].
     ///
     /// # Errors
     ///
     /// Those of [`ServerHandshake::receive`].
-    pub fn work_done(&mut self, derived: DerivedKeys) -> Result<ServerStep, ServerLoginError> {
-        let proof = mem::replace(&mut self.proof, Proof::Broken);
-        self.proof = proof.with(derived.0, &mut self.output)?;
-        self.go_on()
+    pub fn keys_derived(&mut self, derived: DerivedKeys) -> Result<ServerStep, ServerLoginError> {
+        let state = mem::replace(&mut self.state, ServerAuthState::Broken);
+        self.state = state.with_keys(derived.0, &mut self.output)?;
+        self.advance()
     }
 
-    fn go_on(&mut self) -> Result<ServerStep, ServerLoginError> {
-        // While keys are made, what comes is kept for later: a server waits for our proof.
-        if let Proof::Computing { .. } = self.proof {
+    fn advance(&mut self) -> Result<ServerStep, ServerLoginError> {
+        // During a key derivation input is only buffered: a server waits for the proof anyway.
+        if let ServerAuthState::DerivingKeys { .. } = self.state {
             let is_full = self.input.len() > MESSAGE_BYTES_MAX as usize;
-            return if is_full { Err(ServerLoginError::TooMuch) } else { Ok(ServerStep::Read) };
+            return if is_full {
+                Err(ServerLoginError::LimitExceeded)
+            } else {
+                Ok(ServerStep::Read)
+            };
         }
         let input = mem::take(&mut self.input);
         let mut rest = input.as_slice();
-        while let Some((frame, behind)) = Frame::split(rest, MESSAGE_BYTES_MAX)? {
-            rest = behind;
+        while let Some((frame, tail)) = Frame::split(rest, MESSAGE_BYTES_MAX)? {
+            rest = tail;
             let is_ready = frame.tag == Backend::ReadyForQuery.tag();
-            let step = self.message(frame)?;
-            if is_ready && !self.runs_connect_query()? {
+            let step = self.handle_message(frame)?;
+            if is_ready && !self.start_connect_query()? {
                 return Ok(ServerStep::Ready(Box::new(self.ready(rest))));
             }
-            if let Some(work) = step {
+            if let Some(derivation) = step {
                 self.input = rest.to_vec();
-                return Ok(ServerStep::Work(work));
+                return Ok(ServerStep::DeriveKeys(derivation));
             }
         }
         self.input = rest.to_vec();
         Ok(ServerStep::Read)
     }
 
-    fn message(&mut self, frame: Frame<'_>) -> Result<Option<Work>, ServerLoginError> {
-        match Message::parse(frame)? {
-            Message::ErrorResponse(error) => {
-                let has_begun = !matches!(self.proof, Proof::Asked { .. });
+    fn handle_message(
+        &mut self,
+        frame: Frame<'_>,
+    ) -> Result<Option<KeyDerivation>, ServerLoginError> {
+        match BackendMessage::parse(frame)? {
+            BackendMessage::ErrorResponse(error) => {
+                let has_begun = !matches!(self.state, ServerAuthState::Initial { .. });
                 Err(ServerLoginError::refused(&error, self.intent.newest, has_begun))
             }
-            // What a server says aside before we are in is for nobody.
-            Message::NoticeResponse(_) => Ok(None),
-            Message::NegotiateProtocolVersion(answer) => {
-                let newest = answer.newest;
+            // Notices during the login have no recipient.
+            BackendMessage::NoticeResponse(_) => Ok(None),
+            BackendMessage::NegotiateProtocolVersion(negotiation) => {
+                let newest = negotiation.newest;
                 if newest > self.version || newest < ProtocolVersion::V3_0 {
                     return Err(ServerLoginError::Version { newest });
                 }
@@ -215,26 +222,28 @@ impl ServerHandshake {
                 self.version = if is_new { ProtocolVersion::V3_2 } else { ProtocolVersion::V3_0 };
                 Ok(None)
             }
-            Message::Authentication(request) => self.authentication(&request),
-            Message::ParameterStatus { name, value } if self.proof.is_accepted() => {
+            BackendMessage::Authentication(request) => self.authentication(&request),
+            BackendMessage::ParameterStatus { name, value } if self.state.is_accepted() => {
                 if self.parameters.len() >= PARAMETERS_MAX {
-                    return Err(ServerLoginError::TooMuch);
+                    return Err(ServerLoginError::LimitExceeded);
                 }
                 self.parameters.retain(|setting| !setting.name.eq_ignore_ascii_case(name));
-                self.parameters.push(Setting::new(name, value));
+                self.parameters.push(SessionParameter::new(name, value));
                 Ok(None)
             }
-            Message::BackendKeyData(key) if self.proof.is_accepted() => {
+            BackendMessage::BackendKeyData(key) if self.state.is_accepted() => {
                 self.cancel_key = Some(key);
                 Ok(None)
             }
-            Message::ReadyForQuery(TransactionStatus::Idle) if self.proof.is_accepted() => Ok(None),
-            // What the query has to say is for nobody; that it went well is what counts.
-            Message::RowDescription(_)
-            | Message::DataRow(_)
-            | Message::CommandComplete(_)
-            | Message::EmptyQueryResponse
-                if self.runs_query =>
+            BackendMessage::ReadyForQuery(TransactionStatus::Idle) if self.state.is_accepted() => {
+                Ok(None)
+            }
+            // The connect query's result is discarded; only its success matters.
+            BackendMessage::RowDescription(_)
+            | BackendMessage::DataRow(_)
+            | BackendMessage::CommandComplete(_)
+            | BackendMessage::EmptyQueryResponse
+                if self.is_running_query =>
             {
                 Ok(None)
             }
@@ -245,18 +254,19 @@ impl ServerHandshake {
     fn authentication(
         &mut self,
         request: &Authentication<'_>,
-    ) -> Result<Option<Work>, ServerLoginError> {
-        let proof = mem::replace(&mut self.proof, Proof::Broken);
-        let Said { proof, work } = proof.answer(request, &self.intent, &mut self.output)?;
-        self.proof = proof;
-        Ok(work)
+    ) -> Result<Option<KeyDerivation>, ServerLoginError> {
+        let state = mem::replace(&mut self.state, ServerAuthState::Broken);
+        let AuthProgress { state, key_derivation: derivation } =
+            state.respond(request, &self.intent, &mut self.output)?;
+        self.state = state;
+        Ok(derivation)
     }
 
-    /// Sends the query that is to be run first, if there is one that was not sent yet.
-    fn runs_connect_query(&mut self) -> Result<bool, ServerLoginError> {
+    /// Sends the connect query, if there is one that was not sent yet. Returns whether it was sent.
+    fn start_connect_query(&mut self) -> Result<bool, ServerLoginError> {
         let Some(query) = self.intent.identity.connect_query.take() else { return Ok(false) };
         encode::query(&mut self.output, query.as_bytes())?;
-        self.runs_query = true;
+        self.is_running_query = true;
         Ok(true)
     }
 
@@ -273,7 +283,7 @@ impl ServerHandshake {
 }
 
 impl ServerIntent {
-    /// What there is to show, the best first.
+    /// The configured or cached secret, unless it is empty.
     fn secret(&self) -> Option<&StoredSecret> {
         self.identity.secret.as_ref().filter(|secret| !secret.is_empty())
     }

@@ -1,4 +1,4 @@
-//! What a startup packet asks for, judged by the settings.
+//! [`StartupRequest`]: a startup packet, checked against the settings.
 
 use howdah_wire::{
     backend::encode,
@@ -7,11 +7,11 @@ use howdah_wire::{
 
 use super::{Rejection, Replication, options};
 use crate::{
-    ServerRole, Setting,
-    config::{Config, Database, StoredSecret},
+    SessionParameter, TargetRole,
+    config::{Config, DatabaseConfig, StoredSecret},
 };
 
-/// A startup packet that makes sense.
+/// A valid startup packet.
 #[derive(Clone, Debug)]
 pub(super) struct StartupRequest {
     pub(super) user: String,
@@ -19,67 +19,72 @@ pub(super) struct StartupRequest {
     /// 3.0 or 3.2.
     pub(super) version: ProtocolVersion,
     pub(super) replication: Replication,
-    /// With [`Replication`], `options` as it came is among them.
-    pub(super) settings: Vec<Setting>,
-    /// Which servers of a cluster would do.
-    pub(super) role: Option<ServerRole>,
-    /// Whether it is who runs this process, at the console.
+    /// Session parameters. For replication they include `options` unchanged.
+    pub(super) settings: Vec<SessionParameter>,
+    /// The role of server that it needs in a cluster.
+    pub(super) role: Option<TargetRole>,
+    /// Whether it is the OS user of this process, on the console.
     pub(super) is_owner: bool,
-    /// The user's secret, if it was looked up.
+    /// The user's secret from an auth query.
     pub(super) secret: Option<StoredSecret>,
-    /// Names of protocol options that we do not know, and whether the version is too new.
+    /// Unknown protocol options, and whether the requested version is too new.
     unknown_options: Vec<Vec<u8>>,
     is_newer: bool,
 }
 
-/// Settings that every client may have, beside those of the configuration.
+/// Parameters that are always tracked, besides the configured ones.
 const ALWAYS_TRACKED: [&str; 5] =
     ["client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings", "application_name"];
 
 impl StartupRequest {
-    /// Judges a startup packet.
+    /// Checks a startup packet.
     pub(super) fn read(startup: &Startup<'_>, config: &Config) -> Result<Self, Rejection> {
-        let asked = startup.version;
-        if asked.major != 3 {
-            return Err(Rejection::Protocol(asked));
+        let requested = startup.version;
+        if requested.major != 3 {
+            return Err(Rejection::Protocol(requested));
         }
-        let mut wish = Self {
+        let mut request = Self {
             user: String::new(),
             database: String::new(),
-            // There was never a 3.1.
-            version: if asked.minor < 2 { ProtocolVersion::V3_0 } else { ProtocolVersion::V3_2 },
+            // There is no version 3.1.
+            version: if requested.minor < 2 {
+                ProtocolVersion::V3_0
+            } else {
+                ProtocolVersion::V3_2
+            },
             replication: Replication::None,
             settings: Vec::new(),
             role: None,
             is_owner: false,
             secret: None,
             unknown_options: Vec::new(),
-            is_newer: asked > ProtocolVersion::V3_2,
+            is_newer: requested > ProtocolVersion::V3_2,
         };
-        // It decides about the other parameters, wherever it stands among them.
+        // Read first: it determines how other parameters are handled, wherever they are.
         for (name, value) in startup.parameters.clone() {
             if name == b"replication" {
-                wish.replication = Replication::parse(value)?;
+                request.replication = Replication::parse(value)?;
             }
         }
         for (name, value) in startup.parameters.clone() {
-            wish.parameter(name, value, config)?;
+            request.parameter(name, value, config)?;
         }
-        if wish.user.is_empty() {
+        if request.user.is_empty() {
             return Err(Rejection::NoUser);
         }
-        if wish.database.is_empty() {
-            wish.database.clone_from(&wish.user);
+        if request.database.is_empty() {
+            request.database.clone_from(&request.user);
         }
-        if wish.role.is_some() && !config.database(&wish.database).is_some_and(Database::is_routed)
+        if request.role.is_some()
+            && !config.database(&request.database).is_some_and(DatabaseConfig::is_routed)
         {
-            // There is nothing to choose from, and nobody who would know what the server is.
-            match fate(SESSION_ATTRIBUTES.as_bytes(), config) {
-                Fate::PassedOver => wish.role = None,
+            // Without a cluster there is no choice, and the server's role is not known.
+            match parameter_handling(SESSION_ATTRIBUTES.as_bytes(), config) {
+                ParameterHandling::Ignore => request.role = None,
                 _ => return Err(Rejection::Parameter(SESSION_ATTRIBUTES.to_owned())),
             }
         }
-        Ok(wish)
+        Ok(request)
     }
 
     fn parameter(&mut self, name: &[u8], value: &[u8], config: &Config) -> Result<(), Rejection> {
@@ -87,56 +92,57 @@ impl StartupRequest {
             b"user" => self.user = text("user", value)?,
             b"database" => self.database = text("database", value)?,
             b"replication" => {}
-            // The server is the client's own: it reads its command line, and refuses what it does not
-            // know.
+            // A replication connection has its own server, which parses `options` itself.
             b"options" if self.replication != Replication::None => {
-                self.settings.push(Setting::new(name, value));
+                self.settings.push(SessionParameter::new(name, value));
             }
             b"options" => self.options(value, config)?,
             name if is_session_attributes(name) => self.session_attributes(value)?,
             name if name.starts_with(b"_pq_.") => self.unknown_options.push(name.to_vec()),
-            name => match fate(name, config) {
-                Fate::Kept => self.settings.push(Setting::new(name, value)),
-                Fate::PassedOver => {}
-                Fate::Refused if self.replication != Replication::None => {
-                    self.settings.push(Setting::new(name, value));
+            name => match parameter_handling(name, config) {
+                ParameterHandling::Track => self.settings.push(SessionParameter::new(name, value)),
+                ParameterHandling::Ignore => {}
+                ParameterHandling::Refuse if self.replication != Replication::None => {
+                    self.settings.push(SessionParameter::new(name, value));
                 }
-                Fate::Refused => return Err(Rejection::Parameter(lossy(name))),
+                ParameterHandling::Refuse => return Err(Rejection::Parameter(lossy(name))),
             },
         }
         Ok(())
     }
 
     fn options(&mut self, value: &[u8], config: &Config) -> Result<(), Rejection> {
-        let ignores_all = is_among(b"options", &config.ignored_startup_parameters);
+        let ignores_all = contains_name(b"options", &config.ignored_startup_parameters);
         let settings = match options::parse(value) {
             Ok(settings) => settings,
-            Err(options::NotOnlySettings) if ignores_all => return Ok(()),
-            Err(options::NotOnlySettings) => return Err(Rejection::Options),
+            Err(options::UnsupportedOptions) if ignores_all => return Ok(()),
+            Err(options::UnsupportedOptions) => return Err(Rejection::Options),
         };
         for setting in settings {
             if is_session_attributes(&setting.name) {
                 self.session_attributes(&setting.value)?;
                 continue;
             }
-            match fate(&setting.name, config) {
-                Fate::Kept => self.settings.push(setting),
-                Fate::PassedOver => {}
-                Fate::Refused if ignores_all => {}
-                Fate::Refused => return Err(Rejection::OptionsParameter(lossy(&setting.name))),
+            match parameter_handling(&setting.name, config) {
+                ParameterHandling::Track => self.settings.push(setting),
+                ParameterHandling::Ignore => {}
+                ParameterHandling::Refuse if ignores_all => {}
+                ParameterHandling::Refuse => {
+                    return Err(Rejection::OptionsParameter(lossy(&setting.name)));
+                }
             }
         }
         Ok(())
     }
 
     fn session_attributes(&mut self, value: &[u8]) -> Result<(), Rejection> {
-        let word = std::str::from_utf8(value).ok();
-        let role = word.and_then(ServerRole::of_session_attributes);
+        let name = std::str::from_utf8(value).ok();
+        let role = name.and_then(TargetRole::from_session_attributes);
         self.role = Some(role.ok_or_else(|| Rejection::SessionAttributes(lossy(value)))?);
         Ok(())
     }
 
-    /// Appends NegotiateProtocolVersion if the client asked for more than there is.
+    /// Appends NegotiateProtocolVersion if the client requested a newer version or unknown options.
     pub(super) fn negotiate(&self, buf: &mut Vec<u8>) {
         if self.is_newer || !self.unknown_options.is_empty() {
             let options: Vec<_> = self.unknown_options.iter().map(Vec::as_slice).collect();
@@ -146,32 +152,32 @@ impl StartupRequest {
     }
 }
 
-/// What libpq keeps to itself, since it connects to servers by itself. Here it may be sent, or given in
-/// `options`, by a client of a database with several servers.
+/// A connection parameter that libpq does not send. Clients of a cluster may send it here as a
+/// startup parameter or in `options`.
 const SESSION_ATTRIBUTES: &str = "target_session_attrs";
 
 fn is_session_attributes(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(SESSION_ATTRIBUTES.as_bytes())
 }
 
-enum Fate {
-    Kept,
-    PassedOver,
-    Refused,
+enum ParameterHandling {
+    Track,
+    Ignore,
+    Refuse,
 }
 
-fn fate(name: &[u8], config: &Config) -> Fate {
+fn parameter_handling(name: &[u8], config: &Config) -> ParameterHandling {
     let is = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
-    if ALWAYS_TRACKED.into_iter().any(is) || is_among(name, &config.tracked_parameters) {
-        Fate::Kept
-    } else if is_among(name, &config.ignored_startup_parameters) {
-        Fate::PassedOver
+    if ALWAYS_TRACKED.into_iter().any(is) || contains_name(name, &config.tracked_parameters) {
+        ParameterHandling::Track
+    } else if contains_name(name, &config.ignored_startup_parameters) {
+        ParameterHandling::Ignore
     } else {
-        Fate::Refused
+        ParameterHandling::Refuse
     }
 }
 
-fn is_among(name: &[u8], names: &[String]) -> bool {
+fn contains_name(name: &[u8], names: &[String]) -> bool {
     names.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
 }
 
@@ -180,22 +186,22 @@ fn text(name: &str, value: &[u8]) -> Result<String, Rejection> {
     text.map_err(|_| Rejection::Layout(format!("the name of the {name} is not UTF-8")))
 }
 
-/// For an error; a name may be long, and an error is read by people.
+/// A name for an error message, cut to 64 bytes.
 fn lossy(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned()
 }
 
 impl Replication {
-    /// The words of a boolean, and `database`. Source: `ProcessStartupPacket` in
-    /// `backend_startup.c`; words may be cut short, as `parse_bool` allows.
+    /// Parses a boolean or `database`. Source: `ProcessStartupPacket` in `backend_startup.c`;
+    /// unique prefixes are accepted, as by `parse_bool`.
     fn parse(value: &[u8]) -> Result<Self, Rejection> {
-        let is = |words: &[&str]| {
-            words.iter().any(|word| {
-                let whole = word.as_bytes();
-                // `o` alone may be either of on and off.
-                let long_enough = value.len() >= if word.starts_with('o') { 2 } else { 1 };
+        let is = |names: &[&str]| {
+            names.iter().any(|name| {
+                let full_name = name.as_bytes();
+                // `o` alone is ambiguous: on or off.
+                let long_enough = value.len() >= if name.starts_with('o') { 2 } else { 1 };
                 long_enough
-                    && whole.get(..value.len()).is_some_and(|it| it.eq_ignore_ascii_case(value))
+                    && full_name.get(..value.len()).is_some_and(|it| it.eq_ignore_ascii_case(value))
             })
         };
         match value {

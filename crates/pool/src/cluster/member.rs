@@ -1,6 +1,6 @@
-//! [`Member`]: what is known of one server, whoever learnt it.
+//! [`MemberHealth`]: the shared state of one server.
 //!
-//! Written by the thread that checks it, by workers whose connections to it fail, and by operators, all
+//! Written by the monitor thread, by workers whose connections fail, and by administrators, all
 //! under a lock, since none of them is on the path of a query; read there as a few bits.
 
 use std::{
@@ -11,155 +11,165 @@ use std::{
     time::Duration,
 };
 
-use super::{Question, Standing, WriteTracker};
-use crate::{config::ConfiguredRole, time::Time};
+use super::{CheckSeq, ServerStatus, WriteTracker};
+use crate::{config::ConfiguredRole, core::time::Time};
 
-/// For whom a member would do: bits of what is published.
+/// Bits of the published eligibility.
 pub(super) const PRIMARY: u8 = 1;
 pub(super) const REPLICA: u8 = 2;
 pub(super) const ANY: u8 = 4;
-/// It is a primary of an older timeline, or of another system: nobody may go on there.
+/// A primary on an older timeline, or of another system: no client may continue there.
 const FENCED: u8 = 8;
-/// It has answered no check for so long that nobody waits for it any more.
-const DEAD: u8 = 16;
+/// It has failed checks for so long that clients no longer wait for it.
+const UNRESPONSIVE: u8 = 16;
 
-/// What is known of one server.
+/// The shared state of one server.
 #[derive(Debug)]
-pub struct Member {
-    said: ConfiguredRole,
+pub struct MemberHealth {
+    configured: ConfiguredRole,
     ban: Duration,
-    fit: AtomicU8,
+    eligibility: AtomicU8,
     /// Servers of another epoch are closed as they become free.
     epoch: AtomicU32,
     /// When its last ban ended, in nanoseconds; 0 for never.
-    warm_from: AtomicU64,
-    /// Of a standby: it has replayed what the primary had at this question.
+    slow_start_from: AtomicU64,
+    /// Of a standby: the check up to which it has replayed the primary's WAL.
     replayed: AtomicU64,
-    /// Of its cluster.
-    pub(crate) tide: Arc<WriteTracker>,
+    /// The write tracker of its cluster.
+    pub(crate) write_tracker: Arc<WriteTracker>,
     version: Arc<AtomicU32>,
-    inner: Mutex<Inner>,
+    state: Mutex<HealthState>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    standing: Standing,
-    /// It could not be reached since it was last heard of.
+struct HealthState {
+    status: ServerStatus,
+    /// It could not be reached since its last answer.
     is_down: bool,
-    /// When the first check failed of those that did since it was last heard of.
-    silent_since: Option<Time>,
-    is_dead: bool,
-    /// A connection to it ended, and it was not heard of since: it may have been started anew.
-    is_doubted: bool,
-    /// How often it was doubted: an answer to a question from before says nothing.
-    doubts: u32,
-    ban: Option<Ban>,
-    state: MemberState,
+    /// The first failed check since its last answer.
+    failing_since: Option<Time>,
+    is_unresponsive: bool,
+    /// A connection to it was lost since its last answer: it may have been restarted.
+    is_suspect: bool,
+    /// How often it became suspect: a check that started before the last time is void.
+    suspicions: u32,
+    ban: Option<MemberBan>,
+    findings: CheckFindings,
 }
 
-/// Why and for how long a replica gets nobody.
+/// Why and for how long a replica gets no clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ban {
-    /// When it began.
+pub struct MemberBan {
+    /// When it started.
     pub since: Time,
-    /// Before this it is not even tried.
+    /// It is not tried before this.
     pub until: Time,
-    /// Why.
+    /// The error that caused it, or the administrator's.
     pub reason: String,
 }
 
-/// What a check has found.
+/// The findings of a health check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemberState {
-    /// The timeline, of a primary.
+pub struct CheckFindings {
+    /// The timeline of a primary.
     pub timeline: u32,
-    /// How far it is: written, or replayed.
+    /// The last WAL position written or replayed.
     pub lsn: u64,
-    /// How many bytes of WAL it is behind the primary, if that is known.
+    /// How many bytes of WAL it is behind the primary, if known.
     pub lag_bytes: Option<u64>,
-    /// How long ago the primary was where it is now.
+    /// How long ago the primary was at its position.
     pub lag: Option<Duration>,
-    /// Whether that is more than may be.
-    pub lags: bool,
-    /// The identifier that initdb gave its system, if it says.
-    pub system: Option<i64>,
-    /// Whether that is another than the primary's, and must not be.
+    /// Whether that exceeds the maximum lag.
+    pub is_lagging: bool,
+    /// The system identifier from initdb, if known.
+    pub system_identifier: Option<i64>,
+    /// Whether that differs from the primary's and must not.
     pub is_foreign: bool,
-    /// Of a standby: it has replayed what the primary had at this question.
-    pub(crate) replayed: Question,
+    /// Of a standby: the check up to which it has replayed the primary's WAL.
+    pub(crate) replayed: CheckSeq,
 }
 
-/// What is told of a member.
+/// The state of a member, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberReport {
     /// `primary`, `replica`, `returning`, `stale`, `foreign` or `unknown`.
     pub role: &'static str,
     /// `up`, `down`, `banned`, `foreign` or `lagging`.
     pub state: &'static str,
-    /// What the last check that succeeded has found.
-    pub found: MemberState,
-    /// Its ban.
-    pub ban: Option<Ban>,
+    /// The findings of the last successful check.
+    pub findings: CheckFindings,
+    /// Its current ban.
+    pub ban: Option<MemberBan>,
 }
 
-impl Member {
+impl MemberHealth {
     pub(super) fn new(
-        said: ConfiguredRole,
+        configured: ConfiguredRole,
         ban: Duration,
-        tide: Arc<WriteTracker>,
+        write_tracker: Arc<WriteTracker>,
         version: Arc<AtomicU32>,
     ) -> Self {
-        let standing = match said {
-            ConfiguredRole::Auto => Standing::Unknown,
-            ConfiguredRole::Primary => Standing::Primary,
-            ConfiguredRole::Replica => Standing::Replica,
+        let status = match configured {
+            ConfiguredRole::Auto => ServerStatus::Unknown,
+            ConfiguredRole::Primary => ServerStatus::Primary,
+            ConfiguredRole::Replica => ServerStatus::Replica,
         };
-        let inner = Inner {
-            standing,
+        let inner = HealthState {
+            status,
             is_down: false,
-            silent_since: None,
-            is_dead: false,
-            is_doubted: false,
-            doubts: 0,
+            failing_since: None,
+            is_unresponsive: false,
+            is_suspect: false,
+            suspicions: 0,
             ban: None,
-            state: MemberState::default(),
+            findings: CheckFindings::default(),
         };
-        let fit = AtomicU8::new(inner.fit(said));
+        let eligibility = AtomicU8::new(inner.eligibility(configured));
         let (epoch, warm_from) = (AtomicU32::new(0), AtomicU64::new(0));
         let (replayed, inner) = (AtomicU64::new(0), Mutex::new(inner));
-        Self { said, ban, fit, epoch, warm_from, replayed, tide, version, inner }
+        Self {
+            configured,
+            ban,
+            eligibility,
+            epoch,
+            slow_start_from: warm_from,
+            replayed,
+            write_tracker,
+            version,
+            state: inner,
+        }
     }
 
-    /// For whom it would do.
+    /// The published eligibility bits.
     #[inline]
-    pub(super) fn fit(&self) -> u8 {
-        self.fit.load(Ordering::Acquire)
+    pub(super) fn eligibility(&self) -> u8 {
+        self.eligibility.load(Ordering::Acquire)
     }
 
-    /// The last question by which it has replayed all that the primary had.
+    /// The last check by which it has replayed everything that the primary had.
     #[inline]
-    pub(crate) fn replayed(&self) -> Question {
-        Question::numbered(self.replayed.load(Ordering::Acquire))
+    pub(crate) fn replayed(&self) -> CheckSeq {
+        CheckSeq::from_number(self.replayed.load(Ordering::Acquire))
     }
 
-    /// Whether nobody may go on there.
+    /// Whether no client may continue there.
     pub(crate) fn is_fenced(&self) -> bool {
-        self.fit() & FENCED != 0
+        self.eligibility() & FENCED != 0
     }
 
-    /// Whether it has answered no check for so long that what runs there is given up.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.fit() & DEAD != 0
+    /// Whether it has failed checks for so long that running requests are given up.
+    pub(crate) fn is_unresponsive(&self) -> bool {
+        self.eligibility() & UNRESPONSIVE != 0
     }
 
-    /// Whether it has failed a check since it was last heard of.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.inner().silent_since.is_some()
+    /// Whether a check has failed since its last answer.
+    pub(crate) fn is_failing_checks(&self) -> bool {
+        self.lock().failing_since.is_some()
     }
 
-    /// Whether it is the one to write to.
-    pub(crate) fn may_write(&self) -> bool {
-        self.fit() & PRIMARY != 0
+    /// Whether it takes writes.
+    pub(crate) fn accepts_writes(&self) -> bool {
+        self.eligibility() & PRIMARY != 0
     }
 
     #[inline]
@@ -168,197 +178,198 @@ impl Member {
     }
 
     /// When its last ban ended.
-    pub(super) fn warm_from(&self) -> Option<Time> {
-        Some(Time(self.warm_from.load(Ordering::Relaxed))).filter(|time| time.0 > 0)
+    pub(super) fn slow_start_from(&self) -> Option<Time> {
+        Some(Time(self.slow_start_from.load(Ordering::Relaxed))).filter(|time| time.0 > 0)
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HealthState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has workers choose by what is known now. The lock is held until both are written, so that no
-    /// older knowledge is published after newer.
-    fn publish(&self, inner: &Inner) {
-        // First: who finds that it would do finds how far it is.
-        self.replayed.store(inner.state.replayed.number(), Ordering::Release);
-        let fit = inner.fit(self.said);
-        if self.fit.swap(fit, Ordering::Release) != fit {
+    /// Publishes the state for workers. The lock is held until both values are written, so that no
+    /// older state is published after a newer one.
+    fn publish(&self, inner: &HealthState) {
+        // First: a worker that sees it eligible must also see how far it has replayed.
+        self.replayed.store(inner.findings.replayed.get(), Ordering::Release);
+        let eligibility = inner.eligibility(self.configured);
+        if self.eligibility.swap(eligibility, Ordering::Release) != eligibility {
             self.version.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Its name means another place: servers are replaced as they become free, and who is there now has
-    /// to be heard of first.
-    pub(crate) fn is_elsewhere(&self) {
+    /// Its name resolves to another address: servers are replaced as they become free, and the new
+    /// one must be checked first.
+    pub(crate) fn handle_address_change(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
-        self.doubt();
+        self.suspect();
     }
 
-    /// A connection to it has ended, and not because we ended it: if it is a primary that was not
-    /// named, it is not written to before it has been heard of again.
-    pub(crate) fn doubt(&self) {
-        let mut inner = self.inner();
-        inner.doubts += 1;
-        inner.is_doubted = true;
-        inner.state.replayed = Question::default();
+    /// Records that it closed a connection unexpectedly. Unless it is configured as the primary, it
+    /// gets no writes before it has been checked again.
+    pub(crate) fn suspect(&self) {
+        let mut inner = self.lock();
+        inner.suspicions += 1;
+        inner.is_suspect = true;
+        inner.findings.replayed = CheckSeq::default();
         self.publish(&inner);
     }
 
-    /// No connection could be made.
-    pub(crate) fn failed(&self, now: Time, reason: &str) {
-        let mut inner = self.inner();
-        inner.doubts += 1;
-        inner.fails(now, self.ban, reason);
+    /// Records that it could not be connected to.
+    pub(crate) fn connect_failed(&self, now: Time, reason: &str) {
+        let mut inner = self.lock();
+        inner.suspicions += 1;
+        inner.mark_failed(now, self.ban, reason);
         self.publish(&inner);
     }
 
-    /// How often it was doubted: to be asked for before a question is asked.
-    pub(crate) fn doubts(&self) -> u32 {
-        self.inner().doubts
+    /// How often it became suspect; read before a check starts.
+    pub(crate) fn suspicions(&self) -> u32 {
+        self.lock().suspicions
     }
 
-    /// A check has failed. If none has succeeded for `check_failure_timeout`, what runs there is given up. Gives whether the
-    /// failure was news.
+    /// Records a failed check. If all checks have failed for `check_failure_timeout`, its running
+    /// requests are given up. Returns whether it was up before.
     pub(crate) fn check_failed(
         &self,
         now: Time,
         reason: &str,
         check_failure_timeout: Option<Duration>,
     ) -> bool {
-        let mut inner = self.inner();
-        let is_news = !inner.is_down;
-        let since = *inner.silent_since.get_or_insert(now);
-        inner.is_dead = check_failure_timeout.is_some_and(|after| now.since(since) >= after);
-        inner.fails(now, self.ban, reason);
+        let mut inner = self.lock();
+        let was_up = !inner.is_down;
+        let since = *inner.failing_since.get_or_insert(now);
+        inner.is_unresponsive =
+            check_failure_timeout.is_some_and(|after| now.since(since) >= after);
+        inner.mark_failed(now, self.ban, reason);
         self.publish(&inner);
-        is_news
+        was_up
     }
 
-    /// A check has succeeded that began when there were so many doubts, and this is what it is by that.
-    /// Gives whether it is of use: a doubt that came meanwhile may be about what happened after the
-    /// answer. All of it is published at once: what is heard of again may not be what it was.
+    /// Records a successful check that started after `suspicions` suspicions. Returns whether it is
+    /// valid: a suspicion raised meanwhile may be about something after the answer. Everything is
+    /// published at once, since the server may have changed.
     pub(crate) fn check_succeeded(
         &self,
-        doubts: u32,
-        standing: Standing,
-        state: MemberState,
+        suspicions: u32,
+        status: ServerStatus,
+        state: CheckFindings,
         now: Time,
     ) -> bool {
-        let mut inner = self.inner();
-        if inner.doubts != doubts {
+        let mut inner = self.lock();
+        if inner.suspicions != suspicions {
             return false;
         }
-        inner.is_doubted = false;
-        self.is_back(&mut inner, now);
-        self.set(&mut inner, standing, state);
+        inner.is_suspect = false;
+        self.mark_reachable(&mut inner, now);
+        self.update(&mut inner, status, state);
         self.publish(&inner);
         true
     }
 
-    /// It answers, and does not let us ask: so it is there, and nothing more is known than before.
-    pub(crate) fn answered(&self, now: Time) {
-        let mut inner = self.inner();
-        self.is_back(&mut inner, now);
+    /// Records that it answers but refuses the check: it is up, and nothing else is known.
+    pub(crate) fn handle_refused_check(&self, now: Time) {
+        let mut inner = self.lock();
+        self.mark_reachable(&mut inner, now);
         self.publish(&inner);
     }
 
-    fn is_back(&self, inner: &mut Inner, now: Time) {
+    fn mark_reachable(&self, inner: &mut HealthState, now: Time) {
         inner.is_down = false;
-        (inner.silent_since, inner.is_dead) = (None, false);
+        (inner.failing_since, inner.is_unresponsive) = (None, false);
         if inner.ban.as_ref().is_some_and(|ban| ban.until <= now) {
             inner.ban = None;
-            self.warm_from.store(now.0, Ordering::Relaxed);
+            self.slow_start_from.store(now.0, Ordering::Relaxed);
         }
     }
 
-    /// Takes what it is by what another has said.
-    pub(crate) fn stands(&self, standing: Standing, is_foreign: bool) {
-        let mut inner = self.inner();
-        let state = MemberState { is_foreign, ..inner.state.clone() };
-        self.set(&mut inner, standing, state);
+    /// Sets the status that follows from another server's report.
+    pub(crate) fn set_status(&self, status: ServerStatus, is_foreign: bool) {
+        let mut inner = self.lock();
+        let state = CheckFindings { is_foreign, ..inner.findings.clone() };
+        self.update(&mut inner, status, state);
         self.publish(&inner);
     }
 
-    /// A server that is said to be something stays that.
-    fn set(&self, inner: &mut Inner, standing: Standing, state: MemberState) {
-        let before = inner.standing;
-        if self.said == ConfiguredRole::Auto {
-            inner.standing = standing;
+    /// Updates status and findings. A configured role takes precedence.
+    fn update(&self, inner: &mut HealthState, status: ServerStatus, state: CheckFindings) {
+        let before = inner.status;
+        if self.configured == ConfiguredRole::Auto {
+            inner.status = status;
         }
-        inner.state = state;
-        if before == Standing::Primary && inner.standing != before {
+        inner.findings = state;
+        if before == ServerStatus::Primary && inner.status != before {
             self.epoch.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// What it is.
-    pub(crate) fn standing(&self) -> Standing {
-        self.inner().standing
+    /// Its status.
+    pub(crate) fn status(&self) -> ServerStatus {
+        self.lock().status
     }
 
-    /// Bans it, for an operator; `false` if it is a primary, which is never banned.
+    /// Bans it for an administrator; `false` if it is a primary, which is never banned.
     pub(crate) fn ban(&self, now: Time, lasts: Option<Duration>, reason: &str) -> bool {
-        let mut inner = self.inner();
-        if inner.standing == Standing::Primary {
+        let mut inner = self.lock();
+        if inner.status == ServerStatus::Primary {
             return false;
         }
         let until = now + lasts.unwrap_or(self.ban);
-        inner.ban = Some(Ban { since: now, until, reason: reason.to_owned() });
+        inner.ban = Some(MemberBan { since: now, until, reason: reason.to_owned() });
         self.publish(&inner);
         true
     }
 
-    /// Ends its ban, if it has one.
+    /// Lifts its ban, if it has one.
     pub(crate) fn unban(&self) -> bool {
-        let mut inner = self.inner();
+        let mut inner = self.lock();
         let had = inner.ban.take().is_some();
         inner.is_down &= !had;
         self.publish(&inner);
         had
     }
 
-    /// What there is to tell.
+    /// The state for display.
     pub(crate) fn report(&self) -> MemberReport {
-        let inner = self.inner();
+        let inner = self.lock();
         let state = match () {
             () if inner.ban.is_some() => "banned",
             () if inner.is_down => "down",
-            () if inner.state.is_foreign => "foreign",
-            () if inner.state.lags => "lagging",
+            () if inner.findings.is_foreign => "foreign",
+            () if inner.findings.is_lagging => "lagging",
             () => "up",
         };
-        let (found, ban) = (inner.state.clone(), inner.ban.clone());
-        MemberReport { role: inner.standing.as_str(), state, found, ban }
+        let (findings, ban) = (inner.findings.clone(), inner.ban.clone());
+        MemberReport { role: inner.status.as_str(), state, findings, ban }
     }
 }
 
-impl Inner {
-    fn fails(&mut self, now: Time, ban: Duration, reason: &str) {
-        (self.is_down, self.is_doubted) = (true, true);
-        // What is there next may have been made anew of an older copy.
-        self.state.replayed = Question::default();
+impl HealthState {
+    fn mark_failed(&mut self, now: Time, ban: Duration, reason: &str) {
+        (self.is_down, self.is_suspect) = (true, true);
+        // The next server there may have been rebuilt from an older copy.
+        self.findings.replayed = CheckSeq::default();
         let is_banned = self.ban.as_ref().is_some_and(|ban| ban.until > now);
-        if self.standing == Standing::Replica && !is_banned {
+        if self.status == ServerStatus::Replica && !is_banned {
             let since = self.ban.as_ref().map_or(now, |ban| ban.since);
-            self.ban = Some(Ban { since, until: now + ban, reason: reason.to_owned() });
+            self.ban = Some(MemberBan { since, until: now + ban, reason: reason.to_owned() });
         }
     }
 
-    fn fit(&self, said: ConfiguredRole) -> u8 {
-        let is_primary = self.standing == Standing::Primary;
-        let writes =
-            is_primary && (said == ConfiguredRole::Primary || !self.is_doubted && !self.is_down);
-        let is_held_back = self.state.lags || self.state.is_foreign;
+    fn eligibility(&self, configured: ConfiguredRole) -> u8 {
+        let is_primary = self.status == ServerStatus::Primary;
+        let writes = is_primary
+            && (configured == ConfiguredRole::Primary || !self.is_suspect && !self.is_down);
+        let is_held_back = self.findings.is_lagging || self.findings.is_foreign;
         let serves = self.ban.is_none() && !self.is_down && !is_held_back;
-        let reads = serves && self.standing == Standing::Replica;
-        let any = serves && (is_primary || reads || self.standing == Standing::Unknown);
+        let reads = serves && self.status == ServerStatus::Replica;
+        let any = serves && (is_primary || reads || self.status == ServerStatus::Unknown);
         let bits = [
             (writes, PRIMARY),
             (reads, REPLICA),
             (any, ANY),
-            (matches!(self.standing, Standing::Stale | Standing::Foreign), FENCED),
-            (self.is_dead, DEAD),
+            (matches!(self.status, ServerStatus::Stale | ServerStatus::Foreign), FENCED),
+            (self.is_unresponsive, UNRESPONSIVE),
         ];
         bits.into_iter().filter(|(is_so, _)| *is_so).map(|(_, bit)| bit).sum()
     }
@@ -370,9 +381,9 @@ mod tests {
 
     const BAN: Duration = Duration::from_secs(60);
 
-    fn member(said: ConfiguredRole) -> (Member, Arc<AtomicU32>) {
+    fn member(configured: ConfiguredRole) -> (MemberHealth, Arc<AtomicU32>) {
         let version = Arc::new(AtomicU32::new(1));
-        (Member::new(said, BAN, Arc::default(), Arc::clone(&version)), version)
+        (MemberHealth::new(configured, BAN, Arc::default(), Arc::clone(&version)), version)
     }
 
     fn at(seconds: u64) -> Time {
@@ -380,79 +391,87 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_fails_is_banned_until_it_has_been_probed() {
+    fn failed_replica_is_banned_until_a_check_succeeds() {
         let (member, version) = member(ConfiguredRole::Replica);
-        assert_eq!(member.fit(), REPLICA | ANY);
-        member.failed(at(10), "refused");
-        assert_eq!((member.fit(), version.load(Ordering::Relaxed)), (0, 2));
+        assert_eq!(member.eligibility(), REPLICA | ANY);
+        member.connect_failed(at(10), "refused");
+        assert_eq!((member.eligibility(), version.load(Ordering::Relaxed)), (0, 2));
         let ban = member.report().ban.unwrap();
         assert_eq!((ban.until, ban.reason.as_str()), (at(70), "refused"));
-        // Another failure does not prolong it, and an answer does not end it early.
-        member.failed(at(20), "refused");
+        // Another failure does not prolong the ban, and an answer does not end it early.
+        member.connect_failed(at(20), "refused");
         let answers = |seconds| {
-            let (doubts, found) = (member.doubts(), MemberState::default());
-            member.check_succeeded(doubts, Standing::Replica, found, at(seconds))
+            let (suspicions, findings) = (member.suspicions(), CheckFindings::default());
+            member.check_succeeded(suspicions, ServerStatus::Replica, findings, at(seconds))
         };
         assert!(answers(30));
-        assert_eq!((member.fit(), member.report().state), (0, "banned"));
-        // Its time being over is not enough.
+        assert_eq!((member.eligibility(), member.report().state), (0, "banned"));
+        // An elapsed ban alone is not enough.
         member.check_failed(at(71), "silent", None);
         assert_eq!(member.report().ban.unwrap().until, at(131));
         assert!(answers(140));
-        assert_eq!((member.fit(), member.warm_from()), (REPLICA | ANY, Some(at(140))));
+        assert_eq!(
+            (member.eligibility(), member.slow_start_from()),
+            (REPLICA | ANY, Some(at(140)))
+        );
     }
 
     #[test]
-    fn a_primary_is_never_banned_and_one_that_was_found_is_asked_again_before_it_is_written_to() {
+    fn primary_is_never_banned_and_is_rechecked_before_writes() {
         let (named, _) = member(ConfiguredRole::Primary);
-        named.failed(at(1), "refused");
-        assert_eq!((named.fit(), named.report().ban), (PRIMARY, None), "writes wait there");
-        assert!(!named.ban(at(1), None, "by an operator"));
+        named.connect_failed(at(1), "refused");
+        assert_eq!((named.eligibility(), named.report().ban), (PRIMARY, None), "writes wait there");
+        assert!(!named.ban(at(1), None, "by an administrator"));
 
-        let (found, _) = member(ConfiguredRole::Auto);
-        assert_eq!(found.fit(), ANY);
-        found.stands(Standing::Primary, false);
-        assert_eq!(found.fit(), PRIMARY | ANY);
-        let asked = found.doubts();
-        found.doubt();
-        assert_eq!(found.fit(), ANY);
-        let answers = |doubts| {
-            found.check_succeeded(doubts, Standing::Primary, MemberState::default(), at(2))
+        let (findings, _) = member(ConfiguredRole::Auto);
+        assert_eq!(findings.eligibility(), ANY);
+        findings.set_status(ServerStatus::Primary, false);
+        assert_eq!(findings.eligibility(), PRIMARY | ANY);
+        let before = findings.suspicions();
+        findings.suspect();
+        assert_eq!(findings.eligibility(), ANY);
+        let answers = |suspicions| {
+            findings.check_succeeded(
+                suspicions,
+                ServerStatus::Primary,
+                CheckFindings::default(),
+                at(2),
+            )
         };
-        assert!(!answers(asked), "it was asked before");
-        assert!(answers(found.doubts()));
-        assert_eq!(found.fit(), PRIMARY | ANY);
-        found.stands(Standing::Stale, false);
-        assert!(found.is_fenced() && found.fit() & ANY == 0 && found.epoch() == 1);
+        assert!(!answers(before), "the check started before the suspicion");
+        assert!(answers(findings.suspicions()));
+        assert_eq!(findings.eligibility(), PRIMARY | ANY);
+        findings.set_status(ServerStatus::Stale, false);
+        assert!(findings.is_fenced() && findings.eligibility() & ANY == 0 && findings.epoch() == 1);
     }
 
     #[test]
-    fn one_that_is_silent_for_long_is_given_up_until_it_is_heard_of() {
+    fn silent_server_is_unresponsive_until_it_answers() {
         let (member, _) = member(ConfiguredRole::Primary);
         let after = Some(Duration::from_secs(60));
-        for (seconds, is_dead) in [(100, false), (159, false), (160, true)] {
+        for (seconds, is_unresponsive) in [(100, false), (159, false), (160, true)] {
             member.check_failed(at(seconds), "silent", after);
-            assert_eq!(member.is_dead(), is_dead, "{seconds}");
+            assert_eq!(member.is_unresponsive(), is_unresponsive, "{seconds}");
         }
-        assert!(member.fit() & PRIMARY != 0, "writes wait there");
-        // That it lets nobody ask is an answer.
-        member.answered(at(170));
-        assert!(!member.is_dead());
-        // What workers see of it is no check, and the time is counted anew.
-        member.failed(at(300), "reset by peer");
+        assert!(member.eligibility() & PRIMARY != 0, "writes wait there");
+        // A refused check is an answer.
+        member.handle_refused_check(at(170));
+        assert!(!member.is_unresponsive());
+        // A failure seen by a worker is not a check, and the timeout starts again.
+        member.connect_failed(at(300), "reset by peer");
         member.check_failed(at(300), "silent", after);
-        assert!(!member.is_dead());
+        assert!(!member.is_unresponsive());
         member.check_failed(at(1000), "silent", None);
-        assert!(!member.is_dead(), "for ever");
+        assert!(!member.is_unresponsive(), "without a timeout it stays responsive");
     }
 
     #[test]
-    fn a_member_of_another_system_gets_no_reads() {
+    fn foreign_member_gets_no_reads() {
         let (member, version) = member(ConfiguredRole::Replica);
-        member.stands(Standing::Replica, true);
-        assert_eq!((member.fit(), member.report().state), (0, "foreign"));
+        member.set_status(ServerStatus::Replica, true);
+        assert_eq!((member.eligibility(), member.report().state), (0, "foreign"));
         assert_eq!(version.load(Ordering::Relaxed), 2);
-        member.stands(Standing::Replica, false);
-        assert_eq!((member.fit(), member.report().state), (REPLICA | ANY, "up"));
+        member.set_status(ServerStatus::Replica, false);
+        assert_eq!((member.eligibility(), member.report().state), (REPLICA | ANY, "up"));
     }
 }

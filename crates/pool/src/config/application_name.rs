@@ -1,4 +1,4 @@
-//! What servers are told of who a client is: a template for `application_name`.
+//! [`ApplicationName`]: the template for the `application_name` that servers see.
 //!
 //! ```text
 //! %a - %h:%p
@@ -8,13 +8,14 @@ use std::{fmt, net::SocketAddr, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A template: `%a` is what the client calls itself (`app` if it does not), `%h` and `%p` its address and
-/// port (`unix` and nothing for a unix socket), `%u` its user, `%d` its database, `%%` a percent sign.
+/// A template: `%a` is the client's own `application_name` (`app` if it has none), `%h` and `%p`
+/// are its address and port (`unix` and empty for a unix socket), `%u` its user, `%d` its database,
+/// `%%` a percent sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApplicationName(Vec<Piece>);
+pub struct ApplicationName(Vec<TemplatePart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum TemplatePart {
     Text(String),
     Application,
     Host,
@@ -23,25 +24,25 @@ enum Piece {
     Database,
 }
 
-/// Most bytes that a server keeps of the name. Source: `NAMEDATALEN` in PostgreSQL.
+/// Maximum length of the name at a server. Source: `NAMEDATALEN` in PostgreSQL.
 const BYTES_MAX: usize = 63;
 
-/// What a client is called that does not say.
-const NAMELESS: &str = "app";
+/// `%a` of a client without an `application_name`.
+const UNNAMED: &str = "app";
 
 impl ApplicationName {
-    /// What PgBouncer makes of it with `application_name_add_host`.
+    /// The template equivalent to PgBouncer's `application_name_add_host`.
     pub(crate) const WITH_HOST: &'static str = "%a - %h:%p";
 
-    /// The name for a client. If it would be too long, what the client calls itself is cut.
-    pub(crate) fn of(
+    /// The name for a client. If it would be too long, the client's own name is truncated.
+    pub(crate) fn for_client(
         &self,
         own: Option<&str>,
         from: Option<SocketAddr>,
         user: &str,
         database: &str,
     ) -> String {
-        let own = own.filter(|own| !own.is_empty()).unwrap_or(NAMELESS);
+        let own = own.filter(|own| !own.is_empty()).unwrap_or(UNNAMED);
         let whole = self.fill(own, from, user, database);
         let excess = whole.len().saturating_sub(BYTES_MAX);
         match own.len().checked_sub(excess) {
@@ -55,14 +56,16 @@ impl ApplicationName {
         let mut name = String::new();
         for piece in &self.0 {
             match (piece, from) {
-                (Piece::Text(text), _) => name.push_str(text),
-                (Piece::Application, _) => name.push_str(own),
-                (Piece::Host, Some(from)) => name.push_str(&from.ip().to_canonical().to_string()),
-                (Piece::Host, None) => name.push_str("unix"),
-                (Piece::Port, Some(from)) => name.push_str(&from.port().to_string()),
-                (Piece::Port, None) => {}
-                (Piece::User, _) => name.push_str(user),
-                (Piece::Database, _) => name.push_str(database),
+                (TemplatePart::Text(text), _) => name.push_str(text),
+                (TemplatePart::Application, _) => name.push_str(own),
+                (TemplatePart::Host, Some(from)) => {
+                    name.push_str(&from.ip().to_canonical().to_string());
+                }
+                (TemplatePart::Host, None) => name.push_str("unix"),
+                (TemplatePart::Port, Some(from)) => name.push_str(&from.port().to_string()),
+                (TemplatePart::Port, None) => {}
+                (TemplatePart::User, _) => name.push_str(user),
+                (TemplatePart::Database, _) => name.push_str(database),
             }
         }
         name
@@ -75,31 +78,35 @@ impl FromStr for ApplicationName {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut plain = String::new();
-        let mut letters = text.chars();
-        while let Some(letter) = letters.next() {
-            if letter != '%' {
-                plain.push(letter);
+        let mut chars = text.chars();
+        while let Some(char) = chars.next() {
+            if char != '%' {
+                plain.push(char);
                 continue;
             }
-            let piece = match letters.next() {
+            let piece = match chars.next() {
                 Some('%') => {
                     plain.push('%');
                     continue;
                 }
-                Some('a') => Piece::Application,
-                Some('h') => Piece::Host,
-                Some('p') => Piece::Port,
-                Some('u') => Piece::User,
-                Some('d') => Piece::Database,
-                _ => return Err(format!("{text:?}: %a, %h, %p, %u, %d and %% are there")),
+                Some('a') => TemplatePart::Application,
+                Some('h') => TemplatePart::Host,
+                Some('p') => TemplatePart::Port,
+                Some('u') => TemplatePart::User,
+                Some('d') => TemplatePart::Database,
+                _ => {
+                    return Err(format!(
+                        "{text:?}: unknown placeholder; use %a, %h, %p, %u, %d or %%"
+                    ));
+                }
             };
             if !plain.is_empty() {
-                pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                pieces.push(TemplatePart::Text(std::mem::take(&mut plain)));
             }
             pieces.push(piece);
         }
         if !plain.is_empty() {
-            pieces.push(Piece::Text(plain));
+            pieces.push(TemplatePart::Text(plain));
         }
         if pieces.is_empty() { Err("the template is empty".to_owned()) } else { Ok(Self(pieces)) }
     }
@@ -108,12 +115,12 @@ impl FromStr for ApplicationName {
 impl fmt::Display for ApplicationName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|piece| match piece {
-            Piece::Text(text) => f.write_str(&text.replace('%', "%%")),
-            Piece::Application => f.write_str("%a"),
-            Piece::Host => f.write_str("%h"),
-            Piece::Port => f.write_str("%p"),
-            Piece::User => f.write_str("%u"),
-            Piece::Database => f.write_str("%d"),
+            TemplatePart::Text(text) => f.write_str(&text.replace('%', "%%")),
+            TemplatePart::Application => f.write_str("%a"),
+            TemplatePart::Host => f.write_str("%h"),
+            TemplatePart::Port => f.write_str("%p"),
+            TemplatePart::User => f.write_str("%u"),
+            TemplatePart::Database => f.write_str("%d"),
         })
     }
 }
@@ -131,10 +138,10 @@ impl Serialize for ApplicationName {
 }
 
 #[test]
-fn clients_are_told_apart_by_name() {
+fn template_is_filled_for_client() {
     let from = Some("10.0.0.7:4711".parse().unwrap());
     let name = |template: &str, own, from| {
-        template.parse::<ApplicationName>().unwrap().of(own, from, "ann", "shop")
+        template.parse::<ApplicationName>().unwrap().for_client(own, from, "ann", "shop")
     };
     assert_eq!(name("%a - %h:%p", Some("psql"), from), "psql - 10.0.0.7:4711");
     assert_eq!(name("%a - %h:%p", None, None), "app - unix:");

@@ -1,4 +1,4 @@
-//! Several servers behind one database: which they are, and how clients are spread over them.
+//! Databases with several servers: the list of servers and how load is balanced over them.
 
 use std::{
     num::{NonZeroU32, NonZeroU64},
@@ -9,59 +9,59 @@ use howdah_connect::Endpoint;
 use howdah_route::RolePreference;
 use serde::{Deserialize, Serialize};
 
-use super::{Database, database::endpoint, durations, toml};
+use super::{DatabaseConfig, database::endpoint, durations, toml};
 use crate::cluster::Strategy;
 
-/// Most servers of one database, or of one shard: a worker has a bit for each.
+/// Maximum number of servers of a database or shard: a worker has a bit for each.
 pub const SERVERS_MAX: usize = 64;
 
-/// One server of several: an entry of `servers`.
+/// One of several servers: an entry of `servers`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ServerEntry {
-    /// As in `hosts`: a name, an address or the directory of a unix socket, with `:port` where it
-    /// differs from `port`.
+    /// A name, an address or the directory of a unix socket, as in `hosts`, with `:port` if it is
+    /// not `port`.
     pub host: String,
-    /// The port; the database's if none is given.
+    /// The port; the database's if `None`.
     pub port: Option<u16>,
-    /// What it is.
+    /// The configured role.
     #[serde(default)]
     pub role: ConfiguredRole,
-    /// Its part of the transactions that any of several could take, for the strategy `weighted`.
-    #[serde(default = "one")]
+    /// Its share of the load relative to the other servers, for the strategy `weighted`.
+    #[serde(default = "default_weight")]
     pub weight: NonZeroU32,
 }
 
-fn one() -> NonZeroU32 {
+fn default_weight() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
 impl ServerEntry {
-    /// Where it is.
+    /// The server's endpoint.
     ///
     /// # Errors
     ///
-    /// A text that names no place.
+    /// `host` is not a valid host.
     pub(super) fn endpoint(&self, port: u16) -> Result<Endpoint, String> {
         endpoint(&self.host, self.port.unwrap_or(port))
     }
 }
 
-/// What a server is said to be.
+/// The configured role of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfiguredRole {
-    /// Whatever it turns out to be, which may change.
+    /// The role is detected, and may change.
     #[default]
     Auto,
-    /// The one that takes writes.
+    /// The server that accepts writes.
     Primary,
-    /// One that takes reads.
+    /// A server for reads only.
     Replica,
 }
 
 impl ConfiguredRole {
-    /// The word that stands for it.
+    /// The keyword of this role.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -71,51 +71,52 @@ impl ConfiguredRole {
     }
 }
 
-/// How clients are spread over several servers: `[pool.databases.NAME.cluster]`.
+/// Load balancing, health checks and failover: `[pool.databases.NAME.cluster]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct ClusterSettings {
-    /// Which of those that would do gets the next transaction.
+pub struct ClusterConfig {
+    /// How the server for a transaction is selected from the eligible ones.
     pub strategy: Strategy,
-    /// Which servers a client gets that does not say.
-    #[serde(with = "toml::role_wish")]
+    /// The role for clients that do not ask for one.
+    #[serde(with = "toml::role_preference")]
     pub role: RolePreference,
-    /// How long a replica that failed is left alone.
-    #[serde(with = "durations::whole")]
+    /// How long a failed replica is banned.
+    #[serde(with = "durations::duration")]
     pub ban: Duration,
-    /// How long one that is back gets less than its part.
-    #[serde(with = "durations::whole")]
+    /// How long a recovered server gets a reduced, growing share of the load.
+    #[serde(with = "durations::duration")]
     pub slow_start: Duration,
-    /// For how long a server may answer no check before what runs there is given up; `None`, written 0, is for
-    /// ever.
-    #[serde(with = "durations::optional")]
+    /// How long health checks may fail before requests running on the server are aborted; `None`,
+    /// written 0, means never.
+    #[serde(with = "durations::timeout")]
     pub check_failure_timeout: Option<Duration>,
-    /// Between two checks of a server.
-    #[serde(with = "durations::whole")]
+    /// Interval between two health checks of a server.
+    #[serde(with = "durations::duration")]
     pub check_interval: Duration,
-    /// How long a check may take, its login included.
-    #[serde(with = "durations::whole")]
+    /// Timeout of a health check, login included.
+    #[serde(with = "durations::duration")]
     pub check_timeout: Duration,
-    /// Who checks; the database's user, or else one of those who use the database, if none is given.
+    /// The role that runs the checks; if `None` the database's user, or else a user of the
+    /// database.
     pub check_user: Option<String>,
-    /// A replica that is further behind gets no reads.
-    #[serde(with = "durations::optional")]
+    /// Maximum replication lag of a replica that serves reads; `None`, written 0, means no limit.
+    #[serde(with = "durations::timeout")]
     pub max_lag: Option<Duration>,
-    /// The same in bytes of WAL; `None`, written 0, is without limit.
+    /// The same in bytes of WAL.
     #[serde(with = "toml::limit_bytes")]
     pub max_lag_bytes: Option<NonZeroU64>,
-    /// Whether a server whose system identifier is another than the primary's gets nobody: it holds
-    /// somebody else's data.
+    /// Whether a server whose system identifier differs from the primary's is excluded: it belongs
+    /// to another database cluster.
     pub require_same_system_identifier: bool,
-    /// For how long a primary that was away is not written to, unless a standby streams from it.
-    #[serde(with = "durations::whole")]
+    /// How long a primary that was unreachable gets no writes, unless a standby streams from it.
+    #[serde(with = "durations::duration")]
     pub primary_rejoin_delay: Duration,
-    /// How long a client waits while no server would do.
-    #[serde(with = "durations::optional")]
+    /// How long a client waits while no server is eligible; `None`, written 0, means forever.
+    #[serde(with = "durations::timeout")]
     pub failover_timeout: Option<Duration>,
 }
 
-impl Default for ClusterSettings {
+impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
             strategy: Strategy::default(),
@@ -135,34 +136,35 @@ impl Default for ClusterSettings {
     }
 }
 
-/// Several servers behind one database, or of one of its shards, as a pool has them.
+/// The servers of a database or of one of its shards, as resolved for a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPool {
-    /// Each, in the order given; at least one.
+    /// The servers in configured order; at least one.
     pub servers: Vec<ClusterServer>,
-    /// What they call the database, if that is not what they do elsewhere.
+    /// The database's name at these servers, if it differs from the pool's.
     pub dbname: Option<String>,
-    /// How clients are spread over them.
-    pub settings: ClusterSettings,
+    /// Load balancing, health checks and failover.
+    pub settings: ClusterConfig,
 }
 
-/// One of them.
+/// A server of a [`ClusterPool`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterServer {
-    /// Where it is.
+    /// The server's endpoint.
     pub endpoint: Endpoint,
-    /// What it is said to be.
+    /// The configured role.
     pub role: ConfiguredRole,
-    /// Its part.
+    /// Its share of the load, for the strategy `weighted`.
     pub weight: NonZeroU32,
 }
 
-impl Database {
-    /// The servers of each shard; of a database that is not sharded, `servers`. None if it has neither.
+impl DatabaseConfig {
+    /// One cluster per shard, or one of `servers` if the database is not sharded. Empty if it has
+    /// neither.
     ///
     /// # Errors
     ///
-    /// A text that names no place.
+    /// A `host` is not valid.
     pub(crate) fn clusters(&self) -> Result<Vec<ClusterPool>, String> {
         let server = |entry: &ServerEntry| {
             let endpoint = entry.endpoint(self.port)?;
@@ -177,7 +179,7 @@ impl Database {
         shards.chain(own).collect()
     }
 
-    /// The lists of servers that each are of one cluster, by their keys.
+    /// The list of servers of each cluster, with its key.
     fn server_lists(&self) -> impl Iterator<Item = (String, &[ServerEntry])> {
         let shards = self.shards.iter().enumerate();
         let shards =
@@ -185,57 +187,57 @@ impl Database {
         [("servers".to_owned(), &self.servers[..])].into_iter().chain(shards)
     }
 
-    /// What cannot be of several servers: key below the database, and reason.
-    pub(super) fn wrong_cluster(&self) -> Vec<(String, String)> {
-        let mut wrong = Vec::new();
-        let mut rule = |is_wrong: bool, key: String, why: &str| {
-            if is_wrong {
-                wrong.push((key, why.to_owned()));
+    /// Rules about servers that are violated: key below the database, and reason.
+    pub(super) fn cluster_errors(&self) -> Vec<(String, String)> {
+        let mut errors = Vec::new();
+        let mut rule = |is_violated: bool, key: String, why: &str| {
+            if is_violated {
+                errors.push((key, why.to_owned()));
             }
         };
         let both = !self.hosts.is_empty() && !self.servers.is_empty();
         rule(
             both,
             "servers".to_owned(),
-            "servers and hosts exclude each other: hosts are places of one server",
+            "servers and hosts exclude each other: hosts are addresses of one server",
         );
         for (key, servers) in self.server_lists() {
-            let many = servers.len() > SERVERS_MAX;
-            rule(many, key.clone(), "more than 64 servers");
+            let too_many = servers.len() > SERVERS_MAX;
+            rule(too_many, key.clone(), "more than 64 servers");
             let is_primary = |entry: &&ServerEntry| entry.role == ConfiguredRole::Primary;
             let primaries = servers.iter().filter(is_primary).count();
             rule(
                 primaries > 1,
                 key.clone(),
-                "only one server can be the primary; auto finds out which it is",
+                "only one server can be the primary; role auto detects which one it is",
             );
             rule(
                 primaries == 1 && servers.iter().any(|entry| entry.role == ConfiguredRole::Auto),
                 key.clone(),
-                "where one is said to be the primary, the others have to be replicas",
+                "if one server has role primary, all others must have role replica",
             );
-            let mut places = std::collections::BTreeSet::new();
+            let mut endpoints = std::collections::BTreeSet::new();
             for (number, entry) in servers.iter().enumerate() {
                 match entry.endpoint(self.port) {
                     Err(why) => rule(true, format!("{key}[{number}].host"), &why),
                     Ok(endpoint) => rule(
-                        !places.insert(endpoint.to_string()),
+                        !endpoints.insert(endpoint.to_string()),
                         format!("{key}[{number}].host"),
-                        "the same server is there twice",
+                        "the server is listed twice",
                     ),
                 }
             }
         }
         let settings = &self.cluster;
-        let unused = !self.is_routed() && *settings != ClusterSettings::default();
-        rule(unused, "cluster".to_owned(), "there are no servers to which it could apply");
+        let unused = !self.is_routed() && *settings != ClusterConfig::default();
+        rule(unused, "cluster".to_owned(), "has no effect: the database has no servers or shards");
         for (key, value) in
             [("check-interval", settings.check_interval), ("check-timeout", settings.check_timeout)]
         {
-            let short = value < Duration::from_millis(10);
-            rule(short, format!("cluster.{key}"), "must be at least 10ms");
+            let too_short = value < Duration::from_millis(10);
+            rule(too_short, format!("cluster.{key}"), "must be at least 10ms");
         }
-        wrong
+        errors
     }
 }
 
@@ -245,7 +247,7 @@ mod tests {
 
     use super::super::Config;
 
-    fn wrong(database: &str) -> String {
+    fn errors(database: &str) -> String {
         let text = format!("[pool.databases.app]\n{database}");
         match Config::read_str(&text, Path::new("h.toml")) {
             Ok(_) => String::new(),
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_read_in_their_order() {
+    fn servers_keep_configured_order() {
         let text = r#"
             [pool.databases.app]
             port = 5433
@@ -278,10 +280,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_names_its_key() {
+    fn invalid_servers_are_reported_with_key() {
         for (text, key, why) in [
             ("hosts = ['a']\nservers = [{ host = 'b' }]", "app.servers", "exclude each other"),
-            ("servers = [{ host = 'a b' }]", "app.servers[0].host", "is no host"),
+            ("servers = [{ host = 'a b' }]", "app.servers[0].host", "is not a host"),
             ("servers = [{ host = 'a' }, { host = 'a' }]", "app.servers[1].host", "twice"),
             (
                 "servers = [{ host = 'a', role = 'primary' }, { host = 'b', role = 'primary' }]",
@@ -291,7 +293,7 @@ mod tests {
             (
                 "servers = [{ host = 'a', role = 'primary' }, { host = 'b' }]",
                 "app.servers",
-                "have to be replicas",
+                "must have role replica",
             ),
             ("cluster = { strategy = 'random' }", "app.cluster", "no servers"),
             (
@@ -300,10 +302,12 @@ mod tests {
                 "at least 10ms",
             ),
         ] {
-            let said = wrong(text);
-            assert!(said.contains(key) && said.contains(why), "{text}: {said}");
+            let errors = errors(text);
+            assert!(errors.contains(key) && errors.contains(why), "{text}: {errors}");
         }
-        assert!(wrong("servers = [{ host = 'a', role = 'boss' }]").contains("unknown variant"));
-        assert!(wrong("servers = [{ hots = 'a' }]").contains("no such key (did you mean `host`?)"));
+        assert!(errors("servers = [{ host = 'a', role = 'boss' }]").contains("unknown variant"));
+        assert!(
+            errors("servers = [{ hots = 'a' }]").contains("unknown key (did you mean `host`?)")
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! One database that clients may ask for.
+//! [`DatabaseConfig`]: a database as clients know it.
 
 use std::{collections::BTreeMap, num::NonZeroU32, path::Path, time::Duration};
 
@@ -6,91 +6,93 @@ use howdah_connect::Endpoint;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ClusterSettings, Config, MirrorEntry, PoolMode, Routing, ServerEntry, ShardEntry, Sharding,
-    StoredSecret, secret, toml,
+    ClusterConfig, Config, MirrorEntry, PoolMode, RoutingConfig, ServerEntry, ShardEntry,
+    ShardingConfig, StoredSecret, secret, toml,
 };
 
-/// The port of a server that was given none.
+/// PostgreSQL's default port.
 pub(super) const DEFAULT_PORT: u16 = 5432;
 
-/// One database that clients may ask for: `[pool.databases.NAME]`. `None` is whatever all have.
+/// A database by the name that clients use: `[pool.databases.NAME]`. `None` means the value of
+/// `[pool]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Database {
-    /// Servers that have it: names, addresses or directories of unix sockets, with `:port` where it
-    /// differs from `port`. None: the server whose socket is in the first of our own
+pub struct DatabaseConfig {
+    /// Addresses of its server: names, addresses or directories of unix sockets, with `:port` if it
+    /// is not `port`. If empty, the server whose socket is in the first of
     /// `listen.unix-directories`.
     pub hosts: Vec<String>,
-    /// The port of servers.
+    /// Default port of its servers.
     pub port: u16,
-    /// What servers call it; the name that the client used if none is given.
+    /// Its name at the server; the name that the client used if `None`.
     pub dbname: Option<String>,
-    /// The user that we are at servers, whoever the client is.
+    /// The forced user: the role at the server for all clients.
     pub user: Option<String>,
-    /// Its secret; the user list's if none is given.
-    #[serde(serialize_with = "secret::written")]
+    /// The forced user's secret; the one of the user list if `None`.
+    #[serde(serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
-    /// Whether its servers get a password in the clear without TLS.
+    /// Whether cleartext passwords may be sent to its servers without TLS.
     pub allow_cleartext_password: Option<bool>,
     /// Pool mode.
     pub mode: Option<PoolMode>,
-    /// Most server connections per user.
+    /// Maximum number of server connections per user.
     pub pool_size: Option<u32>,
-    /// How many are kept open.
+    /// Number of server connections kept open per user.
     pub min_size: Option<u32>,
-    /// How many more when clients have waited.
+    /// Additional server connections per user once a client has waited.
     pub reserve_size: Option<u32>,
-    /// Server connections of all users; 0 is without limit.
+    /// Maximum number of server connections of all users; 0 means no limit.
     pub max_servers: Option<u32>,
-    /// Clients of all users; 0 is without limit.
+    /// Maximum number of clients of all users; 0 means no limit.
     pub max_clients: Option<u32>,
-    /// The part of each of its pools, beside that of others, of a limit on server connections that they
-    /// share; 1 if none is given.
+    /// Share of each of its pools in limits on server connections that several pools share,
+    /// relative to other pools; 1 if `None`.
     pub weight: Option<NonZeroU32>,
-    /// Age at which an unused server connection is closed.
-    #[serde(with = "toml::given_duration")]
+    /// Age at which an idle server connection is closed.
+    #[serde(with = "toml::optional_duration")]
     pub server_lifetime: Option<Duration>,
-    /// A client's wait for a server.
-    #[serde(with = "toml::given_timeout")]
+    /// How long a client may wait for a server connection.
+    #[serde(with = "toml::optional_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
-    /// In which order `hosts` are used.
+    /// The order in which `hosts` are used.
     pub load_balance_hosts: LoadBalanceHosts,
-    /// What is run on a new server connection before anybody gets it.
+    /// Query run on each new server connection before its first use.
     pub connect_query: Option<String>,
-    /// Who looks up secrets of this database's users at servers.
+    /// The role that queries servers for the secrets of this database's users.
     pub auth_user: Option<String>,
-    /// In which database, by the name that clients use.
+    /// The database to query for secrets, by the name that clients use.
     pub auth_dbname: Option<String>,
-    /// What is asked there.
+    /// The query for a secret.
     pub auth_query: Option<String>,
-    /// Settings that server connections begin with: `client_encoding`, `application_name`, …
+    /// Startup parameters of server connections: `client_encoding`, `application_name`, …
     pub parameters: BTreeMap<String, String>,
-    /// Several servers that hold the same, each with pools of its own; in the place of `hosts`.
+    /// Several servers with the same data, a primary and its standbys, each with its own pools;
+    /// instead of `hosts`.
     pub servers: Vec<ServerEntry>,
-    /// How clients are spread over `servers`, or over those of each shard.
-    pub cluster: ClusterSettings,
-    /// How their requests are routed.
-    pub routing: Routing,
-    /// Which row is on which shard.
-    pub sharding: Sharding,
-    /// Parts of the data, each with servers of its own; in the place of `servers`.
+    /// Load balancing over `servers`, or over the servers of each shard.
+    pub cluster: ClusterConfig,
+    /// How requests are routed to servers.
+    pub routing: RoutingConfig,
+    /// How rows are distributed over shards.
+    pub sharding: ShardingConfig,
+    /// Shards, each with its own servers; instead of `servers`.
     pub shards: Vec<ShardEntry>,
-    /// Other clusters on which a share of its traffic is run, too.
+    /// Other clusters that a sample of the traffic is mirrored to.
     pub mirrors: Vec<MirrorEntry>,
 }
 
-/// In which order several hosts are used.
+/// The order in which several hosts are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadBalanceHosts {
-    /// Each new connection goes to the next one.
+    /// Each new connection goes to the next host.
     #[default]
     RoundRobin,
-    /// The first that can be reached.
+    /// The first reachable host.
     First,
 }
 
-impl Default for Database {
+impl Default for DatabaseConfig {
     fn default() -> Self {
         Self {
             hosts: Vec::new(),
@@ -115,21 +117,21 @@ impl Default for Database {
             auth_query: None,
             parameters: BTreeMap::new(),
             servers: Vec::new(),
-            cluster: ClusterSettings::default(),
-            routing: Routing::default(),
-            sharding: Sharding::default(),
+            cluster: ClusterConfig::default(),
+            routing: RoutingConfig::default(),
+            sharding: ShardingConfig::default(),
             shards: Vec::new(),
             mirrors: Vec::new(),
         }
     }
 }
 
-impl Database {
-    /// Where its servers are, in the order given.
+impl DatabaseConfig {
+    /// The endpoints of its servers, in configured order.
     ///
     /// # Errors
     ///
-    /// A text in `hosts` that names no place.
+    /// An entry of `hosts` or `servers` is not a valid host.
     pub fn endpoints(&self, config: &Config) -> Result<Vec<Endpoint>, String> {
         if self.is_routed() {
             let clusters = self.clusters()?;
@@ -145,27 +147,27 @@ impl Database {
     }
 }
 
-/// `name`, `name:port`, `address`, `[address]:port`, `/directory`, `/directory:port`, `@abstract`.
+/// Parses `name`, `name:port`, `address`, `[address]:port`, `/directory`, `/directory:port` or
+/// `@abstract`.
 pub(super) fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
     let (host, port) = host_and_port(text, port)?;
-    Ok(match host.starts_with(['/', '@']) {
-        true => Endpoint::in_directory(host, port),
-        false => {
-            let hostaddr = host.parse().ok();
-            Endpoint::Tcp { host: host.to_owned(), hostaddr, port }
-        }
+    Ok(if host.starts_with(['/', '@']) {
+        Endpoint::in_directory(host, port)
+    } else {
+        let hostaddr = host.parse().ok();
+        Endpoint::Tcp { host: host.to_owned(), hostaddr, port }
     })
 }
 
-/// A place's host and port.
+/// Splits a host from its port.
 pub(crate) fn host_and_port(text: &str, port: u16) -> Result<(&str, u16), String> {
-    let wrong = |why: &str| format!("{text:?} is no host: {why}");
+    let wrong = |why: &str| format!("{text:?} is not a host: {why}");
     let (host, own_port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(|| wrong("] is missing"))?;
             (host, rest.strip_prefix(':'))
         }
-        // An IPv6 address has more than one colon, and none of them is before a port.
+        // An IPv6 address has more than one colon, none of which precedes a port.
         None => match text.split_once(':') {
             Some((host, port)) if !port.contains(':') => (host, Some(port)),
             _ => (text, None),
@@ -182,7 +184,7 @@ pub(crate) fn host_and_port(text: &str, port: u16) -> Result<(&str, u16), String
 }
 
 #[test]
-fn hosts_are_names_addresses_and_directories() {
+fn host_is_name_address_or_directory() {
     let shown = |text: &str| endpoint(text, 5432).map(|it| it.to_string());
     assert_eq!(shown("db1").unwrap(), "db1:5432");
     assert_eq!(shown("db1:5433").unwrap(), "db1:5433");

@@ -1,46 +1,47 @@
-//! How durations are written: seconds, or a number with its unit.
+//! Reading and writing of durations: seconds, or a number with a unit.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Longest duration that makes sense; a longer one is a slip of the pen, and would overflow when
-/// added to a time.
+/// Longest valid duration. A longer one is a typing error, and would overflow when added to a time.
 const SECONDS_MAX: f64 = 100.0 * 365.0 * 86_400.0;
 
-/// Reads seconds, such as `15` or `0.5`: the form of `pgbouncer.ini`.
-pub(super) fn seconds(text: &str) -> Option<Duration> {
+/// Parses seconds, such as `15` or `0.5`: the format of `pgbouncer.ini`.
+pub(super) fn parse_seconds(text: &str) -> Option<Duration> {
     let seconds = text.trim().parse::<f64>().ok()?;
     (0.0..=SECONDS_MAX).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
 }
 
-/// Reads seconds or a number with a unit: `15`, `"250ms"`, `"15s"`, `"1m"`, `"1h"`, `"1d"`.
-fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+/// Deserializes seconds or a number with a unit: `15`, `"250ms"`, `"15s"`, `"1m"`, `"1h"`, `"1d"`.
+fn deserialize_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum DurationValue {
         Whole(u32),
         Seconds(f64),
         Text(String),
     }
-    let (found, written) = match Written::deserialize(from) {
-        Ok(Written::Whole(whole)) => (seconds(&whole.to_string()), whole.to_string()),
-        Ok(Written::Seconds(number)) => (seconds(&number.to_string()), number.to_string()),
-        Ok(Written::Text(text)) => (with_unit(&text), format!("{text:?}")),
+    let (duration, text) = match DurationValue::deserialize(from) {
+        Ok(DurationValue::Whole(whole)) => (parse_seconds(&whole.to_string()), whole.to_string()),
+        Ok(DurationValue::Seconds(number)) => {
+            (parse_seconds(&number.to_string()), number.to_string())
+        }
+        Ok(DurationValue::Text(text)) => (parse_with_unit(&text), format!("{text:?}")),
         Err(_) => (None, "this".to_owned()),
     };
-    found.ok_or_else(|| {
-        let why = format!("{written} is no duration: write 250ms, 15s, 1m, 1h, 1d or seconds");
+    duration.ok_or_else(|| {
+        let why = format!("{text} is not a duration: write 250ms, 15s, 1m, 1h, 1d or seconds");
         serde::de::Error::custom(why)
     })
 }
 
-/// A duration of settings.
-pub(super) mod whole {
+/// A duration, for serde's `with`.
+pub(super) mod duration {
     use super::{Deserializer, Duration, Serializer};
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        super::duration(from)
+        super::deserialize_duration(from)
     }
 
     pub(crate) fn serialize<S: Serializer>(it: &Duration, to: S) -> Result<S::Ok, S::Error> {
@@ -51,27 +52,27 @@ pub(super) mod whole {
     }
 }
 
-/// A duration of settings, with 0 for never.
-pub(super) mod optional {
+/// A timeout, for serde's `with`: 0 means none.
+pub(super) mod timeout {
     use super::{Deserializer, Duration, Serializer};
 
     pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<Duration>, D::Error>
     where
         D: Deserializer<'de>,
     {
-        super::duration(from).map(|found| (!found.is_zero()).then_some(found))
+        super::deserialize_duration(from).map(|found| (!found.is_zero()).then_some(found))
     }
 
     pub(crate) fn serialize<S: Serializer>(
         it: &Option<Duration>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
-        super::whole::serialize(&it.unwrap_or_default(), to)
+        super::duration::serialize(&it.unwrap_or_default(), to)
     }
 }
 
-/// A duration with its unit; seconds without one.
-pub(super) fn with_unit(text: &str) -> Option<Duration> {
+/// Parses a duration with a unit; seconds without one.
+pub(super) fn parse_with_unit(text: &str) -> Option<Duration> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -88,10 +89,10 @@ pub(super) fn with_unit(text: &str) -> Option<Duration> {
 }
 
 #[test]
-fn durations_have_units_or_are_seconds() {
+fn duration_has_unit_or_is_seconds() {
     let read = |text: &str| {
         let table: toml::Table = format!("a = {text}").parse().unwrap();
-        duration(table["a"].clone()).ok()
+        deserialize_duration(table["a"].clone()).ok()
     };
     assert_eq!(read("15"), Some(Duration::from_secs(15)));
     assert_eq!(read("0.5"), Some(Duration::from_millis(500)));
@@ -101,6 +102,6 @@ fn durations_have_units_or_are_seconds() {
     for wrong in ["-1", "'10 parsecs'", "''", "'.'", "1e300", "nan", "[1]", "true", "'9999999d'"] {
         assert_eq!(read(wrong), None, "{wrong}");
     }
-    assert_eq!(seconds("nan"), None);
-    assert_eq!(seconds(" 120.0 "), Some(Duration::from_secs(120)));
+    assert_eq!(parse_seconds("nan"), None);
+    assert_eq!(parse_seconds(" 120.0 "), Some(Duration::from_secs(120)));
 }

@@ -1,4 +1,4 @@
-//! A settings file of either form into [`Config`], and what is wrong with it.
+//! Reads a configuration file of either format into [`Config`], and reports its errors.
 
 use std::{
     fmt, fs,
@@ -9,82 +9,83 @@ use std::{
 use howdah_connect::SslMode;
 
 use super::{
-    AuthMethod, CONSOLE_DATABASES, Config, pgbouncer, toml::Document, unused::unused, userlist,
+    AuthMethod, CONSOLE_DATABASES, Config, ignored_settings::ignored_settings, pgbouncer,
+    toml::PoolDocument, userlist,
 };
 
-/// Longest settings file or user list: a million users.
+/// Maximum size of a configuration file or user list: enough for a million users.
 pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// What a file says.
+/// The contents of a configuration file.
 #[derive(Clone, Debug)]
-pub struct Read {
-    /// The settings, checked, with the users of the user list.
+pub struct ParsedConfig {
+    /// The validated settings, including the users of the user list.
     pub config: Config,
-    /// Which form the file has.
-    pub form: Form,
-    /// What is understood and not acted upon.
-    pub warnings: Vec<Remark>,
-    places: Places,
+    /// The file's format.
+    pub format: FileFormat,
+    /// Settings that are recognized but have no effect.
+    pub warnings: Vec<Diagnostic>,
+    locations: KeyLocations,
 }
 
-impl Read {
-    /// A remark about a key of the settings, with the line it stands on.
-    pub fn remark(&self, key: &str, text: impl Into<String>) -> Remark {
-        self.places.remark(key, text.into())
+impl ParsedConfig {
+    /// A diagnostic for a key, with its file and line.
+    pub fn diagnostic(&self, key: &str, text: impl Into<String>) -> Diagnostic {
+        self.locations.diagnostic(key, text.into())
     }
 }
 
-/// Where keys stand.
+/// Files and lines of keys.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
-    /// The file that the settings were read from.
+pub(super) struct KeyLocations {
+    /// The configuration file itself, without included files.
     file: PathBuf,
-    /// Paths below `[pool]`, with file and line.
+    /// Key paths below `[pool]`, with file and line.
     keys: Vec<(String, PathBuf, usize)>,
 }
 
-impl Places {
+impl KeyLocations {
     pub(super) fn new(file: &Path, keys: Vec<(String, PathBuf, usize)>) -> Self {
         Self { file: file.to_owned(), keys }
     }
 
-    /// A remark about a key; on the line of what it is in if it does not stand there itself.
-    fn remark(&self, key: &str, text: String) -> Remark {
-        let around = self.keys.iter().filter(|(path, ..)| is_within(key, path));
-        let nearest = around.max_by_key(|(path, ..)| path.len());
+    /// A diagnostic for a key, or for its nearest parent in the file if the key itself is missing.
+    fn diagnostic(&self, key: &str, text: String) -> Diagnostic {
+        let parents = self.keys.iter().filter(|(path, ..)| is_same_or_child(key, path));
+        let nearest = parents.max_by_key(|(path, ..)| path.len());
         let (file, line) = match nearest {
             Some((_, file, line)) => (file, *line),
             None => (&self.file, 0),
         };
-        Remark::new(file, line, key, text)
+        Diagnostic::new(file, line, key, text)
     }
 }
 
-/// Whether a key is another, or stands below it.
-fn is_within(key: &str, other: &str) -> bool {
+/// Whether `key` is `other` or below it.
+fn is_same_or_child(key: &str, other: &str) -> bool {
     key.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Whether a rule about `key` may be broken only because `mistaken` could not be read: one is within the
-/// section of the other.
-fn may_follow(key: &str, mistaken: &str) -> bool {
-    let section = mistaken.rsplit_once('.').map_or(mistaken, |(section, _)| section);
-    is_within(key, section) || is_within(section, key)
+/// Whether the violation of a rule about `key` may only be a consequence of the invalid key
+/// `invalid`: one of them is in the section of the other.
+fn may_be_caused_by(key: &str, invalid: &str) -> bool {
+    let section = invalid.rsplit_once('.').map_or(invalid, |(section, _)| section);
+    is_same_or_child(key, section) || is_same_or_child(section, key)
 }
 
-/// The form of a settings file.
+/// The format of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum FileFormat {
     /// TOML with a `[pool]` section.
     Howdah,
     /// A `pgbouncer.ini`.
     PgBouncer,
 }
 
-impl Form {
-    /// Tells the form by the first line that says something: a `pgbouncer.ini` begins with one of
-    /// its four sections, or with `%include`. A `;` begins a comment there and nothing in TOML.
-    pub fn of(text: &str) -> Self {
+impl FileFormat {
+    /// Detects the format by the first line that is not empty or a `#` comment: a `pgbouncer.ini`
+    /// starts with one of its four sections, `%include` or a `;` comment, which TOML does not have.
+    pub fn detect(text: &str) -> Self {
         for line in text.lines().map(str::trim) {
             match line.as_bytes().first() {
                 None | Some(b'#') => {}
@@ -92,9 +93,10 @@ impl Form {
                 Some(_) => {
                     let section = line.strip_prefix('[').and_then(|line| line.split_once(']'));
                     let is_ini = section.is_some_and(|(name, _)| pgbouncer::is_section(name));
-                    return match is_ini || line.starts_with("%include") {
-                        true => Self::PgBouncer,
-                        false => Self::Howdah,
+                    return if is_ini || line.starts_with("%include") {
+                        Self::PgBouncer
+                    } else {
+                        Self::Howdah
                     };
                 }
             }
@@ -103,26 +105,26 @@ impl Form {
     }
 }
 
-/// Something about one place of a file.
+/// An error or warning about a position in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remark {
+pub struct Diagnostic {
     /// The file.
     pub file: PathBuf,
-    /// The line, from 1; 0 if it is about no line.
+    /// The line, from 1; 0 if the diagnostic is not about a line.
     pub line: usize,
-    /// The key with its path; empty if it is about no key.
+    /// The path of the key; empty if the diagnostic is not about a key.
     pub key: String,
-    /// What is wrong with it, or not done.
+    /// The message.
     pub text: String,
 }
 
-impl Remark {
+impl Diagnostic {
     pub(super) fn new(file: &Path, line: usize, key: &str, text: impl Into<String>) -> Self {
         Self { file: file.to_owned(), line, key: key.to_owned(), text: text.into() }
     }
 }
 
-impl fmt::Display for Remark {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.file.display())?;
         if self.line > 0 {
@@ -135,84 +137,86 @@ impl fmt::Display for Remark {
     }
 }
 
-/// Everything that is wrong with a file. Never empty.
+/// All errors of a configuration file. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Wrong(pub Vec<Remark>);
+pub struct ConfigErrors(pub Vec<Diagnostic>);
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, remark) in self.0.iter().enumerate() {
-            write!(f, "{}{remark}", if at == 0 { "" } else { "\n" })?;
+        for (at, diagnostic) in self.0.iter().enumerate() {
+            write!(f, "{}{diagnostic}", if at == 0 { "" } else { "\n" })?;
         }
         Ok(())
     }
 }
 
-/// Settings that cannot be had.
+/// A configuration file could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
+pub enum ConfigReadError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file says what cannot be.
+    /// The file contains errors.
     #[error(transparent)]
-    Wrong(#[from] Wrong),
+    Invalid(#[from] ConfigErrors),
 }
 
 impl Config {
-    /// Reads a settings file of either form, what it includes, and its user list. Everything that is wrong
-    /// is found at once, but for what may only follow from something else that is.
+    /// Reads a configuration file of either format, its included files and its user list. All
+    /// errors are reported at once, except those that may be consequences of another error.
     ///
-    /// Relative names of files are looked for beside the file that names them.
+    /// Relative file names are resolved against the folder of the file that contains them.
     ///
     /// # Errors
     ///
-    /// A file cannot be read, has keys that nobody knows, or values that cannot be.
-    pub fn read(path: &Path) -> Result<Read, ReadError> {
+    /// A file cannot be read, or has unknown keys or invalid values.
+    pub fn read(path: &Path) -> Result<ParsedConfig, ConfigReadError> {
         let text = read_text(path)
-            .map_err(|source| ReadError::Unreadable { path: path.to_owned(), source })?;
+            .map_err(|source| ConfigReadError::Unreadable { path: path.to_owned(), source })?;
         Ok(Self::read_str(&text, path)?)
     }
 
-    /// The same for a text that was read already, as if it stood in `path`.
+    /// Like [`Config::read`] for a text that has already been read from `path`.
     ///
     /// # Errors
     ///
-    /// It has keys that nobody knows, or values that cannot be, or a file it names cannot be read.
-    pub fn read_str(text: &str, path: &Path) -> Result<Read, Wrong> {
-        let form = Form::of(text);
-        let FileContents { mut config, mut warnings, mut wrong, mistaken, places } = match form {
-            Form::Howdah => FileContents::of_toml(text, path)?,
-            Form::PgBouncer => pgbouncer::read(text, path)?,
-        };
-        config.find_files(path.parent().unwrap_or(Path::new("")));
-        if let Err(mistake) = config.read_users() {
-            wrong.push(match mistake {
-                UsersError::Unreadable(text) => places.remark("auth.file", text),
-                UsersError::Line(remark) => remark,
+    /// The text has unknown keys or invalid values, or a file that it names cannot be read.
+    pub fn read_str(text: &str, path: &Path) -> Result<ParsedConfig, ConfigErrors> {
+        let format = FileFormat::detect(text);
+        let FileContents { mut config, mut warnings, mut errors, invalid_keys, locations } =
+            match format {
+                FileFormat::Howdah => FileContents::from_toml(text, path)?,
+                FileFormat::PgBouncer => pgbouncer::read(text, path)?,
+            };
+        config.resolve_paths(path.parent().unwrap_or(Path::new("")));
+        if let Err(error) = config.load_user_list() {
+            errors.push(match error {
+                LoadUsersError::Unreadable(text) => locations.diagnostic("auth.file", text),
+                LoadUsersError::Line(diagnostic) => diagnostic,
             });
         }
-        wrong.extend(config.auth.read_rules());
-        let told = unused(&config).into_iter();
-        warnings.extend(told.map(|(key, text)| places.remark(&key, text.to_owned())));
-        let broken = config
-            .wrong()
-            .filter(|(key, _)| !mistaken.iter().any(|mistaken| may_follow(key, mistaken)));
-        wrong.extend(broken.map(|(key, text)| places.remark(&key, text)));
-        match wrong.is_empty() {
-            true => Ok(Read { config, form, warnings, places }),
-            false => Err(Wrong(wrong)),
+        errors.extend(config.auth.load_rules());
+        let ignored = ignored_settings(&config).into_iter();
+        warnings.extend(ignored.map(|(key, text)| locations.diagnostic(&key, text.to_owned())));
+        let violations = config
+            .rule_violations()
+            .filter(|(key, _)| !invalid_keys.iter().any(|invalid| may_be_caused_by(key, invalid)));
+        errors.extend(violations.map(|(key, text)| locations.diagnostic(&key, text)));
+        if errors.is_empty() {
+            Ok(ParsedConfig { config, format, warnings, locations })
+        } else {
+            Err(ConfigErrors(errors))
         }
     }
 
-    /// Makes relative names of files stand beside the settings.
-    pub(super) fn find_files(&mut self, folder: &Path) {
+    /// Resolves relative file names against the folder of the configuration file.
+    pub(super) fn resolve_paths(&mut self, folder: &Path) {
         let (client, server) = (&mut self.tls.client, &mut self.tls.server);
         let auth = &mut self.auth;
         let files = [&mut auth.file, &mut auth.hba_file, &mut auth.ident_file].into_iter();
@@ -224,22 +228,25 @@ impl Config {
         }
     }
 
-    /// Has the secrets of the user list, and of no list read before, among those of the users; one that is
-    /// written in the settings wins.
+    /// Loads the secrets of the user list into `users`, and drops those of a list loaded before. A
+    /// secret in the configuration file takes precedence.
     ///
     /// # Errors
     ///
-    /// What is wrong with the list.
-    pub(super) fn read_users(&mut self) -> Result<(), UsersError> {
+    /// The list cannot be read or has an invalid line.
+    pub(super) fn load_user_list(&mut self) -> Result<(), LoadUsersError> {
         for user in self.users.values_mut().filter(|user| user.secret_is_listed) {
             (user.secret, user.secret_is_listed) = (None, false);
         }
         let Some(file) = self.auth.file.clone() else { return Ok(()) };
         let text = read_text(&file).map_err(|error| {
-            UsersError::Unreadable(format!("cannot read the user list {}: {error}", file.display()))
+            LoadUsersError::Unreadable(format!(
+                "cannot read the user list {}: {error}",
+                file.display()
+            ))
         })?;
         let listed = userlist::read(&text).map_err(|error| {
-            UsersError::Line(Remark::new(&file, error.line, "", error.kind.to_string()))
+            LoadUsersError::Line(Diagnostic::new(&file, error.line, "", error.kind.to_string()))
         })?;
         for (name, secret) in listed {
             let user = self.users.entry(name).or_default();
@@ -250,44 +257,44 @@ impl Config {
         Ok(())
     }
 
-    /// What cannot be, whichever form it was written in: key and reason.
-    pub(super) fn wrong(&self) -> impl Iterator<Item = (String, String)> {
-        let mut wrong = Vec::new();
-        let mut rule = |is_wrong: bool, key: &str, why: &str| {
-            if is_wrong {
-                wrong.push((key.to_owned(), why.to_owned()));
+    /// The rules that the settings violate, in whichever format they were written: key and reason.
+    pub(super) fn rule_violations(&self) -> impl Iterator<Item = (String, String)> {
+        let mut violations = Vec::new();
+        let mut rule = |is_violated: bool, key: &str, why: &str| {
+            if is_violated {
+                violations.push((key.to_owned(), why.to_owned()));
             }
         };
         let listen = &self.listen;
-        let nowhere = listen.addresses.is_empty() && listen.unix_directories.is_empty();
-        rule(nowhere, "listen", "at least one address or unix socket is needed");
+        let no_socket = listen.addresses.is_empty() && listen.unix_directories.is_empty();
+        rule(no_socket, "listen", "at least one address or unix socket is needed");
         rule(listen.unix_mode > 0o777, "listen.unix-mode", "must be from 0 to 0o777");
-        let instant = self.log.stats_period < std::time::Duration::from_secs(1);
-        rule(instant, "log.stats-period", "must be at least a second");
+        let too_short = self.log.stats_period < std::time::Duration::from_secs(1);
+        rule(too_short, "log.stats-period", "must be at least a second");
         self.capture.check(&mut rule);
         rule(self.limits.clients == 0, "limits.clients", "must be at least 1");
         rule(self.databases.is_empty(), "databases", "at least one database is needed");
-        for (name, leg) in [("client", &self.tls.client), ("server", &self.tls.server)] {
+        for (name, side) in [("client", &self.tls.client), ("server", &self.tls.server)] {
             let key = format!("tls.{name}");
-            let halves = leg.certificate.is_some() != leg.key.is_some();
-            rule(halves, &key, "certificate and key belong together: give both");
-            let crossed = leg.min_version > leg.max_version;
-            rule(crossed, &key, "the oldest version is newer than the newest");
+            let only_one = side.certificate.is_some() != side.key.is_some();
+            rule(only_one, &key, "certificate and key belong together: give both");
+            let is_empty_range = side.min_version > side.max_version;
+            rule(is_empty_range, &key, "min-version is newer than max-version");
         }
         self.check_client_tls(&mut rule);
-        self.check_lookups(&mut rule);
+        self.check_auth_queries(&mut rule);
         for (name, database) in &self.databases {
             let key = format!("databases.{name}");
-            let taken = CONSOLE_DATABASES.contains(&name.as_str());
-            rule(taken, &key, "the name is the console's");
-            rule(name.is_empty() || name.contains('\0'), &key, "no database can have this name");
-            for (below, why) in database.wrong_cluster() {
+            let is_reserved = CONSOLE_DATABASES.contains(&name.as_str());
+            rule(is_reserved, &key, "the name is reserved for the admin console");
+            rule(name.is_empty() || name.contains('\0'), &key, "not a valid database name");
+            for (below, why) in database.cluster_errors() {
                 rule(true, &format!("{key}.{below}"), &why);
             }
-            for (below, why) in database.wrong_routing() {
+            for (below, why) in database.routing_errors() {
                 rule(true, &format!("{key}.{below}"), &why);
             }
-            for (below, why) in database.wrong_mirrors(name, self) {
+            for (below, why) in database.mirror_errors(name, self) {
                 rule(true, &format!("{key}.{below}"), &why);
             }
             if !database.is_routed()
@@ -299,23 +306,23 @@ impl Config {
             rule(
                 checker.is_some_and(|user| user.is_empty() || database.user.is_some()),
                 &format!("{key}.cluster.check-user"),
-                "must be a name, and only where the database has no user of its own",
+                "must be a user name, and is only valid for databases without `user`",
             );
-            let any = self.auth.method == AuthMethod::Any && database.user.is_none();
-            rule(any, &key, "auth type any needs a user to be at the server");
-            let forced = database.secret.is_some() && database.user.is_none();
-            rule(forced, &key, "a secret without a user: whose is it?");
-            rule(database.user.as_deref() == Some(""), &key, "the user has no name");
-            let fixed = ["user", "database", "options", "replication"];
+            let no_user = self.auth.method == AuthMethod::Any && database.user.is_none();
+            rule(no_user, &key, "auth type any needs `user`, the role at the server");
+            let lone_secret = database.secret.is_some() && database.user.is_none();
+            rule(lone_secret, &key, "a secret needs a user");
+            rule(database.user.as_deref() == Some(""), &key, "the user name is empty");
+            let reserved = ["user", "database", "options", "replication"];
             let mut names = database.parameters.keys();
-            let fixed = names.any(|name| fixed.contains(&name.as_str()) || name.is_empty());
-            rule(fixed, &format!("{key}.parameters"), "not a setting of the server");
+            let is_invalid = names.any(|name| reserved.contains(&name.as_str()) || name.is_empty());
+            rule(is_invalid, &format!("{key}.parameters"), "not a parameter of the server");
         }
-        wrong.into_iter()
+        violations.into_iter()
     }
 
-    /// A database to look secrets up in has to be one.
-    fn check_lookups(&self, rule: &mut impl FnMut(bool, &str, &str)) {
+    /// Checks the settings for queries of secrets.
+    fn check_auth_queries(&self, rule: &mut impl FnMut(bool, &str, &str)) {
         let entries = self.databases.iter();
         let own = entries.map(|(name, entry)| {
             (format!("databases.{name}.auth-dbname"), entry.auth_dbname.as_deref())
@@ -323,66 +330,67 @@ impl Config {
         let all = ("auth.dbname".to_owned(), self.auth.dbname.as_deref());
         for (key, name) in own.chain([all]) {
             let unknown = name.is_some_and(|name| self.database(name).is_none());
-            rule(unknown, &key, "there is no such database in these settings");
+            rule(unknown, &key, "there is no such database in the configuration");
         }
-        rule(self.auth.query.is_empty(), "auth.query", "there is nothing to ask");
-        rule(self.auth.user.as_deref() == Some(""), "auth.user", "the user has no name");
+        rule(self.auth.query.is_empty(), "auth.query", "must not be empty");
+        rule(self.auth.user.as_deref() == Some(""), "auth.user", "the user name is empty");
     }
 
     fn check_client_tls(&self, rule: &mut impl FnMut(bool, &str, &str)) {
-        let (mode, leg) = (self.tls.client_mode(), &self.tls.client);
-        let bare = mode != SslMode::Disable && leg.certificate.is_none();
-        rule(bare, "tls.client", "without certificate and key there is no TLS: give both");
-        let unknown = mode >= SslMode::VerifyCa && leg.ca_file.is_none();
-        rule(unknown, "tls.client.ca-file", "must name whose certificates clients must have");
+        let (mode, client) = (self.tls.client_mode(), &self.tls.client);
+        let no_certificate = mode != SslMode::Disable && client.certificate.is_none();
+        rule(no_certificate, "tls.client", "TLS needs a certificate and a key: give both");
+        let no_ca = mode >= SslMode::VerifyCa && client.ca_file.is_none();
+        rule(no_ca, "tls.client.ca-file", "is needed to verify certificates of clients");
         let cert = self.auth.method == AuthMethod::Cert && mode < SslMode::VerifyCa;
         rule(cert, "auth.type", "cert needs tls.client.mode to be verify-ca or verify-full");
         let hba = self.auth.hba.as_ref();
-        let asked = hba.is_some_and(|hba| hba.wants_certificates()) && leg.ca_file.is_none();
-        rule(asked, "auth.hba-file", "asks for certificates: tls.client.ca-file says whose");
+        let no_ca = hba.is_some_and(|hba| hba.needs_certificates()) && client.ca_file.is_none();
+        rule(no_ca, "auth.hba-file", "requires certificates, which need tls.client.ca-file");
         let missing = self.auth.method == AuthMethod::Hba && self.auth.hba_file.is_none();
         rule(missing, "auth.type", "hba needs auth.hba-file");
-        let unknown =
+        let no_ca =
             self.tls.server_mode() >= SslMode::VerifyCa && self.tls.server.ca_file.is_none();
-        rule(unknown, "tls.server.ca-file", "must name whose certificates servers must have");
+        rule(no_ca, "tls.server.ca-file", "is needed to verify certificates of servers");
     }
 }
 
-/// What is wrong with a user list.
+/// The user list could not be loaded.
 #[derive(Debug)]
-pub(super) enum UsersError {
-    /// There is none to be read.
+pub(super) enum LoadUsersError {
+    /// The file cannot be read.
     Unreadable(String),
-    /// One of its lines.
-    Line(Remark),
+    /// A line is invalid.
+    Line(Diagnostic),
 }
 
-/// A settings file of either form, as far as it could be read.
+/// A configuration file of either format, as far as it could be read.
 #[derive(Debug)]
 pub(super) struct FileContents {
     pub(super) config: Config,
-    pub(super) warnings: Vec<Remark>,
-    pub(super) wrong: Vec<Remark>,
+    pub(super) warnings: Vec<Diagnostic>,
+    pub(super) errors: Vec<Diagnostic>,
     /// Keys below `[pool]` that could not be read.
-    pub(super) mistaken: Vec<String>,
-    pub(super) places: Places,
+    pub(super) invalid_keys: Vec<String>,
+    pub(super) locations: KeyLocations,
 }
 
 impl FileContents {
-    fn of_toml(text: &str, path: &Path) -> Result<Self, Wrong> {
-        let Document { config, wrong, keys } = Document::read(text, path)?;
+    fn from_toml(text: &str, path: &Path) -> Result<Self, ConfigErrors> {
+        let PoolDocument { config, errors, keys } = PoolDocument::read(text, path)?;
         let keys = keys.into_iter().map(|(key, line)| (key, path.to_owned(), line)).collect();
-        let mistaken = wrong.iter().map(|remark| remark.key.clone()).collect();
-        Ok(Self { config, warnings: Vec::new(), wrong, mistaken, places: Places::new(path, keys) })
+        let invalid_keys = errors.iter().map(|error| error.key.clone()).collect();
+        let locations = KeyLocations::new(path, keys);
+        Ok(Self { config, warnings: Vec::new(), errors, invalid_keys, locations })
     }
 }
 
-/// A file's text, up to [`FILE_BYTES_MAX`].
+/// Reads a file of at most [`FILE_BYTES_MAX`] as text.
 pub(super) fn read_text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::other("it is longer than 256 MiB"));
+        return Err(io::Error::other("the file is larger than 256 MiB"));
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

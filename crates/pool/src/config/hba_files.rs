@@ -1,4 +1,4 @@
-//! The files that say who may come in, and what the machine knows that they are about.
+//! Loading of `pg_hba.conf` and `pg_ident.conf`, and the system's users and networks they refer to.
 
 use std::{
     collections::BTreeMap,
@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
-    Auth,
-    file::{Remark, read_text},
+    AuthConfig,
+    file::{Diagnostic, read_text},
 };
 use crate::hba::{Files, Hba, HbaError, Networks};
 
@@ -26,30 +26,34 @@ impl Files for Disk {
     }
 }
 
-impl Auth {
-    /// Reads `hba_file` and `ident_file`, if there are any. Gives what is wrong with them.
-    pub(super) fn read_rules(&mut self) -> Vec<Remark> {
+impl AuthConfig {
+    /// Reads `hba_file` and `ident_file`, if configured. Returns the errors found in them.
+    pub(super) fn load_rules(&mut self) -> Vec<Diagnostic> {
         self.hba = None;
         let Some(rules) = &self.hba_file else { return Vec::new() };
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let users = os_users(&passwd);
         let maps = self.ident_file.as_deref();
-        match Hba::read(rules, maps, &Disk, Networks::of_machine(), users) {
+        match Hba::read(rules, maps, &Disk, Networks::from_kernel(), users) {
             Ok(hba) => {
                 self.hba = Some(Arc::new(hba));
                 Vec::new()
             }
-            Err(wrong) => {
-                let remark =
-                    |HbaError { file, line, text }| Remark { file, line, key: String::new(), text };
-                wrong.into_iter().map(remark).collect()
+            Err(errors) => {
+                let diagnostic = |HbaError { file, line, text }| Diagnostic {
+                    file,
+                    line,
+                    key: String::new(),
+                    text,
+                };
+                errors.into_iter().map(diagnostic).collect()
             }
         }
     }
 }
 
-/// Names of the system's users, by number: the lines `name:password:uid:...` of passwd(5). Where two
-/// have one number, the first counts, as for the system itself.
+/// Names of the operating system's users by uid, from the lines `name:password:uid:...` of
+/// passwd(5). If two lines have the same uid, the first one counts, as for the system itself.
 fn os_users(passwd: &str) -> BTreeMap<u32, String> {
     let mut users = BTreeMap::new();
     for line in passwd.lines() {
@@ -63,7 +67,7 @@ fn os_users(passwd: &str) -> BTreeMap<u32, String> {
 }
 
 #[test]
-fn users_of_the_system_are_found_by_number() {
+fn first_os_user_with_uid_is_used() {
     let users = os_users("root:x:0:0:root:/root:/bin/sh\ntoor:x:0:0::/:\nbroken\nann:x:7:7:::\n");
     assert_eq!(users, BTreeMap::from([(0, "root".to_owned()), (7, "ann".to_owned())]));
 }

@@ -1,4 +1,4 @@
-//! The lines of a `pgbouncer.ini`: sections, keys with their values, `%include`.
+//! Lexer for the lines of a `pgbouncer.ini`: sections, keys with values, `%include`.
 //!
 //! ```text
 //! ; comment            # comment
@@ -8,47 +8,47 @@
 //! %include other.ini
 //! ```
 //!
-//! There are no comments behind values. A key is letters, digits and `_.-*`, or anything between
-//! single quotes. The value of one that stands last on its line is empty.
+//! There are no comments after values. A key consists of letters, digits and `_.-*`, or of anything
+//! in single quotes. A value may be empty.
 
-/// What a line says.
+/// A line of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line<'a> {
+pub(super) enum IniLine<'a> {
     /// `[name]`.
     Section(&'a str),
     /// `key = value`.
     Pair { key: &'a str, value: &'a str },
     /// `%include file`.
     Include(&'a str),
-    /// Nothing that anybody understands, and why.
-    Broken(&'static str),
+    /// A syntax error, and what is wrong.
+    Invalid(&'static str),
 }
 
-/// Lines that say something, with their numbers from 1.
-pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, Line<'_>)> {
+/// The lines that are not empty or comments, with their numbers from 1.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, IniLine<'_>)> {
     let numbered = text.lines().enumerate();
     numbered.filter_map(|(index, line)| Some((index + 1, parse(line.trim())?)))
 }
 
-fn parse(line: &str) -> Option<Line<'_>> {
+fn parse(line: &str) -> Option<IniLine<'_>> {
     if line.is_empty() || line.starts_with(['#', ';']) {
         return None;
     }
     if let Some(rest) = line.strip_prefix("%include").filter(|rest| rest.starts_with([' ', '\t'])) {
-        return Some(Line::Include(rest.trim()));
+        return Some(IniLine::Include(rest.trim()));
     }
     if let Some(rest) = line.strip_prefix('[') {
         return Some(match rest.split_once(']') {
-            Some((name, rest)) if rest.trim().is_empty() => Line::Section(name),
-            Some(_) => Line::Broken("there is something behind the section's ]"),
-            None => Line::Broken("the section's ] is missing"),
+            Some((name, rest)) if rest.trim().is_empty() => IniLine::Section(name),
+            Some(_) => IniLine::Invalid("unexpected text after the section's ]"),
+            None => IniLine::Invalid("the section's ] is missing"),
         });
     }
     let (key, rest) = match line.strip_prefix('\'') {
         Some(rest) => match rest.split_once('\'') {
-            Some(("", _)) => return Some(Line::Broken("the key is empty")),
+            Some(("", _)) => return Some(IniLine::Invalid("the key is empty")),
             Some(parts) => parts,
-            None => return Some(Line::Broken("the key's closing quote is missing")),
+            None => return Some(IniLine::Invalid("the key's closing quote is missing")),
         },
         None => {
             let is_key = |c: char| c.is_ascii_alphanumeric() || "_.-*".contains(c);
@@ -57,9 +57,9 @@ fn parse(line: &str) -> Option<Line<'_>> {
     };
     let pair = rest.trim_start().strip_prefix('=');
     Some(match pair {
-        Some(_) if key.is_empty() => Line::Broken("there is no key before the ="),
-        Some(value) => Line::Pair { key, value: value.trim() },
-        None => Line::Broken("this is no `key = value`"),
+        Some(_) if key.is_empty() => IniLine::Invalid("there is no key before the ="),
+        Some(value) => IniLine::Pair { key, value: value.trim() },
+        None => IniLine::Invalid("this is not `key = value`"),
     })
 }
 
@@ -68,20 +68,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_sections_pairs_and_includes() {
+    fn line_is_section_pair_or_include() {
         let text = "; c\n[databases]\n\n shop = host=a dbname='b c'  \n* = host=x ; no comment\n\
                     '*quoted*'=\n%include more.ini\n%included=1\n[open\n[x] y\nkey\n''=a\n =b\n'k = v\n";
-        let broken = |why| Line::Broken(why);
+        let broken = |why| IniLine::Invalid(why);
         let expected = [
-            (2, Line::Section("databases")),
-            (4, Line::Pair { key: "shop", value: "host=a dbname='b c'" }),
-            (5, Line::Pair { key: "*", value: "host=x ; no comment" }),
-            (6, Line::Pair { key: "*quoted*", value: "" }),
-            (7, Line::Include("more.ini")),
-            (8, broken("this is no `key = value`")),
+            (2, IniLine::Section("databases")),
+            (4, IniLine::Pair { key: "shop", value: "host=a dbname='b c'" }),
+            (5, IniLine::Pair { key: "*", value: "host=x ; no comment" }),
+            (6, IniLine::Pair { key: "*quoted*", value: "" }),
+            (7, IniLine::Include("more.ini")),
+            (8, broken("this is not `key = value`")),
             (9, broken("the section's ] is missing")),
-            (10, broken("there is something behind the section's ]")),
-            (11, broken("this is no `key = value`")),
+            (10, broken("unexpected text after the section's ]")),
+            (11, broken("this is not `key = value`")),
             (12, broken("the key is empty")),
             (13, broken("there is no key before the =")),
             (14, broken("the key's closing quote is missing")),

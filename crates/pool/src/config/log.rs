@@ -1,4 +1,4 @@
-//! What is told in the log beside what goes wrong.
+//! `[pool.log]`: events that are logged in addition to problems.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// What is told in the log beside what goes wrong: `[pool.log]`. Where the log goes, and in which form,
-/// is said for the whole process.
+/// Events that are logged in addition to problems: `[pool.log]`. Destination and format of the log
+/// are settings of the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Log {
-    /// Each client that is in: user, database, address, and how it is encrypted.
+pub struct LogConfig {
+    /// Each client that logs in: user, database, address and encryption.
     pub connections: bool,
-    /// Each client that has left, and why.
+    /// Each client that disconnects, and why.
     pub disconnections: bool,
-    /// Errors of the pooler's own that clients are told.
+    /// The pooler's own errors that are sent to clients.
     pub pooler_errors: bool,
-    /// Averages of all pools, once in a period.
+    /// Averages over all pools, once per period.
     pub stats: bool,
-    /// How long such a period is; the console's averages are of one, too. At least a second.
-    #[serde(with = "durations::whole")]
+    /// Length of that period, at least a second; also the period of the console's averages.
+    #[serde(with = "durations::duration")]
     pub stats_period: Duration,
 }
 
-impl Default for Log {
+impl Default for LogConfig {
     fn default() -> Self {
         Self {
             connections: true,

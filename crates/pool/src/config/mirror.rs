@@ -1,70 +1,73 @@
-//! Other clusters on which a share of a database's traffic is run, too: `[[pool.databases.NAME.mirrors]]`.
+//! Other clusters that a sample of a database's traffic is mirrored to:
+//! `[[pool.databases.NAME.mirrors]]`.
 
 use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
 use howdah_connect::Endpoint;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Database, PoolMode, StoredSecret, database::endpoint, durations, secret};
+use super::{
+    Config, DatabaseConfig, PoolMode, StoredSecret, database::endpoint, durations, secret,
+};
 
-/// Most mirrors of one database.
+/// Maximum number of mirrors of a database.
 pub const MIRRORS_MAX: usize = 8;
 
 /// A mirror: an entry of `mirrors`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MirrorEntry {
-    /// As in `hosts`: a name, an address or the directory of a unix socket, with `:port` where it
-    /// differs from `port`.
+    /// A name, an address or the directory of a unix socket, as in `hosts`, with `:port` if it is
+    /// not `port`.
     pub host: String,
-    /// The port; the database's if none is given.
+    /// The port; the database's if `None`.
     pub port: Option<u16>,
-    /// What it calls the database; as the database's servers do if none is given.
+    /// The database's name at the mirror; its name at the database's own servers if `None`.
     pub dbname: Option<String>,
-    /// The user that we are there; as at the database's servers if none is given.
+    /// The role at the mirror; the role at the database's own servers if `None`.
     pub user: Option<String>,
-    /// Its secret; the user list's if none is given.
-    #[serde(default, serialize_with = "secret::written")]
+    /// The role's secret; the one of the user list if `None`.
+    #[serde(default, serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
-    /// The part of clients whose transactions are run there, from 0 to 1.
-    #[serde(default = "all")]
+    /// The share of clients whose transactions are mirrored, from 0 to 1.
+    #[serde(default = "default_sample_rate")]
     pub sample_rate: f64,
-    /// Most server connections per user.
-    #[serde(default = "pool_size")]
+    /// Maximum number of server connections per user.
+    #[serde(default = "default_pool_size")]
     pub pool_size: NonZeroU32,
-    /// How many bytes of one client's transactions may wait or be under way.
-    #[serde(default = "client_bytes")]
+    /// Maximum bytes of one client's transactions that are buffered or running.
+    #[serde(default = "default_client_bytes")]
     pub client_bytes: u32,
-    /// The same of all clients together.
-    #[serde(default = "buffer_bytes")]
+    /// The same for all clients together.
+    #[serde(default = "default_buffer_bytes")]
     pub buffer_bytes: u32,
-    /// How long a transaction may take there, and wait for a connection.
-    #[serde(default = "timeout", with = "durations::whole")]
+    /// Timeout of a transaction at the mirror, and of the wait for a connection.
+    #[serde(default = "default_timeout", with = "durations::duration")]
     pub timeout: Duration,
 }
 
-fn all() -> f64 {
+fn default_sample_rate() -> f64 {
     1.0
 }
 
-fn pool_size() -> NonZeroU32 {
-    NonZeroU32::new(20).expect("it is not zero")
+fn default_pool_size() -> NonZeroU32 {
+    NonZeroU32::new(20).expect("20 is not zero")
 }
 
-fn client_bytes() -> u32 {
+fn default_client_bytes() -> u32 {
     1 << 20
 }
 
-fn buffer_bytes() -> u32 {
+fn default_buffer_bytes() -> u32 {
     64 << 20
 }
 
-fn timeout() -> Duration {
+fn default_timeout() -> Duration {
     Duration::from_secs(60)
 }
 
 impl MirrorEntry {
-    /// A mirror of all clients with the usual limits.
+    /// A mirror of all clients with default limits.
     pub fn new(host: String, port: Option<u16>) -> Self {
         Self {
             host,
@@ -72,11 +75,11 @@ impl MirrorEntry {
             dbname: None,
             user: None,
             secret: None,
-            sample_rate: all(),
-            pool_size: pool_size(),
-            client_bytes: client_bytes(),
-            buffer_bytes: buffer_bytes(),
-            timeout: timeout(),
+            sample_rate: default_sample_rate(),
+            pool_size: default_pool_size(),
+            client_bytes: default_client_bytes(),
+            buffer_bytes: default_buffer_bytes(),
+            timeout: default_timeout(),
         }
     }
 
@@ -84,7 +87,7 @@ impl MirrorEntry {
         endpoint(&self.host, self.port.unwrap_or(port))
     }
 
-    /// What it is known by: where it is, and its database if that has a name of its own.
+    /// The mirror's name: its endpoint, and the database if `dbname` is set.
     fn name(&self, port: u16) -> Result<String, String> {
         let endpoint = self.endpoint(port)?;
         Ok(match &self.dbname {
@@ -94,23 +97,23 @@ impl MirrorEntry {
     }
 }
 
-/// A mirror as a pool has it.
+/// A mirror as resolved for a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MirrorPool {
-    /// What it is known by, among those of its database.
+    /// The mirror's name, unique within its database.
     pub name: String,
-    /// Where it is.
+    /// The mirror's endpoint.
     pub endpoint: Endpoint,
-    /// What was given.
+    /// The configuration entry.
     pub entry: MirrorEntry,
 }
 
-impl Database {
-    /// Where its traffic is run, too.
+impl DatabaseConfig {
+    /// The mirrors of this database.
     ///
     /// # Errors
     ///
-    /// A text that names no place.
+    /// The `host` of a mirror is not valid.
     pub(crate) fn mirror_pools(&self) -> Result<Vec<MirrorPool>, String> {
         let pool = |entry: &MirrorEntry| {
             let (name, endpoint) = (entry.name(self.port)?, entry.endpoint(self.port)?);
@@ -119,53 +122,58 @@ impl Database {
         self.mirrors.iter().map(pool).collect()
     }
 
-    /// What cannot be of mirrors of the database that clients call `name`: key below it, and reason.
-    pub(super) fn wrong_mirrors(&self, name: &str, config: &Config) -> Vec<(String, String)> {
-        let mut wrong = Vec::new();
-        let mut rule = |is_wrong: bool, key: String, why: &str| {
-            if is_wrong {
-                wrong.push((key, why.to_owned()));
+    /// Rules about mirrors that are violated: key below the database, and reason. `name` is the
+    /// database's name for clients.
+    pub(super) fn mirror_errors(&self, name: &str, config: &Config) -> Vec<(String, String)> {
+        let mut errors = Vec::new();
+        let mut rule = |is_violated: bool, key: String, why: &str| {
+            if is_violated {
+                errors.push((key, why.to_owned()));
             }
         };
-        let whole = || "mirrors".to_owned();
+        let list_key = || "mirrors".to_owned();
         let has_any = !self.mirrors.is_empty();
-        rule(self.mirrors.len() > MIRRORS_MAX, whole(), "more than 8 mirrors");
+        rule(self.mirrors.len() > MIRRORS_MAX, list_key(), "more than 8 mirrors");
         rule(
             has_any && self.mode.unwrap_or(config.mode) == PoolMode::Session,
-            whole(),
-            "a database is mirrored in transaction or statement mode: give it a mode; in session mode \
-             what a transaction that was dropped has left in the session would be missing",
+            list_key(),
+            "mirrors need transaction or statement mode: set `mode`; in session mode, dropped \
+             transactions would leave the mirror's session in another state",
         );
         rule(
             has_any && !self.shards.is_empty(),
-            whole(),
-            "a database of shards is not mirrored: a mirror is one cluster, and has all of the data",
+            list_key(),
+            "a sharded database cannot be mirrored: a mirror is one cluster with all of the data",
         );
         let own = self.endpoints(config).unwrap_or_default();
         let own_name = self.dbname.as_deref().unwrap_or(name);
         let mut names = BTreeSet::new();
         for (number, entry) in self.mirrors.iter().enumerate() {
-            let mut rule = |is_wrong: bool, key: &str, why: &str| {
-                rule(is_wrong, format!("mirrors[{number}].{key}"), why);
+            let mut rule = |is_violated: bool, key: &str, why: &str| {
+                rule(is_violated, format!("mirrors[{number}].{key}"), why);
             };
             match entry.name(self.port) {
                 Err(why) => rule(true, "host", &why),
-                Ok(name) => rule(!names.insert(name), "host", "the same mirror is there twice"),
+                Ok(name) => rule(!names.insert(name), "host", "the mirror is listed twice"),
             }
-            let is_own = entry.endpoint(self.port).is_ok_and(|place| own.contains(&place))
+            let is_own = entry.endpoint(self.port).is_ok_and(|endpoint| own.contains(&endpoint))
                 && entry.dbname.as_deref().is_none_or(|dbname| dbname == own_name);
-            rule(is_own, "host", "it is the database itself: everything would be written twice");
+            rule(
+                is_own,
+                "host",
+                "the mirror is the database itself: everything would be written twice",
+            );
             rule(!(0.0..=1.0).contains(&entry.sample_rate), "sample-rate", "must be from 0 to 1");
             rule(entry.client_bytes < 1024, "client-bytes", "must be at least 1024");
-            let less = entry.buffer_bytes < entry.client_bytes;
-            rule(less, "buffer-bytes", "must be at least as much as client-bytes");
-            let short = entry.timeout < Duration::from_millis(10);
-            rule(short, "timeout", "must be at least 10ms");
-            let nobody = entry.secret.is_some() && entry.user.is_none();
-            rule(nobody, "secret", "a secret without a user: whose is it?");
-            rule(entry.user.as_deref() == Some(""), "user", "the user has no name");
+            let too_small = entry.buffer_bytes < entry.client_bytes;
+            rule(too_small, "buffer-bytes", "must be at least client-bytes");
+            let too_short = entry.timeout < Duration::from_millis(10);
+            rule(too_short, "timeout", "must be at least 10ms");
+            let lone_secret = entry.secret.is_some() && entry.user.is_none();
+            rule(lone_secret, "secret", "a secret needs a user");
+            rule(entry.user.as_deref() == Some(""), "user", "the user name is empty");
         }
-        wrong
+        errors
     }
 }
 
@@ -201,12 +209,12 @@ mod tests {
         assert_eq!(again, config, "{}", config.to_toml());
         assert!(!format!("{config:?}").contains("sesame"));
         let none = read(two, "").unwrap();
-        assert!(config.changes(&none).is_empty());
-        let changes = config.changes(&read("", "").unwrap());
-        let told: Vec<_> = changes.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].starts_with("databases.app.mirrors: new (sample-rate 1"), "{told:?}");
-        assert!(!told[0].contains("sesame"), "{told:?}");
+        assert!(config.diff(&none).is_empty());
+        let changes = config.diff(&read("", "").unwrap());
+        let lines: Vec<_> = changes.iter().map(ToString::to_string).collect();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("databases.app.mirrors: new (sample-rate 1"), "{lines:?}");
+        assert!(!lines[0].contains("sesame"), "{lines:?}");
         let session = "[pool.users.her]\nmode = 'session'\n";
         let config = read(&format!("{two}{session}"), "").unwrap();
         assert!(config.pool("app", "her").unwrap().mirrors.is_empty());
@@ -214,25 +222,25 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_names_its_key() {
+    fn invalid_mirrors_are_reported_with_key() {
         let one = |more: &str| format!("[[pool.databases.app.mirrors]]\nhost = 'a'\n{more}\n");
         for (mirrors, more, key, why) in [
             (one(""), "mode = 'session'", "app.mirrors", "session mode"),
             (one("sample-rate = 1.5"), "", "mirrors[0].sample-rate", "from 0 to 1"),
             (one("sample-rate = nan"), "", "mirrors[0].sample-rate", "from 0 to 1"),
             (one("client-bytes = 5"), "", "mirrors[0].client-bytes", "at least 1024"),
-            (one("buffer-bytes = 5000"), "", "mirrors[0].buffer-bytes", "as much as client-bytes"),
-            (one("secret = 'x'"), "", "mirrors[0].secret", "whose"),
+            (one("buffer-bytes = 5000"), "", "mirrors[0].buffer-bytes", "at least client-bytes"),
+            (one("secret = 'x'"), "", "mirrors[0].secret", "needs a user"),
             (one("timeout = 0"), "", "mirrors[0].timeout", "at least 10ms"),
             (format!("{}{}", one(""), one("")), "", "mirrors[1].host", "twice"),
             (one("").replace("'a'", "'db1'"), "", "mirrors[0].host", "database itself"),
             (one("dbname = 'app'").replace("'a'", "'db1:5433'"), "", "mirrors[0].host", "itself"),
-            (one("").replace("'a'", "'a b'"), "", "mirrors[0].host", "is no host"),
+            (one("").replace("'a'", "'a b'"), "", "mirrors[0].host", "is not a host"),
             (one("pool-size = 0"), "", "pool-size", "nonzero"),
-            (one("hots = 1"), "", "hots", "no such key (did you mean `host`?)"),
+            (one("hots = 1"), "", "hots", "unknown key (did you mean `host`?)"),
         ] {
-            let said = read(&mirrors, more).unwrap_err();
-            assert!(said.contains(key) && said.contains(why), "{mirrors}: {said}");
+            let error = read(&mirrors, more).unwrap_err();
+            assert!(error.contains(key) && error.contains(why), "{mirrors}: {error}");
         }
     }
 }

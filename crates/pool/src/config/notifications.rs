@@ -1,20 +1,20 @@
-//! LISTEN where clients share servers.
+//! `[pool.notifications]`: LISTEN over shared server connections.
 
 use serde::{Deserialize, Serialize};
 
 /// LISTEN in transaction and statement mode: `[pool.notifications]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Notifications {
-    /// Whether what clients listen to is followed, by a dedicated connection to each database. Else LISTEN
-    /// ends with its transaction.
+pub struct NotificationConfig {
+    /// Whether a dedicated connection per database receives notifications for listening clients.
+    /// Otherwise a LISTEN ends with its transaction.
     pub enabled: bool,
-    /// Bytes of notifications that are kept for a client that is in a transaction, or takes none. What comes
-    /// beyond that is dropped, and the client told how many.
+    /// Maximum bytes of notifications buffered for a client that is in a transaction or does not
+    /// read. Further notifications are dropped, and a warning reports their number to the client.
     pub client_bytes: u32,
 }
 
-impl Default for Notifications {
+impl Default for NotificationConfig {
     fn default() -> Self {
         Self { enabled: true, client_bytes: 1 << 20 }
     }

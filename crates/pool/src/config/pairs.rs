@@ -1,9 +1,9 @@
 //! `key=value key='value with blanks'`: the connection strings of a `pgbouncer.ini`.
 //!
-//! A quote within quotes is doubled. A backslash is a backslash. An empty value is refused, as
-//! PgBouncer does it, but for one within quotes.
+//! A quote inside quotes is doubled. A backslash has no special meaning. An empty value is refused,
+//! as by PgBouncer, unless it is quoted.
 
-/// Why a text is no list of pairs.
+/// A text is not a list of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PairsError {
     /// A key without `=`.
@@ -12,47 +12,48 @@ pub(super) enum PairsError {
     /// The closing quote is missing.
     #[error("the value's closing quote is missing")]
     Unclosed,
-    /// Nothing behind `=`.
-    #[error("a value is missing: an empty one is written ''")]
+    /// There is nothing after `=`.
+    #[error("a value is missing: write an empty value as ''")]
     NoValue,
 }
 
-/// The pairs, in their order.
+/// Parses the pairs, in order.
 pub(super) fn parse(text: &str) -> Result<Vec<(&str, String)>, PairsError> {
     let mut pairs = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
-        let (key, behind) = rest.split_once('=').ok_or(PairsError::NoEquals)?;
+        let (key, after) = rest.split_once('=').ok_or(PairsError::NoEquals)?;
         let key = key.trim_end();
         if key.is_empty() || key.contains(char::is_whitespace) {
             return Err(PairsError::NoEquals);
         }
-        let (value, behind) = value(behind.trim_start_matches([' ', '\t']))?;
+        let (value, after) = value(after.trim_start_matches([' ', '\t']))?;
         pairs.push((key, value));
-        rest = behind.trim_start();
+        rest = after.trim_start();
     }
     Ok(pairs)
 }
 
-/// Takes one value from the front.
+/// Parses a value at the start of `text`, and returns it with the rest.
 fn value(text: &str) -> Result<(String, &str), PairsError> {
     let Some(mut rest) = text.strip_prefix('\'') else {
         let (value, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));
-        return match value.is_empty() {
-            true => Err(PairsError::NoValue),
-            false => Ok((value.to_owned(), rest)),
+        return if value.is_empty() {
+            Err(PairsError::NoValue)
+        } else {
+            Ok((value.to_owned(), rest))
         };
     };
     let mut value = String::new();
     loop {
-        let (part, behind) = rest.split_once('\'').ok_or(PairsError::Unclosed)?;
+        let (part, after) = rest.split_once('\'').ok_or(PairsError::Unclosed)?;
         value.push_str(part);
-        match behind.strip_prefix('\'') {
-            Some(behind) => {
+        match after.strip_prefix('\'') {
+            Some(after) => {
                 value.push('\'');
-                rest = behind;
+                rest = after;
             }
-            None => return Ok((value, behind)),
+            None => return Ok((value, after)),
         }
     }
 }
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pair_says_why() {
+    fn invalid_pair_reports_reason() {
         assert_eq!(parse("host"), Err(PairsError::NoEquals));
         assert_eq!(parse("=a"), Err(PairsError::NoEquals));
         assert_eq!(parse("a b=c"), Err(PairsError::NoEquals));

@@ -1,89 +1,89 @@
-//! A `pgbouncer.ini` into [`Config`].
+//! Reads a `pgbouncer.ini` into [`Config`].
 //!
-//! Each key is one row of a table: what it does here, or why nothing is done about it, which becomes
-//! a warning. A key without a row is one that PgBouncer does not know either, and an error. Source:
-//! the manual of PgBouncer 1.25, config(5).
+//! Each key is a row of a table: what it sets, or why it has no effect, which becomes a warning. A
+//! key without a row is unknown to PgBouncer as well, and an error. Source: the manual of PgBouncer
+//! 1.25, config(5).
 
+mod differences;
 mod entries;
 mod import;
 mod keys;
-mod notes;
 #[cfg(test)]
-mod page;
+mod reference_page;
 
 use std::path::{Path, PathBuf};
 
 use super::{
-    Auth, AuthMethod, Config, Listen, ShutdownMode,
-    file::{FileContents, Places, Remark, Wrong, read_text},
-    ini::{self, Line},
+    AuthConfig, AuthMethod, Config, ListenConfig, ShutdownMode,
+    file::{ConfigErrors, Diagnostic, FileContents, KeyLocations, read_text},
+    ini::{self, IniLine},
 };
 
 pub use self::{
     entries::{DATABASE_KEYS, USER_KEYS},
-    keys::{Effect, KEYS, Key},
+    keys::{KEYS, KeyEffect, PgbouncerKey},
 };
 
 /// Deepest nesting of `%include`.
 const INCLUDES_MAX: usize = 10;
 
-/// The sections there are.
+/// The valid sections.
 const SECTIONS: [&str; 4] = ["databases", "pgbouncer", "users", "peers"];
 
 pub(super) fn is_section(name: &str) -> bool {
     SECTIONS.contains(&name)
 }
 
-/// Reads a file and what it includes.
+/// Reads a file and its included files.
 ///
 /// # Errors
 ///
-/// Its structure is broken: then nothing else is said of it.
-pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, Wrong> {
-    let Reader { config, warnings, wrong, mistaken, places, is_broken, .. } =
-        Reader::read_all(text, file);
-    match is_broken {
-        true => Err(Wrong(wrong)),
-        false => {
-            let places = Places::new(file, places);
-            Ok(FileContents { config, warnings, wrong, mistaken, places })
-        }
+/// The structure of a file is broken; other errors would be unreliable then and are not reported.
+pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, ConfigErrors> {
+    let IniReader { config, warnings, errors, invalid_keys, locations, is_broken, .. } =
+        IniReader::read_all(text, file);
+    if is_broken {
+        Err(ConfigErrors(errors))
+    } else {
+        let locations = KeyLocations::new(file, locations);
+        Ok(FileContents { config, warnings, errors, invalid_keys, locations })
     }
 }
 
-/// What PgBouncer does where `howdah.toml` has another default.
+/// PgBouncer's defaults, which differ from those of `howdah.toml`.
 fn defaults() -> Config {
     Config {
-        listen: Listen { addresses: Vec::new(), ..Listen::default() },
-        auth: Auth { method: AuthMethod::Md5, ..Auth::default() },
+        listen: ListenConfig { addresses: Vec::new(), ..ListenConfig::default() },
+        auth: AuthConfig { method: AuthMethod::Md5, ..AuthConfig::default() },
         shutdown_mode: ShutdownMode::WaitForClients,
         allow_cleartext_password: true,
         ..Config::default()
     }
 }
 
-/// What a key's value does.
-type Outcome = Result<Option<&'static str>, String>;
+/// The result of applying a key: a warning, if any, or why the value is invalid.
+type IniKeyResult = Result<Option<&'static str>, String>;
 
-struct Reader {
+struct IniReader {
     config: Config,
     section: Option<&'static str>,
-    /// Keys of section `[pgbouncer]` that were there.
+    /// Keys of section `[pgbouncer]` in the file.
     keys: Vec<&'static str>,
-    warnings: Vec<Remark>,
-    wrong: Vec<Remark>,
-    /// Keys of `[pool]` that could not be read.
-    mistaken: Vec<String>,
-    /// Keys of `[pool]` that were there, with file and line.
-    places: Vec<(String, PathBuf, usize)>,
-    /// Whether there is a line, a section or a file of which nobody knows what it would have set.
+    warnings: Vec<Diagnostic>,
+    errors: Vec<Diagnostic>,
+    /// Keys of `[pool]` whose values are invalid.
+    invalid_keys: Vec<String>,
+    /// Keys of `[pool]` that are set, with file and line.
+    locations: Vec<(String, PathBuf, usize)>,
+    /// Whether a line, section or included file could not be read, so that it is unknown which keys
+    /// it sets.
     is_broken: bool,
 }
 
-impl Reader {
-    fn read(text: &str, file: &Path) -> Result<Self, Wrong> {
+impl IniReader {
+    fn read(text: &str, file: &Path) -> Result<Self, ConfigErrors> {
         let reader = Self::read_all(text, file);
-        if reader.wrong.is_empty() { Ok(reader) } else { Err(Wrong(reader.wrong)) }
+        if reader.errors.is_empty() { Ok(reader) } else { Err(ConfigErrors(reader.errors)) }
     }
 
     fn read_all(text: &str, file: &Path) -> Self {
@@ -92,79 +92,79 @@ impl Reader {
             section: None,
             keys: Vec::new(),
             warnings: Vec::new(),
-            wrong: Vec::new(),
-            mistaken: Vec::new(),
-            places: Vec::new(),
+            errors: Vec::new(),
+            invalid_keys: Vec::new(),
+            locations: Vec::new(),
             is_broken: false,
         };
-        reader.file(text, file, 0);
+        reader.read_lines(text, file, 0);
         reader
     }
 
-    fn file(&mut self, text: &str, file: &Path, depth: usize) {
+    fn read_lines(&mut self, text: &str, file: &Path, depth: usize) {
         for (number, line) in ini::lines(text) {
-            let at = |key: &str, text: &str| Remark::new(file, number, key, text);
+            let at = |key: &str, text: &str| Diagnostic::new(file, number, key, text);
             match line {
-                Line::Section(name) => {
+                IniLine::Section(name) => {
                     self.section = SECTIONS.into_iter().find(|known| *known == name);
                     if self.section.is_none() {
                         self.is_broken = true;
                         let known = SECTIONS.join(", ");
-                        self.wrong.push(at(name, &format!("no such section (known: {known})")));
+                        self.errors.push(at(name, &format!("no such section (known: {known})")));
                     }
                 }
-                Line::Pair { key, value } => {
-                    let ours = self.ours(key);
-                    match self.pair(key, value) {
+                IniLine::Pair { key, value } => {
+                    let ours = self.target_key(key);
+                    match self.apply_pair(key, value) {
                         Ok(None) => {}
                         Ok(Some(warning)) => self.warnings.push(at(key, warning)),
                         Err(why) => {
                             self.is_broken |= self.section.is_none();
-                            // Of an entry, any of its keys.
+                            // For an entry, any of its keys may be affected.
                             let is_entry = matches!(self.section, Some("databases" | "users"));
                             let any_of = |ours| if is_entry { format!("{ours}.*") } else { ours };
-                            self.mistaken.extend(ours.clone().map(any_of));
-                            self.wrong.push(at(key, &why));
+                            self.invalid_keys.extend(ours.clone().map(any_of));
+                            self.errors.push(at(key, &why));
                         }
                     }
-                    self.places.extend(ours.map(|ours| (ours, file.to_owned(), number)));
+                    self.locations.extend(ours.map(|ours| (ours, file.to_owned(), number)));
                 }
-                Line::Include(name) => {
+                IniLine::Include(name) => {
                     if let Err(why) = self.include(name, file, depth) {
                         self.is_broken = true;
-                        self.wrong.push(at("%include", &why));
+                        self.errors.push(at("%include", &why));
                     }
                 }
-                Line::Broken(why) => {
+                IniLine::Invalid(why) => {
                     self.is_broken = true;
-                    self.wrong.push(at("", why));
+                    self.errors.push(at("", why));
                 }
             }
         }
     }
 
-    /// Reads another file as if it stood here. A relative name is looked for beside the file that
-    /// names it.
+    /// Reads an included file in place. A relative name is resolved against the folder of the
+    /// including file.
     fn include(&mut self, name: &str, file: &Path, depth: usize) -> Result<(), String> {
         if depth >= INCLUDES_MAX {
-            return Err(format!("files include each other more than {INCLUDES_MAX} deep"));
+            return Err(format!("includes are nested more than {INCLUDES_MAX} deep"));
         }
         let path = file.parent().unwrap_or(Path::new("")).join(name);
         let text =
             read_text(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        self.file(&text, &path, depth + 1);
+        self.read_lines(&text, &path, depth + 1);
         Ok(())
     }
 
-    /// The key of `[pool]` that a pair sets; of one that nobody knows, the one that was probably meant.
-    fn ours(&self, key: &str) -> Option<String> {
+    /// The key of `[pool]` that a pair sets; for a misspelt key, that of the nearest valid one.
+    fn target_key(&self, key: &str) -> Option<String> {
         match self.section? {
             section @ ("databases" | "users") => {
                 Some(format!("{section}.{}", entries::unquoted(key)))
             }
             "pgbouncer" => match keys::nearest(key, KEYS.iter().map(|known| known.name)) {
                 Some(name) => KEYS.iter().find_map(|known| match known.effect {
-                    Effect::Sets(ours, _) if known.name == name => Some(ours.to_owned()),
+                    KeyEffect::Sets(ours, _) if known.name == name => Some(ours.to_owned()),
                     _ => None,
                 }),
                 None => None,
@@ -173,19 +173,19 @@ impl Reader {
         }
     }
 
-    fn pair(&mut self, key: &str, value: &str) -> Outcome {
+    fn apply_pair(&mut self, key: &str, value: &str) -> IniKeyResult {
         let config = &mut self.config;
         match self.section {
             Some("databases") => entries::database(config, key, value),
             Some("users") => entries::user(config, key, value),
             Some("peers") => {
-                Ok(Some("peers are not there: cancel requests reach their process only"))
+                Ok(Some("peers are not supported: cancel requests reach only their own process"))
             }
             Some(_) => {
                 self.keys.extend(KEYS.iter().map(|known| known.name).find(|name| *name == key));
                 keys::apply(config, key, value)
             }
-            None => Err("stands in no section, or in one that is unknown".to_owned()),
+            None => Err("is not in a known section".to_owned()),
         }
     }
 }

@@ -1,17 +1,18 @@
-//! A `pgcat.toml` into [`Config`](super::Config).
+//! Reads a `pgcat.toml` into [`Config`](super::Config).
 //!
-//! Each key is one row of a table: what it becomes here, or why nothing becomes of it, which is then said by
-//! file and line. Source: `src/config.rs` of PgCat at its last commit, of February 2025.
+//! Each key is a row of a table: the key it is converted to, or why it is dropped, which is
+//! reported with file and line. Source: `src/config.rs` of PgCat at its last commit, of February
+//! 2025.
 //!
-//! What PgCat has for each user of each pool is here for a user or for a database; where users of one
-//! name differ between pools, that is said, too.
+//! PgCat's settings of each user of each pool become settings of a user or of a database. If users
+//! of the same name differ between pools, that is reported as well.
 
 mod general;
 mod import;
 mod keys;
-#[cfg(test)]
-mod page;
 mod pools;
+#[cfg(test)]
+mod reference_page;
 mod value;
 
 use std::{
@@ -26,58 +27,59 @@ use ::toml::{
     de::{DeTable, DeValue},
 };
 
-use self::{general::General, keys::Row, pools::Pool};
-use super::file::{Remark, Wrong};
+use self::{general::General, keys::PgcatKey, pools::PgcatPool};
+use super::file::{ConfigErrors, Diagnostic};
 
-/// What a value does: something to say about it, or why it cannot be.
-type Outcome = Result<Option<String>, String>;
+/// The result of reading a key: a remark, if any, or why the value is invalid.
+type PgcatKeyResult = Result<Option<String>, String>;
 
-/// A whole file.
+/// The contents of a `pgcat.toml`.
 #[derive(Debug)]
-struct File {
+struct PgcatFile {
     general: General,
-    pools: BTreeMap<String, Pool>,
-    remarks: Vec<Remark>,
-    /// Keys that are there and do something else here, a little: name, ours, and what is different.
-    notes: BTreeSet<(&'static str, &'static str, &'static str)>,
-    wrong: Vec<Remark>,
+    pools: BTreeMap<String, PgcatPool>,
+    remarks: Vec<Diagnostic>,
+    /// Keys of the file that behave differently: PgCat's key, the key of `[pool]`, and the
+    /// difference.
+    differences: BTreeSet<(&'static str, &'static str, &'static str)>,
+    errors: Vec<Diagnostic>,
 }
 
-impl File {
-    fn read(text: &str, path: &Path) -> Result<Self, Wrong> {
+impl PgcatFile {
+    fn read(text: &str, path: &Path) -> Result<Self, ConfigErrors> {
         let mut file = Self {
             general: General::default(),
             pools: BTreeMap::new(),
             remarks: Vec::new(),
-            notes: BTreeSet::new(),
-            wrong: Vec::new(),
+            differences: BTreeSet::new(),
+            errors: Vec::new(),
         };
         let parsed = DeTable::parse(text).map_err(|error| {
-            let line = line(text, error.span().map_or(0, |span| span.start));
-            Wrong(vec![Remark::new(path, line, "", error.message())])
+            let line = line_at(text, error.span().map_or(0, |span| span.start));
+            ConfigErrors(vec![Diagnostic::new(path, line, "", error.message())])
         })?;
-        let mut reader = Reader { text, path, file: &mut file };
-        reader.whole(parsed.get_ref());
-        if file.wrong.is_empty() { Ok(file) } else { Err(Wrong(file.wrong)) }
+        let mut reader = PgcatReader { text, path, file: &mut file };
+        reader.read_document(parsed.get_ref());
+        if file.errors.is_empty() { Ok(file) } else { Err(ConfigErrors(file.errors)) }
     }
 }
 
 /// The line of an offset, from 1.
-fn line(text: &str, at: usize) -> usize {
+fn line_at(text: &str, at: usize) -> usize {
     1 + text[..at.min(text.len())].matches('\n').count()
 }
 
-type Name<'a> = Spanned<Cow<'a, str>>;
-type Given<'a> = Spanned<DeValue<'a>>;
+type SpannedName<'a> = Spanned<Cow<'a, str>>;
+type SpannedValue<'a> = Spanned<DeValue<'a>>;
 
-struct Reader<'a> {
+struct PgcatReader<'a> {
     text: &'a str,
     path: &'a Path,
-    file: &'a mut File,
+    file: &'a mut PgcatFile,
 }
 
-impl Reader<'_> {
-    fn whole(&mut self, table: &DeTable<'_>) {
+impl PgcatReader<'_> {
+    fn read_document(&mut self, table: &DeTable<'_>) {
         let mut plugins = None;
         for (name, value) in table {
             match name.get_ref().as_ref() {
@@ -86,19 +88,19 @@ impl Reader<'_> {
                     self.rows(general::KEYS, &mut general, "general", value);
                     self.file.general = general;
                 }
-                "pools" => self.each("pools", value, |reader, name, key, value| {
-                    let mut pool = Pool::default();
+                "pools" => self.for_each_table("pools", value, |reader, name, key, value| {
+                    let mut pool = PgcatPool::default();
                     reader.pool(&mut pool, &key, value);
                     reader.file.pools.insert(name, pool);
                 }),
                 "plugins" => plugins = Some(value),
                 "path" => {}
-                key => self.remark(name.span().start, key, "PgCat knows no such key"),
+                key => self.remark(name.span().start, key, "PgCat has unknown key"),
             }
         }
-        // Those of all pools are for such as have none of their own.
+        // General plugins apply to pools without their own.
         if let Some(value) = plugins {
-            let mut pool = Pool::default();
+            let mut pool = PgcatPool::default();
             self.rows(pools::PLUGINS, &mut pool, "plugins", value);
             for own in self.file.pools.values_mut().filter(|own| own.connect_query.is_none()) {
                 own.connect_query.clone_from(&pool.connect_query);
@@ -106,26 +108,26 @@ impl Reader<'_> {
         }
     }
 
-    fn pool(&mut self, pool: &mut Pool, key: &str, value: &Given<'_>) {
+    fn pool(&mut self, pool: &mut PgcatPool, key: &str, value: &SpannedValue<'_>) {
         let Some(table) = self.table(key, value) else { return };
         for (name, value) in table {
             let below = format!("{key}.{}", name.get_ref());
             match name.get_ref().as_ref() {
-                "users" => self.each(&below, value, |reader, _, key, value| {
-                    let mut user = pools::User::default();
+                "users" => self.for_each_table(&below, value, |reader, _, key, value| {
+                    let mut user = pools::PgcatUser::default();
                     reader.rows(pools::USERS, &mut user, &key, value);
-                    user.line = line(reader.text, value.span().start);
+                    user.line = line_at(reader.text, value.span().start);
                     if user.name.is_empty() {
-                        reader.wrong(value.span().start, &key, "it has no username");
+                        reader.error(value.span().start, &key, "must have a username");
                     }
                     pool.users.push(user);
                 }),
-                "shards" => self.each(&below, value, |reader, name, key, value| {
-                    let mut shard = pools::Shard::default();
+                "shards" => self.for_each_table(&below, value, |reader, name, key, value| {
+                    let mut shard = pools::PgcatShard::default();
                     reader.rows(pools::SHARDS, &mut shard, &key, value);
                     match name.parse() {
                         Ok(number) => drop(pool.shards.insert(number, shard)),
-                        Err(_) => reader.wrong(value.span().start, &key, "must be a number"),
+                        Err(_) => reader.error(value.span().start, &key, "must be a number"),
                     }
                 }),
                 "plugins" => self.rows(pools::PLUGINS, pool, &below, value),
@@ -134,12 +136,12 @@ impl Reader<'_> {
         }
     }
 
-    /// Goes through a table of tables.
-    fn each(
+    /// Calls `read` for each table in a table.
+    fn for_each_table(
         &mut self,
         key: &str,
-        value: &Given<'_>,
-        mut read: impl FnMut(&mut Self, String, String, &Given<'_>),
+        value: &SpannedValue<'_>,
+        mut read: impl FnMut(&mut Self, String, String, &SpannedValue<'_>),
     ) {
         let Some(table) = self.table(key, value) else { return };
         for (name, value) in table {
@@ -149,16 +151,16 @@ impl Reader<'_> {
         }
     }
 
-    fn table<'v, 'i>(&mut self, key: &str, value: &'v Given<'i>) -> Option<&'v DeTable<'i>> {
+    fn table<'v, 'i>(&mut self, key: &str, value: &'v SpannedValue<'i>) -> Option<&'v DeTable<'i>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
-            self.wrong(value.span().start, key, "must be a table");
+            self.error(value.span().start, key, "must be a table");
         }
         table
     }
 
-    /// Reads a table all of whose keys are rows.
-    fn rows<T>(&mut self, rows: &[Row<T>], into: &mut T, key: &str, value: &Given<'_>) {
+    /// Reads a table whose keys are all described by `rows`.
+    fn rows<T>(&mut self, rows: &[PgcatKey<T>], into: &mut T, key: &str, value: &SpannedValue<'_>) {
         let Some(table) = self.table(key, value) else { return };
         for (name, value) in table {
             let below = format!("{key}.{}", name.get_ref());
@@ -168,36 +170,36 @@ impl Reader<'_> {
 
     fn row<T>(
         &mut self,
-        rows: &[Row<T>],
+        rows: &[PgcatKey<T>],
         into: &mut T,
         known: &str,
         key: &str,
-        name: &Name<'_>,
-        value: &Given<'_>,
+        name: &SpannedName<'_>,
+        value: &SpannedValue<'_>,
     ) {
         let at = name.span().start;
         let Some(row) = rows.iter().find(|row| row.name == known) else {
-            return self.remark(at, key, "PgCat knows no such key, and passes over it, too");
+            return self.remark(at, key, "PgCat has unknown key, and ignores it");
         };
         match (row.read)(into, value.get_ref()) {
-            Ok(None) if row.ours.is_empty() || row.note.is_empty() => {}
-            Ok(None) => drop(self.file.notes.insert((row.name, row.ours, row.note))),
+            Ok(None) if row.ours.is_empty() || row.difference.is_empty() => {}
+            Ok(None) => drop(self.file.differences.insert((row.name, row.ours, row.difference))),
             Ok(Some(remark)) => self.remark(at, key, &remark),
-            Err(why) => self.wrong(at, key, &why),
+            Err(why) => self.error(at, key, &why),
         }
     }
 
     fn remark(&mut self, at: usize, key: &str, text: &str) {
-        self.file.remarks.push(Remark::new(self.path, line(self.text, at), key, text));
+        self.file.remarks.push(Diagnostic::new(self.path, line_at(self.text, at), key, text));
     }
 
-    fn wrong(&mut self, at: usize, key: &str, text: &str) {
-        self.file.wrong.push(Remark::new(self.path, line(self.text, at), key, text));
+    fn error(&mut self, at: usize, key: &str, text: &str) {
+        self.file.errors.push(Diagnostic::new(self.path, line_at(self.text, at), key, text));
     }
 }
 
-/// Milliseconds; 0 is none.
-fn some_millis(millis: u64) -> Option<Duration> {
+/// A timeout in milliseconds; 0 means none.
+fn timeout_millis(millis: u64) -> Option<Duration> {
     Some(Duration::from_millis(millis)).filter(|it| !it.is_zero())
 }
 

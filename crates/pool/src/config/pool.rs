@@ -1,83 +1,83 @@
-//! What holds for one user in one database, after everybody's, the database's and the user's own
-//! settings.
+//! [`PoolSettings`]: the settings of one user in one database, resolved from those of `[pool]`, the
+//! database and the user.
 
 use std::{num::NonZeroU32, time::Duration};
 
 use howdah_connect::Endpoint;
 
 use super::{
-    ClusterPool, Config, Database, LoadBalanceHosts, MirrorPool, PoolMode, StoredSecret, Timeouts,
-    User,
+    ClusterPool, Config, DatabaseConfig, LoadBalanceHosts, MirrorPool, PoolMode, StoredSecret,
+    TimeoutConfig, UserConfig,
 };
 
-/// What holds for one pool: for the clients of one user in one database.
+/// The resolved settings of a pool, that is, of one user in one database.
 ///
-/// Where several say something, the user wins over the database, and the database over all.
+/// Settings of the user take precedence over those of the database, and those over `[pool]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolSettings {
-    /// Where the servers are; not empty.
+    /// Endpoints of the servers; not empty.
     pub servers: Vec<Endpoint>,
-    /// In which order they are used.
+    /// The order in which they are used.
     pub load_balance_hosts: LoadBalanceHosts,
-    /// The same servers where each has pools of its own: those of each shard.
+    /// The clusters of `servers` or of each shard, if each server has its own pools.
     pub clusters: Vec<ClusterPool>,
-    /// Where its clients' traffic is run, too.
+    /// Mirrors of the clients' traffic.
     pub mirrors: Vec<MirrorPool>,
-    /// Who we are there.
+    /// Role, database and secret at the servers.
     pub login: ServerIdentity,
-    /// Whether its servers get a password in the clear over connections that are neither encrypted nor
+    /// Whether cleartext passwords may be sent over connections that are neither encrypted nor
     /// local.
     pub allow_cleartext_password: bool,
     /// When a server connection may go to another client.
     pub mode: PoolMode,
-    /// Most server connections, without the reserve; `None` is without limit.
+    /// Maximum number of server connections, without the reserve; `None` means no limit.
     pub size: Option<NonZeroU32>,
-    /// How many of them are kept open.
+    /// Number of server connections kept open.
     pub min_size: u32,
-    /// How many more when a client has waited for `timeouts.reserve_wait`.
+    /// Additional server connections once a client has waited for `timeouts.reserve_wait`.
     pub reserve_size: u32,
-    /// Server connections of the whole database.
+    /// Maximum number of server connections of the whole database.
     pub database_servers: Option<NonZeroU32>,
-    /// Clients of the whole database.
+    /// Maximum number of clients of the whole database.
     pub database_clients: Option<NonZeroU32>,
-    /// Server connections of the user in all databases.
+    /// Maximum number of server connections of the user in all databases.
     pub user_servers: Option<NonZeroU32>,
-    /// Server connections of all pools at the same host.
+    /// Maximum number of server connections of all pools to the same host.
     pub host_servers: Option<NonZeroU32>,
-    /// Its part, beside that of others, of limits that it shares with them.
+    /// Its share of limits that several pools share, relative to the other pools.
     pub weight: NonZeroU32,
-    /// Clients of the user in all databases.
+    /// Maximum number of clients of the user in all databases.
     pub user_clients: Option<NonZeroU32>,
-    /// How long things may take.
-    pub timeouts: Timeouts,
+    /// Timeouts.
+    pub timeouts: TimeoutConfig,
 }
 
-/// Who we are at a server.
+/// The pooler's identity at a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerIdentity {
     /// The role.
     pub user: String,
-    /// Whether that is the database's user, whoever the client is.
+    /// Whether the database forces this role for all clients.
     pub is_forced: bool,
-    /// The database, by the server's name for it.
+    /// The database's name at the server.
     pub database: String,
-    /// What we know of the role's password. One that is SCRAM's own form lets us in only together
-    /// with the key that the client's login has shown.
+    /// The role's stored secret. A SCRAM secret is only sufficient together with the client key
+    /// recovered from the client's own login.
     pub secret: Option<StoredSecret>,
-    /// Settings that the connection begins with.
+    /// Startup parameters of the connection.
     pub parameters: Vec<(String, String)>,
-    /// What is run before anybody gets the connection.
+    /// Query run on the connection before its first use.
     pub connect_query: Option<String>,
 }
 
 impl Config {
-    /// What holds for `user` in the database that clients call `database`; `None` if there is no
-    /// such database. Whether there is such a user is for the login to say.
+    /// The settings of `user` in the database that clients call `database`; `None` if there is no
+    /// such database. Whether the user exists is checked at login.
     pub fn pool(&self, database: &str, user: &str) -> Option<PoolSettings> {
         let entry = self.database(database)?;
         let login = self.server_login(entry, database, user);
-        // Limits and modes are the forced user's, if one is forced: it is the pool's user.
-        let none = User::default();
+        // Limits and mode are those of the pool's user, which is the forced user if there is one.
+        let none = UserConfig::default();
         let own = self.users.get(&login.user).unwrap_or(&none);
         let cap = |own: Option<u32>, all: Option<NonZeroU32>| own.map_or(all, NonZeroU32::new);
         let limits = &self.limits;
@@ -101,19 +101,19 @@ impl Config {
             user_servers: cap(own.max_servers, limits.servers_per_user),
             host_servers: limits.servers_per_host,
             weight: entry.weight.unwrap_or(NonZeroU32::MIN),
-            user_clients: self.clients_of(user),
+            user_clients: self.max_clients(user),
             timeouts: self.pool_timeouts(entry, own),
             login,
         })
     }
 
-    /// Most clients of a user in all databases.
-    pub(crate) fn clients_of(&self, user: &str) -> Option<NonZeroU32> {
+    /// Maximum number of clients of a user in all databases.
+    pub(crate) fn max_clients(&self, user: &str) -> Option<NonZeroU32> {
         let own = self.users.get(user).and_then(|user| user.max_clients);
         own.map_or(self.limits.clients_per_user, NonZeroU32::new)
     }
 
-    fn server_login(&self, entry: &Database, database: &str, user: &str) -> ServerIdentity {
+    fn server_login(&self, entry: &DatabaseConfig, database: &str, user: &str) -> ServerIdentity {
         let server_user = entry.user.as_deref().unwrap_or(user);
         let own = entry.user.as_ref().and(entry.secret.clone());
         let listed = || self.users.get(server_user).and_then(|user| user.secret.clone());
@@ -127,7 +127,8 @@ impl Config {
         }
     }
 
-    /// Who we are at a mirror.
+    /// The pooler's identity at a mirror, derived from `login`, its identity at the database's own
+    /// servers.
     pub(crate) fn mirror_login(
         &self,
         login: &ServerIdentity,
@@ -146,10 +147,10 @@ impl Config {
         login
     }
 
-    fn pool_timeouts(&self, entry: &Database, own: &User) -> Timeouts {
+    fn pool_timeouts(&self, entry: &DatabaseConfig, own: &UserConfig) -> TimeoutConfig {
         let all = self.timeouts;
         let or = |own: Option<Option<Duration>>, all: Option<Duration>| own.unwrap_or(all);
-        Timeouts {
+        TimeoutConfig {
             client_idle: or(own.client_idle_timeout, all.client_idle),
             query_wait: or(own.query_wait_timeout.or(entry.query_wait_timeout), all.query_wait),
             query: or(own.query_timeout, all.query),

@@ -1,155 +1,156 @@
-//! How requests are routed: `[pool.databases.NAME.routing]`, `.sharding` and `[[pool.databases.NAME.shards]]`.
+//! Routing of requests: `[pool.databases.NAME.routing]`, `[pool.databases.NAME.sharding]` and
+//! `[[pool.databases.NAME.shards]]`.
 
 use std::collections::BTreeMap;
 
-use howdah_route::{DefaultShard, Functions, HintNames, Settings, Table};
-use howdah_shard::{Key, KeyType, Range, ShardMap};
+use howdah_route::shard::{KeyType, Range, ShardKey, ShardMap};
+use howdah_route::{DefaultShard, FunctionLists, HintNames, RouteSettings, RoutedTable};
 use serde::{Deserialize, Serialize};
 
-use super::{Database, ServerEntry};
+use super::{DatabaseConfig, ServerEntry};
 
-/// How requests of clients find their servers: `[pool.databases.NAME.routing]`.
+/// How requests are routed to servers: `[pool.databases.NAME.routing]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Routing {
-    /// Whether reads that are routed automatically may go to the primary, too.
+pub struct RoutingConfig {
+    /// Whether automatically routed reads may also go to the primary.
     pub primary_reads: bool,
-    /// Whether a client that wrote gets no standby that has not replayed that.
+    /// Whether a client's reads go to a standby only once it has replayed the client's writes.
     pub read_your_writes: bool,
-    /// Whether hints in comments are looked for.
+    /// Whether hints in SQL comments are recognized.
     pub hints: bool,
-    /// By which words they are known.
-    pub hint_names: Hints,
-    /// Functions that only read, beside PostgreSQL's own.
+    /// The keywords of hints.
+    pub hint_names: HintConfig,
+    /// Functions that only read, in addition to PostgreSQL's own.
     pub read_only_functions: Vec<String>,
-    /// Functions that need the primary, even PostgreSQL's own.
+    /// Functions that need the primary; may include PostgreSQL's own.
     pub writing_functions: Vec<String>,
 }
 
-impl Default for Routing {
+impl Default for RoutingConfig {
     fn default() -> Self {
         Self {
             primary_reads: true,
             read_your_writes: false,
             hints: false,
-            hint_names: Hints::default(),
+            hint_names: HintConfig::default(),
             read_only_functions: Vec::new(),
             writing_functions: Vec::new(),
         }
     }
 }
 
-/// By which words hints are known: `routing.hint-names`. An empty one is never found.
+/// The keywords of hints: `routing.hint-names`. An empty keyword disables the hint.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Hints {
-    /// Before a shard's number.
+pub struct HintConfig {
+    /// Keyword before a shard number.
     pub shard: String,
-    /// Before a sharding key.
+    /// Keyword before a sharding key.
     pub key: String,
-    /// Before a role.
+    /// Keyword before a role.
     pub role: String,
 }
 
-impl Default for Hints {
+impl Default for HintConfig {
     fn default() -> Self {
         let HintNames { shard, key, role } = HintNames::default();
         Self { shard, key, role }
     }
 }
 
-/// Which row is on which shard: `[pool.databases.NAME.sharding]`.
+/// How rows are distributed over shards: `[pool.databases.NAME.sharding]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Sharding {
+pub struct ShardingConfig {
     /// The types of the sharding key's columns.
     pub key: Vec<String>,
-    /// Which hash says where a key is, where no lists and no ranges do.
+    /// The hash that maps keys to shards, unless the shards have lists or ranges.
     pub hash: ShardHash,
-    /// The tables that are spread.
+    /// The sharded tables.
     pub tables: KeyedTables,
-    /// Where requests go that nothing sends somewhere.
-    pub default: Place,
-    /// In which order text is on every shard.
-    pub collation: TextOrder,
+    /// Target of requests without a shard.
+    pub default: DefaultShardSetting,
+    /// The sort order of text on all shards.
+    pub collation: ShardCollation,
 }
 
-/// Which hash says where a key is.
+/// The hash that maps keys to shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShardHash {
-    /// That of `PARTITION BY HASH`.
+    /// PostgreSQL's hash for `PARTITION BY HASH`.
     #[default]
     Postgresql,
-    /// PgCat's `sha1`, of one integer.
+    /// PgCat's `sha1` of a single integer.
     Sha1,
 }
 
-/// In which order text is on every shard.
+/// The sort order of text on all shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum TextOrder {
-    /// Some collation's: answers in the order of text are not put together.
+pub enum ShardCollation {
+    /// An unknown collation: sorted results with text keys cannot be merged.
     #[default]
     Unknown,
-    /// That of its bytes, as in the collation `C`.
+    /// Byte order, as in the collation `C`.
     Bytes,
 }
 
-/// Tables, by name or `schema.name`, with the columns of their keys; without columns, every shard has the
-/// whole table.
+/// Tables, by name or `schema.name`, with the columns of their sharding keys. Every shard has the
+/// whole of a table without columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct KeyedTables(pub BTreeMap<String, Vec<String>>);
 
-/// Where requests go that nothing sends somewhere: a number, `"any"` or `"refuse"`.
+/// Target of requests without a shard: a shard number, `"any"` or `"refuse"`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
-pub enum Place {
-    /// To this shard.
+pub enum DefaultShardSetting {
+    /// This shard.
     Shard(u32),
-    /// As the word says.
-    Word(String),
+    /// `any` or `refuse`.
+    Keyword(String),
 }
 
-impl Default for Place {
+impl Default for DefaultShardSetting {
     fn default() -> Self {
-        Self::Word("refuse".to_owned())
+        Self::Keyword("refuse".to_owned())
     }
 }
 
-/// One shard: an entry of `shards`. They are numbered from 0 in the order given.
+/// A shard: an entry of `shards`. Shards are numbered from 0 in configured order.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ShardEntry {
-    /// Its servers, which hold the same.
+    /// Its servers, a primary and its standbys.
     pub servers: Vec<ServerEntry>,
-    /// What servers call the database there; the database's own `dbname` if none is given.
+    /// The database's name at these servers; the `dbname` of the database if `None`.
     pub dbname: Option<String>,
-    /// Keys that are there, where the shards are lists.
+    /// The keys on this shard, for sharding by lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub values: Vec<Value>,
-    /// Whether all keys are there that no list has.
+    pub values: Vec<ShardKeyValue>,
+    /// Whether this shard has all keys that are in no list.
     #[serde(default)]
     pub rest: bool,
-    /// The least key that is there, where the shards are ranges; none for no bound.
-    pub from: Option<Value>,
-    /// The least that is not there any more; none for no bound.
-    pub to: Option<Value>,
+    /// Lower bound of the keys, inclusive, for sharding by ranges; unbounded if `None`.
+    pub from: Option<ShardKeyValue>,
+    /// Upper bound of the keys, exclusive; unbounded if `None`.
+    pub to: Option<ShardKeyValue>,
 }
 
-/// A key.
+/// The value of a sharding key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
-pub enum Value {
+pub enum ShardKeyValue {
     /// A number.
     Number(i64),
-    /// As PostgreSQL would write it.
+    /// PostgreSQL's text representation.
     Text(String),
 }
 
-impl Value {
-    fn key(&self, of: KeyType) -> Result<Key, String> {
+impl ShardKeyValue {
+    fn to_key(&self, of: KeyType) -> Result<ShardKey, String> {
         let text = match self {
             Self::Number(number) => number.to_string(),
             Self::Text(text) => text.clone(),
@@ -158,7 +159,7 @@ impl Value {
     }
 }
 
-/// A type of keys by its name.
+/// The key type for the name of an SQL type.
 fn key_type(name: &str) -> Option<KeyType> {
     Some(match name.to_ascii_lowercase().as_str() {
         "bigint" | "integer" | "int" | "smallint" | "int8" | "int4" | "int2" => KeyType::Int,
@@ -169,43 +170,43 @@ fn key_type(name: &str) -> Option<KeyType> {
     })
 }
 
-impl Database {
-    /// Whether its clients have a choice of servers.
+impl DatabaseConfig {
+    /// Whether requests are routed, that is, whether the database has `servers` or `shards`.
     pub(crate) fn is_routed(&self) -> bool {
         !self.servers.is_empty() || !self.shards.is_empty()
     }
 
-    /// How requests are routed.
+    /// The settings of the router.
     ///
     /// # Errors
     ///
-    /// What does not fit together: a key below the database, and why.
-    pub(crate) fn routes(&self) -> Result<Settings, (String, String)> {
+    /// The settings contradict each other: a key below the database, and why.
+    pub(crate) fn routing_settings(&self) -> Result<RouteSettings, (String, String)> {
         let shards = u32::try_from(self.shards.len().max(1)).unwrap_or(u32::MAX);
         let routing = &self.routing;
-        let Hints { shard, key, role } = routing.hint_names.clone();
+        let HintConfig { shard, key, role } = routing.hint_names.clone();
         let table = |(name, key): (&String, &Vec<String>)| {
             let (schema, name) = match name.split_once('.') {
                 Some((schema, name)) => (Some(schema.to_owned()), name),
                 None => (None, name.as_str()),
             };
-            Table { schema, name: name.to_owned(), key: key.clone() }
+            RoutedTable { schema, name: name.to_owned(), key: key.clone() }
         };
-        let settings = Settings {
+        let settings = RouteSettings {
             role: self.cluster.role,
             primary_reads: routing.primary_reads,
             read_your_writes: routing.read_your_writes,
             shards,
-            map: self.map(shards)?,
+            map: self.shard_map(shards)?,
             tables: self.sharding.tables.0.iter().map(table).collect(),
             default_shard: self.default_shard()?,
             hints: routing.hints.then_some(HintNames { shard, key, role }),
-            functions: Functions {
-                reading: routing.read_only_functions.clone(),
+            functions: FunctionLists {
+                read_only: routing.read_only_functions.clone(),
                 writing: routing.writing_functions.clone(),
             },
-            text_by_byte: self.sharding.collation == TextOrder::Bytes,
-            ..Settings::default()
+            text_by_byte: self.sharding.collation == ShardCollation::Bytes,
+            ..RouteSettings::default()
         };
         settings.check().map_err(|error| {
             let key = match error {
@@ -221,24 +222,24 @@ impl Database {
 
     fn default_shard(&self) -> Result<DefaultShard, (String, String)> {
         match &self.sharding.default {
-            Place::Shard(shard) => Ok(DefaultShard::One(*shard)),
-            Place::Word(word) if word == "any" => Ok(DefaultShard::Any),
-            Place::Word(word) if word == "refuse" => Ok(DefaultShard::Refuse),
-            Place::Word(_) => {
-                let why = "must be the number of a shard, \"any\" or \"refuse\"";
+            DefaultShardSetting::Shard(shard) => Ok(DefaultShard::One(*shard)),
+            DefaultShardSetting::Keyword(it) if it == "any" => Ok(DefaultShard::Any),
+            DefaultShardSetting::Keyword(it) if it == "refuse" => Ok(DefaultShard::Refuse),
+            DefaultShardSetting::Keyword(_) => {
+                let why = "must be a shard number, \"any\" or \"refuse\"";
                 Err(("sharding.default".to_owned(), why.to_owned()))
             }
         }
     }
 
-    /// Which key is where: by lists or ranges if the shards have such, else by hash.
-    fn map(&self, shards: u32) -> Result<Option<ShardMap>, (String, String)> {
+    /// The map from keys to shards: by lists or ranges if the shards have them, else by hash.
+    fn shard_map(&self, shards: u32) -> Result<Option<ShardMap>, (String, String)> {
         let at_key = |why: &str| ("sharding.key".to_owned(), why.to_owned());
         let at_hash = |why: &str| Err(("sharding.hash".to_owned(), why.to_owned()));
         let is_other = self.sharding.hash != ShardHash::default();
         let mut columns = Vec::new();
         for name in &self.sharding.key {
-            let why = format!("{name:?} is none of bigint, text, uuid and bytea");
+            let why = format!("{name:?} is not one of bigint, text, uuid, bytea");
             columns.push(key_type(name).ok_or_else(|| at_key(&why))?);
         }
         let lists = self.shards.iter().any(|shard| !shard.values.is_empty() || shard.rest);
@@ -246,18 +247,18 @@ impl Database {
         let at = |number: usize, key: &str, why: String| (format!("shards[{number}].{key}"), why);
         if columns.is_empty() {
             return match lists || ranges || is_other {
-                true if is_other => at_hash("it needs a key: sharding.key = [\"bigint\"]"),
-                true => Err(at_key("shards have keys, and nothing says of which type they are")),
+                true if is_other => at_hash("needs a key: sharding.key = [\"bigint\"]"),
+                true => Err(at_key("is needed: the shards have keys of unknown type")),
                 false => Ok(None),
             };
         }
         let map = match (lists, ranges, &columns[..]) {
             (false, false, [KeyType::Int]) if is_other => ShardMap::sha1(shards),
             (false, false, _) if is_other => {
-                return at_hash("sha1 is of keys with one column, a bigint");
+                return at_hash("sha1 needs a key of one bigint column");
             }
             (..) if is_other => {
-                return at_hash("shards that have lists or ranges are not found by a hash");
+                return at_hash("must be left out for shards with lists or ranges");
             }
             (false, false, _) => ShardMap::hash(shards, columns),
             (true, true, _) => {
@@ -267,68 +268,68 @@ impl Database {
                 ));
             }
             (true, false, &[of]) => {
-                let (mut places, mut otherwise) = (BTreeMap::new(), None);
+                let (mut shards_by_key, mut rest) = (BTreeMap::new(), None);
                 for (number, shard) in (0..).zip(&self.shards) {
-                    if shard.rest && otherwise.replace(number).is_some() {
+                    if shard.rest && rest.replace(number).is_some() {
                         let why = "only one shard can have the rest".to_owned();
                         return Err(at(number as usize, "rest", why));
                     }
                     for value in &shard.values {
                         let key =
-                            value.key(of).map_err(|why| at(number as usize, "values", why))?;
-                        if places.insert(Some(key), number).is_some() {
-                            let why = format!("{value:?} is there twice");
+                            value.to_key(of).map_err(|why| at(number as usize, "values", why))?;
+                        if shards_by_key.insert(Some(key), number).is_some() {
+                            let why = format!("{value:?} is listed twice");
                             return Err(at(number as usize, "values", why));
                         }
                     }
                 }
-                ShardMap::list(shards, of, places, otherwise)
+                ShardMap::list(shards, of, shards_by_key, rest)
             }
             (false, true, &[of]) => {
                 let mut ranges = Vec::new();
                 for (number, shard) in (0..).zip(&self.shards) {
-                    let end = |value: &Option<Value>, name| {
-                        let key = value.as_ref().map(|value| value.key(of)).transpose();
+                    let bound = |value: &Option<ShardKeyValue>, name| {
+                        let key = value.as_ref().map(|value| value.to_key(of)).transpose();
                         key.map_err(|why| at(number as usize, name, why))
                     };
-                    let (from, to) = (end(&shard.from, "from")?, end(&shard.to, "to")?);
+                    let (from, to) = (bound(&shard.from, "from")?, bound(&shard.to, "to")?);
                     ranges.push(Range { from, to, shard: number });
                 }
                 ShardMap::ranges(shards, of, ranges)
             }
-            _ => return Err(at_key("lists and ranges are of keys with one column")),
+            _ => return Err(at_key("lists and ranges need a key of one column")),
         };
         map.map(Some).map_err(|error| at_key(&error.to_string()))
     }
 
-    /// What cannot be of shards and routing: key below the database, and reason.
-    pub(super) fn wrong_routing(&self) -> Vec<(String, String)> {
-        let mut wrong = Vec::new();
-        let mut rule = |is_wrong: bool, key: &str, why: &str| {
-            if is_wrong {
-                wrong.push((key.to_owned(), why.to_owned()));
+    /// Rules about shards and routing that are violated: key below the database, and reason.
+    pub(super) fn routing_errors(&self) -> Vec<(String, String)> {
+        let mut errors = Vec::new();
+        let mut rule = |is_violated: bool, key: &str, why: &str| {
+            if is_violated {
+                errors.push((key.to_owned(), why.to_owned()));
             }
         };
-        let elsewhere = !self.hosts.is_empty() || !self.servers.is_empty();
+        let has_servers = !self.hosts.is_empty() || !self.servers.is_empty();
         rule(
-            elsewhere && !self.shards.is_empty(),
+            has_servers && !self.shards.is_empty(),
             "shards",
-            "shards have servers of their own: give no hosts or servers beside them",
+            "shards have their own servers: remove hosts and servers of the database",
         );
         for (number, shard) in self.shards.iter().enumerate() {
             let key = format!("shards[{number}].servers");
-            rule(shard.servers.is_empty(), &key, "a shard needs a server");
+            rule(shard.servers.is_empty(), &key, "a shard needs at least one server");
         }
-        let none = !self.is_routed();
-        let why = "there are no servers or shards to which it could apply";
-        rule(none && self.routing != Routing::default(), "routing", why);
-        let why = "there are no shards to which it could apply";
-        let is_said = self.sharding != Sharding::default();
-        rule(self.shards.is_empty() && is_said, "sharding", why);
-        if let Err((key, why)) = self.routes() {
+        let is_unrouted = !self.is_routed();
+        let why = "has no effect: the database has no servers or shards";
+        rule(is_unrouted && self.routing != RoutingConfig::default(), "routing", why);
+        let why = "has no effect: the database has no shards";
+        let is_set = self.sharding != ShardingConfig::default();
+        rule(self.shards.is_empty() && is_set, "sharding", why);
+        if let Err((key, why)) = self.routing_settings() {
             rule(true, &key, &why);
         }
-        wrong
+        errors
     }
 }
 
@@ -357,7 +358,7 @@ mod tests {
         servers = [{ host = 'c' }]";
 
     #[test]
-    fn shards_are_clusters_in_their_order() {
+    fn shards_become_clusters_in_configured_order() {
         let config = read(SHARDS).unwrap();
         let shown: Vec<_> = config
             .pool("app", "me")
@@ -368,7 +369,7 @@ mod tests {
             .collect();
         let own = Some("app_0".to_owned());
         assert_eq!(shown, [(2, "a:5432".to_owned(), own), (1, "c:5432".to_owned(), None)]);
-        let routes = config.databases["app"].routes().unwrap();
+        let routes = config.databases["app"].routing_settings().unwrap();
         assert!(routes.shards == 2 && routes.role == RolePreference::Auto && !routes.primary_reads);
         assert!(routes.hints.is_some() && routes.map.is_some() && !routes.tables.is_empty());
         let again = Config::read_str(&config.to_toml(), Path::new("h.toml")).unwrap().config;
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_hash_is_of_one_integer() {
+    fn sha1_needs_one_bigint_key_column() {
         let of = |sharding: &str, more: &str| {
             read(&format!(
                 "sharding = {{ {sharding} hash = 'sha1' }}
@@ -385,18 +386,18 @@ mod tests {
         };
         assert!(of("key = ['integer'],", "").is_ok());
         for (sharding, more, why) in [
-            ("", "", "app.sharding.hash: it needs a key"),
-            ("key = ['text'],", "", "app.sharding.hash: sha1 is of keys with one column"),
-            ("key = ['bigint', 'bigint'],", "", "app.sharding.hash: sha1 is of keys with one"),
-            ("key = ['bigint'],", "values = [1]", "app.sharding.hash: shards that have lists"),
+            ("", "", "app.sharding.hash: needs a key"),
+            ("key = ['text'],", "", "app.sharding.hash: sha1 needs a key of one"),
+            ("key = ['bigint', 'bigint'],", "", "app.sharding.hash: sha1 needs a key of one"),
+            ("key = ['bigint'],", "values = [1]", "app.sharding.hash: must be left out"),
         ] {
-            let said = of(sharding, more).unwrap_err();
-            assert!(said.contains(why), "{said}");
+            let error = of(sharding, more).unwrap_err();
+            assert!(error.contains(why), "{error}");
         }
     }
 
     #[test]
-    fn lists_and_ranges_are_of_shards() {
+    fn shards_have_lists_or_ranges() {
         let of = |key: &str, first: &str, second: &str| {
             read(&format!(
                 "sharding = {{ key = ['{key}'] }}
@@ -407,25 +408,25 @@ mod tests {
         assert!(of("text", "values = ['de', 'at']", "rest = true").is_ok());
         assert!(of("bigint", "to = 1000", "from = 1000").is_ok());
         for (key, first, second, why) in [
-            ("bigint", "values = ['x']", "", "app.shards[0].values: \"x\" is no bigint"),
+            ("bigint", "values = ['x']", "", "app.shards[0].values: \"x\" is not a valid bigint"),
             (
                 "bigint",
                 "values = [1]",
                 "values = [1]",
-                "app.shards[1].values: Number(1) is there twice",
+                "app.shards[1].values: Number(1) is listed twice",
             ),
             ("bigint", "rest = true", "rest = true", "app.shards[1].rest: only one"),
             ("bigint", "values = [1]", "from = 1", "app.shards: lists and ranges"),
             ("bigint", "to = 10", "from = 5", "app.sharding.key: the ranges"),
-            ("money", "", "", "app.sharding.key: \"money\" is none of"),
+            ("money", "", "", "app.sharding.key: \"money\" is not one of"),
         ] {
-            let said = of(key, first, second).unwrap_err();
-            assert!(said.contains(why), "{first} {second}: {said}");
+            let error = of(key, first, second).unwrap_err();
+            assert!(error.contains(why), "{first} {second}: {error}");
         }
     }
 
     #[test]
-    fn what_cannot_be_names_its_key() {
+    fn invalid_routing_is_reported_with_key() {
         let beside = format!("hosts = ['x']\n{SHARDS}");
         let far = SHARDS.replace("key = ['bigint']", "key = ['bigint'], default = 2");
         let word = SHARDS.replace("key = ['bigint']", "key = ['bigint'], default = 'all'");
@@ -433,22 +434,22 @@ mod tests {
         let two = SHARDS.replace("['customer']", "['customer', 'day']");
         let twice = SHARDS.replace("host = 'b', port = 7", "host = 'a'");
         for (text, why) in [
-            ("routing = { hints = true }", "app.routing: there are no servers"),
+            ("routing = { hints = true }", "app.routing: has no effect"),
             (
                 "servers = [{ host = 'a' }]\nsharding = { default = 0 }",
-                "app.sharding: there are no",
+                "app.sharding: has no effect",
             ),
-            (&beside, "app.shards: shards have servers of their own"),
-            (&far, "app.sharding.default: shard 2 is not there"),
-            (&word, "app.sharding.default: must be the number"),
+            (&beside, "app.shards: shards have their own servers"),
+            (&far, "app.sharding.default: shard 2 does not exist"),
+            (&word, "app.sharding.default: must be a shard number"),
             (&no_key, "app.sharding.key: the table \"orders\" has a sharding key"),
             (&two, "app.sharding.tables: the key of the table \"orders\" has 2 columns"),
-            (&twice, "app.shards[0].servers[1].host: the same server is there twice"),
+            (&twice, "app.shards[0].servers[1].host: the server is listed twice"),
             ("[[pool.databases.app.shards]]\nservers = []", "app.shards[0].servers: a shard needs"),
             ("servers = [{ host = 'a' }]\ncluster = { role = 'boss' }", "must be any, primary"),
         ] {
-            let said = read(text).unwrap_err();
-            assert!(said.contains(why), "{text}: {said}");
+            let error = read(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
         }
     }
 }

@@ -1,36 +1,36 @@
-//! What is kept of a user's password.
+//! [`StoredSecret`]: a user's password, md5 hash or SCRAM secret.
 
 use std::fmt;
 
-use howdah_wire::{Secret, auth::scram::Verifier};
+use howdah_wire::{Secret, auth::scram::ScramVerifier};
 use serde::{
     Deserialize, Deserializer, Serialize as _, Serializer,
     de::{Error as _, IgnoredAny},
 };
 use subtle::ConstantTimeEq;
 
-/// Longest secret, in bytes: PgBouncer's limit, which holds tokens of cloud identity services. A
-/// PasswordMessage of it is as long as PostgreSQL takes (`PG_MAX_AUTH_TOKEN_LENGTH` in `auth.c`).
+/// Maximum length of a secret: PgBouncer's limit, enough for tokens of cloud identity services. A
+/// PasswordMessage of this length is the longest that PostgreSQL accepts
+/// (`PG_MAX_AUTH_TOKEN_LENGTH` in `auth.c`).
 pub const SECRET_BYTES_MAX: usize = 65_530;
 
-/// What is kept of a user's password: the password itself, or what PostgreSQL keeps of it in
-/// `pg_authid.rolpassword`.
+/// A stored secret: a password, or what PostgreSQL stores in `pg_authid.rolpassword`.
 ///
-/// Its form is told by its beginning, as PostgreSQL does it: `SCRAM-SHA-256$…` that parses, `md5`
-/// and 32 hexadecimal digits, and everything else is a password.
+/// The kind is recognized as PostgreSQL does it: a valid `SCRAM-SHA-256$…`, or `md5` and 32
+/// hexadecimal digits; everything else is a password.
 #[derive(Clone)]
 pub enum StoredSecret {
     /// The password.
     Plain(Secret),
-    /// `md5` and 32 hexadecimal digits, of password and user name: as good as the password wherever
-    /// md5 is accepted.
+    /// `md5` and 32 hexadecimal digits, a hash of password and user name: equivalent to the
+    /// password wherever md5 is accepted.
     Md5(Secret),
-    /// What SCRAM needs to check a client. It does not let us in anywhere.
-    Scram(Box<Verifier>),
+    /// A SCRAM verifier: sufficient to authenticate a client, but not to log in to a server.
+    Scram(Box<ScramVerifier>),
 }
 
 impl StoredSecret {
-    /// Tells the form of a text. It is empty for nobody: an empty password never logs in.
+    /// Recognizes the kind of a secret. An empty password is valid, but never logs in.
     pub fn parse(text: &str) -> Self {
         if let Ok(verifier) = text.parse() {
             return Self::Scram(Box::new(verifier));
@@ -38,20 +38,17 @@ impl StoredSecret {
         let is_hash = text.strip_prefix("md5").is_some_and(|digits| {
             digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
         });
-        match is_hash {
-            true => Self::Md5(text.to_ascii_lowercase().into()),
-            false => Self::Plain(text.into()),
-        }
+        if is_hash { Self::Md5(text.to_ascii_lowercase().into()) } else { Self::Plain(text.into()) }
     }
 
-    /// Whether there is nothing that anybody could log in with.
+    /// Whether the secret is an empty password, with which no login succeeds.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Plain(password) if password.expose().is_empty())
     }
 }
 
 impl fmt::Debug for StoredSecret {
-    /// Only the form.
+    /// Shows only the kind.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Plain(_) => "StoredSecret(plain)",
@@ -61,8 +58,9 @@ impl fmt::Debug for StoredSecret {
     }
 }
 
-/// Writes a secret into settings: nobody does so by accident, since it has to be named.
-pub(super) fn written<S: Serializer>(
+/// Serializes a secret. Not an implementation of `Serialize`, so that secrets are only written
+/// where a field names this function.
+pub(super) fn serialize<S: Serializer>(
     secret: &Option<StoredSecret>,
     to: S,
 ) -> Result<S::Ok, S::Error> {
@@ -91,19 +89,19 @@ impl Eq for StoredSecret {}
 
 impl<'de> Deserialize<'de> for StoredSecret {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // serde's own complaint about a number would show it, and it may be somebody's password.
+        // serde's own error for a number would contain it, and it may be a password.
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum SecretValue {
             Text(String),
             Other(IgnoredAny),
         }
-        match Written::deserialize(from)? {
-            Written::Text(text) if text.len() > SECRET_BYTES_MAX => {
+        match SecretValue::deserialize(from)? {
+            SecretValue::Text(text) if text.len() > SECRET_BYTES_MAX => {
                 Err(D::Error::custom("the secret is longer than 65,530 bytes"))
             }
-            Written::Text(text) => Ok(Self::parse(&text)),
-            Written::Other(_) => Err(D::Error::custom("a secret must be a text in quotes")),
+            SecretValue::Text(text) => Ok(Self::parse(&text)),
+            SecretValue::Other(_) => Err(D::Error::custom("a secret must be a quoted string")),
         }
     }
 }
@@ -113,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_is_told_by_the_beginning() {
+    fn secret_kind_is_recognized_by_prefix() {
         let cases = [
             ("sesame", "plain"),
             ("md5d41d8cd98f00b204e9800998ecf8427e", "md5"),
@@ -122,9 +120,9 @@ mod tests {
             ("md5x41d8cd98f00b204e9800998ecf8427e", "plain"),
             ("SCRAM-SHA-256$4096:broken", "plain"),
         ];
-        for (text, form) in cases {
+        for (text, kind) in cases {
             let shown = format!("{:?}", StoredSecret::parse(text));
-            assert_eq!(shown, format!("StoredSecret({form})"), "{text}");
+            assert_eq!(shown, format!("StoredSecret({kind})"), "{text}");
         }
         let keys = "A".repeat(43);
         let scram = format!("SCRAM-SHA-256$4096:c2FsdA==${keys}=:{keys}=");

@@ -1,4 +1,4 @@
-//! What the kernel is told about TCP connections of both legs.
+//! `[pool.tcp]`: TCP socket options.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -7,31 +7,32 @@ use serde::{Deserialize, Serialize};
 
 use super::{durations, toml};
 
-/// What the kernel is told about TCP connections of both legs: `[pool.tcp]`. `None`, written 0, is
-/// whatever the system has.
+/// Options of TCP sockets of clients and servers: `[pool.tcp]`. `None`, written 0, means the
+/// system's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Tcp {
-    /// Whether peers that are silent are asked whether they are there.
+pub struct TcpConfig {
+    /// Whether TCP keepalive probes are sent.
     pub keepalive: bool,
-    /// After so long, in whole seconds.
-    #[serde(with = "durations::optional")]
+    /// Idle time before the first probe, in whole seconds.
+    #[serde(with = "durations::timeout")]
     pub keepalive_idle: Option<Duration>,
-    /// Between two questions, in whole seconds.
-    #[serde(with = "durations::optional")]
+    /// Interval between probes, in whole seconds.
+    #[serde(with = "durations::timeout")]
     pub keepalive_interval: Option<Duration>,
-    /// After how many without an answer the connection is lost.
+    /// Number of unanswered probes after which the connection is closed.
     #[serde(with = "toml::limit")]
     pub keepalive_count: Option<NonZeroU32>,
-    /// After how long without an acknowledgement of what was sent it is lost.
-    #[serde(with = "durations::optional")]
+    /// How long sent data may stay unacknowledged before the connection is closed
+    /// (TCP_USER_TIMEOUT).
+    #[serde(with = "durations::timeout")]
     pub user_timeout: Option<Duration>,
-    /// Bytes of the kernel's buffers.
+    /// Size of the kernel's send and receive buffers in bytes.
     #[serde(with = "toml::limit")]
     pub buffer_bytes: Option<NonZeroU32>,
 }
 
-impl Default for Tcp {
+impl Default for TcpConfig {
     fn default() -> Self {
         Self {
             keepalive: true,
@@ -44,7 +45,7 @@ impl Default for Tcp {
     }
 }
 
-impl Tcp {
+impl TcpConfig {
     pub(crate) fn options(&self) -> TcpOptions {
         TcpOptions {
             keepalive: self.keepalive,

@@ -7,20 +7,20 @@ use super::*;
 fn read(text: &str) -> Result<Config, String> {
     Config::read_str(text, Path::new("h.toml"))
         .map(|read| read.config)
-        .map_err(|wrong| wrong.to_string())
+        .map_err(|errors| errors.to_string())
 }
 
 const ONE: &str = "[pool.databases.shop]\nhosts = ['db1', 'db2:5433', '/run/pg']\n";
 
 #[test]
-fn nothing_said_is_the_default() {
+fn missing_settings_have_defaults() {
     let mut config = read(ONE).unwrap();
     assert_eq!(config.databases.remove("shop").unwrap().hosts.len(), 3);
     assert_eq!(config, Config::default());
 }
 
 #[test]
-fn every_table_reads() {
+fn all_tables_are_parsed() {
     let text = r#"
         log-level = "info"
         [pool]
@@ -73,41 +73,48 @@ fn every_table_reads() {
     assert_eq!(config.tls.client.certificate.as_deref(), Some(Path::new("cert.pem")));
     assert_eq!(config.tls.client.key.as_deref(), Some(Path::new("/etc/key.pem")));
 
-    let pool = config.pool("shop", "anybody").unwrap();
+    let pool = config.pool("shop", "guest").unwrap();
     assert!(pool.login.is_forced);
     assert_eq!(pool.login.user, "app");
     assert_eq!(pool.login.secret, Some(StoredSecret::parse("sesame")));
     assert_eq!(pool.login.parameters, [("application_name".to_owned(), "pooled".to_owned())]);
-    assert_eq!((pool.mode, pool.size), (PoolMode::Session, NonZeroU32::new(2)), "user over all");
-    assert_eq!(pool.user_servers, None, "0 of the user's own lifts the limit of all");
-    assert_eq!(pool.timeouts.query_wait, None, "0 of the database's own lifts the timeout of all");
+    assert_eq!(
+        (pool.mode, pool.size),
+        (PoolMode::Session, NonZeroU32::new(2)),
+        "the user takes precedence"
+    );
+    assert_eq!(pool.user_servers, None, "0 for the user lifts the general limit");
+    assert_eq!(pool.timeouts.query_wait, None, "0 for the database lifts the general timeout");
     assert_eq!(pool.reserve_size, 5);
 
-    let pool = config.pool("other", "anybody").unwrap();
-    assert_eq!((pool.login.user.as_str(), pool.login.database.as_str()), ("anybody", "other"));
+    let pool = config.pool("other", "guest").unwrap();
+    assert_eq!((pool.login.user.as_str(), pool.login.database.as_str()), ("guest", "other"));
     assert_eq!(pool.servers[0].to_string(), "/run/howdah/.s.PGSQL.5432");
     assert_eq!((pool.mode, pool.size), (PoolMode::Transaction, None));
     assert_eq!(pool.user_servers, NonZeroU32::new(7));
 }
 
 #[test]
-fn what_nobody_knows_is_an_error_with_line_and_key() {
+fn invalid_key_is_reported_with_line_and_key() {
     let error = read("[pool]\nmode = 'session'\nmax-client-conn = 5\n").unwrap_err();
-    assert!(error.starts_with("h.toml:3: max-client-conn: no such key (`howdah"), "{error}");
+    assert!(error.starts_with("h.toml:3: max-client-conn: unknown key (`howdah"), "{error}");
     let error = read("[pool.listen]\nport = 70000\n").unwrap_err();
     assert!(error.starts_with("h.toml:2: listen.port: "), "{error}");
     let error = read("[pool.timeouts]\nquery-wait = 'soon'\n").unwrap_err();
-    assert!(error.starts_with("h.toml:2: timeouts.query-wait: \"soon\" is no duration"), "{error}");
+    assert!(
+        error.starts_with("h.toml:2: timeouts.query-wait: \"soon\" is not a duration"),
+        "{error}"
+    );
     let error = read("[pool.tls.server]\nmode = 'maybe'\n").unwrap_err();
     assert!(
         error.starts_with("h.toml:2: tls.server.mode: \"maybe\" is not one of: disable"),
         "{error}"
     );
-    assert_eq!(read("[statsd]\n").unwrap_err(), "h.toml: it has no [pool] section");
+    assert_eq!(read("[statsd]\n").unwrap_err(), "h.toml: there is no [pool] section");
 }
 
 #[test]
-fn what_cannot_be_is_told_all_at_once() {
+fn all_rule_violations_are_reported_together() {
     let text = "[pool]\n[pool.listen]\naddresses = []\nunix-directories = []\n[pool.limits]\n\
                 clients = 0\n[pool.auth]\ntype = 'cert'\n[pool.tls.server]\nmode = 'verify-full'\n\
                 key = 'k'\n[pool.databases.pgbouncer]\nsecret = 'x'\nhosts = ['a b']\n";
@@ -116,18 +123,18 @@ fn what_cannot_be_is_told_all_at_once() {
         "h.toml:2: listen: at least one",
         "limits.clients: must be at least 1",
         "auth.type: cert needs tls.client.mode",
-        "tls.server.ca-file: must name",
+        "tls.server.ca-file: is needed",
         "tls.server: certificate and key belong together",
-        "databases.pgbouncer: the name is the console's",
-        "databases.pgbouncer: a secret without a user",
-        "databases.pgbouncer.hosts: \"a b\" is no host",
+        "databases.pgbouncer: the name is reserved",
+        "databases.pgbouncer: a secret needs a user",
+        "databases.pgbouncer.hosts: \"a b\" is not a host",
     ] {
         assert!(error.contains(part), "{part}\n{error}");
     }
 }
 
 #[test]
-fn a_secret_is_in_no_error() {
+fn error_never_contains_secret() {
     for text in [
         "[pool.users.a]\nsecret = 4711\n",
         "[pool.users]\na = { secret = 4711 }\n",
@@ -141,7 +148,7 @@ fn a_secret_is_in_no_error() {
 }
 
 #[test]
-fn the_user_list_stands_beside_the_settings_and_loses_against_them() {
+fn configured_secret_overrides_user_list() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("howdah.toml");
     let text = "[pool.auth]\nfile = 'users'\n[pool.users.a]\nsecret = 'mine'\n".to_owned() + ONE;
@@ -154,16 +161,16 @@ fn the_user_list_stands_beside_the_settings_and_loses_against_them() {
     assert_eq!(config.users["b"].secret, Some(StoredSecret::parse("b")));
     fs::write(folder.path().join("users"), "\"a\" theirs\n").unwrap();
     let error = Config::read(&path).unwrap_err().to_string();
-    assert!(error.contains("users:1: a secret must follow"), "{error}");
+    assert!(error.contains("users:1: expected a secret"), "{error}");
     assert!(!error.contains("theirs"), "{error}");
 }
 
 #[test]
-fn forms_are_told_by_the_first_line_that_says_something() {
+fn file_format_is_detected_by_first_line() {
     for text in ["[databases]\n", "; x\n", "\n# x\n[pgbouncer]\n", "%include x", " [users] "] {
-        assert_eq!(Form::of(text), Form::PgBouncer, "{text}");
+        assert_eq!(FileFormat::detect(text), FileFormat::PgBouncer, "{text}");
     }
     for text in ["", "[pool]\n", "# x\n[pool.databases.x]\n", "log-level = 1\n[databases]\n"] {
-        assert_eq!(Form::of(text), Form::Howdah, "{text}");
+        assert_eq!(FileFormat::detect(text), FileFormat::Howdah, "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! How long things may take.
+//! `[pool.timeouts]`.
 
 use std::time::Duration;
 
@@ -6,76 +6,76 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// How long things may take: `[pool.timeouts]`. `None`, written 0, is for ever.
+/// Timeouts: `[pool.timeouts]`. `None`, written 0, means no timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Timeouts {
+pub struct TimeoutConfig {
     /// From a client's connection to the end of its login.
-    #[serde(with = "durations::optional")]
+    #[serde(with = "durations::timeout")]
     pub client_login: Option<Duration>,
-    /// From a client's connection to the end of its startup packet, TLS handshake included; no longer than
+    /// From a client's connection to the end of its startup packet, TLS handshake included; at most
     /// `client_login`.
-    #[serde(with = "durations::optional")]
+    #[serde(with = "durations::timeout")]
     pub client_startup: Option<Duration>,
-    /// A client that asks for nothing and is in no transaction.
-    #[serde(with = "durations::optional")]
+    /// Idle time of a client outside a transaction.
+    #[serde(with = "durations::timeout")]
     pub client_idle: Option<Duration>,
-    /// A client's wait for a server.
-    #[serde(with = "durations::optional")]
+    /// A client's wait for a server connection.
+    #[serde(with = "durations::timeout")]
     pub query_wait: Option<Duration>,
-    /// A wait after which the client gets a notice that it waits.
-    #[serde(with = "durations::optional")]
+    /// A client's wait for a server connection before it gets a notice.
+    #[serde(with = "durations::timeout")]
     pub query_wait_notify: Option<Duration>,
-    /// A query.
-    #[serde(with = "durations::optional")]
+    /// Duration of a query.
+    #[serde(with = "durations::timeout")]
     pub query: Option<Duration>,
-    /// A transaction.
-    #[serde(with = "durations::optional")]
+    /// Duration of a transaction.
+    #[serde(with = "durations::timeout")]
     pub transaction: Option<Duration>,
-    /// A client in a transaction that does nothing.
-    #[serde(with = "durations::optional")]
+    /// Idle time of a client in a transaction.
+    #[serde(with = "durations::timeout")]
     pub idle_transaction: Option<Duration>,
-    /// A request to cancel that waits for a connection.
-    #[serde(with = "durations::optional")]
+    /// Wait of a cancel request for a server connection.
+    #[serde(with = "durations::timeout")]
     pub cancel_wait: Option<Duration>,
-    /// A client's wait after which the pool may grow into its reserve.
-    #[serde(with = "durations::optional")]
+    /// A client's wait before the pool may use its reserve.
+    #[serde(with = "durations::timeout")]
     pub reserve_wait: Option<Duration>,
     /// Connecting to a server, login included.
-    #[serde(with = "durations::optional")]
+    #[serde(with = "durations::timeout")]
     pub server_connect: Option<Duration>,
-    /// How long after a failed login to a server the next one is tried.
-    #[serde(with = "durations::whole")]
+    /// Longest pause between a failed login to a server and the next attempt.
+    #[serde(with = "durations::duration")]
     pub server_login_retry: Duration,
-    /// A server connection that nobody uses.
-    #[serde(with = "durations::optional")]
+    /// Idle time after which a server connection is closed.
+    #[serde(with = "durations::timeout")]
     pub server_idle: Option<Duration>,
-    /// Age at which an unused server connection is closed. Zero: it is used once.
-    #[serde(with = "durations::whole")]
+    /// Age at which an idle server connection is closed. Zero: it is used once.
+    #[serde(with = "durations::duration")]
     pub server_lifetime: Duration,
-    /// Idle time after which a server connection is asked `check-query` before it is used. Zero:
+    /// Idle time after which `check-query` is run on a server connection before its next use. Zero:
     /// always.
-    #[serde(with = "durations::whole")]
+    #[serde(with = "durations::duration")]
     pub server_check_delay: Duration,
-    /// How long clients may go on after SIGTERM.
-    #[serde(with = "durations::optional")]
+    /// How long clients are still served after SIGTERM.
+    #[serde(with = "durations::timeout")]
     pub shutdown: Option<Duration>,
-    /// A pool without clients and servers; then it is given up.
-    #[serde(with = "durations::optional")]
+    /// How long a pool without clients and servers is retained.
+    #[serde(with = "durations::timeout")]
     pub pool_idle: Option<Duration>,
-    /// The same of a database that only `"*"` stands for.
-    #[serde(with = "durations::optional")]
+    /// The same for a database that only matches the entry `"*"`.
+    #[serde(with = "durations::timeout")]
     pub autodb_idle: Option<Duration>,
-    /// Between two look-ups of a server's name, and so how long after a change connections to an address that
-    /// is gone are replaced.
-    #[serde(with = "durations::whole")]
+    /// Interval between DNS lookups of a server's name: connections to an address that is gone are
+    /// replaced at most this long after the change.
+    #[serde(with = "durations::duration")]
     pub dns_max_ttl: Duration,
-    /// How long what is to be sent may take to be, at SUSPEND.
-    #[serde(with = "durations::optional")]
+    /// How long SUSPEND waits for clients and servers to read their pending output.
+    #[serde(with = "durations::timeout")]
     pub suspend: Option<Duration>,
 }
 
-impl Default for Timeouts {
+impl Default for TimeoutConfig {
     fn default() -> Self {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         Self {

@@ -1,4 +1,4 @@
-//! Encryption of both legs, as it is written.
+//! `[pool.tls]`: encryption towards clients and servers.
 
 use std::path::PathBuf;
 
@@ -8,39 +8,39 @@ use howdah_connect::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Encryption of both legs: `[pool.tls]`. Unix sockets carry none, whatever the mode.
+/// Encryption towards clients and servers: `[pool.tls]`. Unix sockets are never encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Tls {
-    /// Between clients and us.
-    pub client: TlsLeg,
-    /// Between us and servers.
-    pub server: TlsLeg,
+pub struct TlsConfig {
+    /// The client side.
+    pub client: TlsSideConfig,
+    /// The server side.
+    pub server: TlsSideConfig,
 }
 
-/// Encryption of one leg: `[pool.tls.client]`, `[pool.tls.server]`.
+/// Encryption towards clients or servers: `[pool.tls.client]`, `[pool.tls.server]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct TlsLeg {
-    /// How much there must be; the leg's own default if none is given. [`Tls::client_mode`] and
-    /// [`Tls::server_mode`] tell.
+pub struct TlsSideConfig {
+    /// Required encryption; `None` means the default of the side, see [`TlsConfig::client_mode`]
+    /// and [`TlsConfig::server_mode`].
     #[serde(with = "mode")]
     pub mode: Option<SslMode>,
-    /// Our certificate and those between it and its authority, in PEM.
+    /// The pooler's certificate, with intermediate certificates, in PEM.
     pub certificate: Option<PathBuf>,
     /// The certificate's key, in PEM.
     pub key: Option<PathBuf>,
-    /// Whom we believe, in PEM.
+    /// Trusted certificate authorities, in PEM.
     pub ca_file: Option<PathBuf>,
-    /// Oldest version.
+    /// Oldest version of TLS.
     #[serde(with = "version")]
     pub min_version: TlsVersion,
-    /// Newest version.
+    /// Newest version of TLS.
     #[serde(with = "version")]
     pub max_version: TlsVersion,
 }
 
-impl Default for TlsLeg {
+impl Default for TlsSideConfig {
     fn default() -> Self {
         Self {
             mode: None,
@@ -53,32 +53,32 @@ impl Default for TlsLeg {
     }
 }
 
-impl Tls {
-    /// What clients get: `disable`, the default, answers no to who asks for TLS; `allow` and
-    /// `prefer` answer yes; `require` lets in nobody without; `verify-ca` and `verify-full` nobody
-    /// without a certificate of the authorities.
+impl TlsConfig {
+    /// The mode for clients: `disable`, the default, refuses TLS; `allow` and `prefer` offer it;
+    /// `require` refuses clients without TLS; `verify-ca` and `verify-full` also require a client
+    /// certificate of a trusted authority.
     pub fn client_mode(&self) -> SslMode {
         self.client.mode.unwrap_or(SslMode::Disable)
     }
 
-    /// What servers must have, in libpq's sense; `prefer` unless told otherwise.
+    /// The mode for servers, with libpq's meaning; `prefer` by default.
     pub fn server_mode(&self) -> SslMode {
         self.server.mode.unwrap_or(SslMode::Prefer)
     }
 
-    /// The server's leg in libpq's words, from which a connection's configuration is made.
+    /// The TLS settings of connections to servers.
     pub fn server_settings(&self) -> TlsSettings {
-        let leg = &self.server;
+        let server = &self.server;
         let mut settings = TlsSettings::default();
         settings.mode = self.server_mode();
-        settings.root_certificates = match &leg.ca_file {
+        settings.root_certificates = match &server.ca_file {
             Some(path) => RootCertificates::File(path.clone()),
             None => RootCertificates::None,
         };
-        settings.certificate.clone_from(&leg.certificate);
-        settings.key.clone_from(&leg.key);
-        settings.min_version = leg.min_version;
-        settings.max_version = leg.max_version;
+        settings.certificate.clone_from(&server.certificate);
+        settings.key.clone_from(&server.key);
+        settings.min_version = server.min_version;
+        settings.max_version = server.max_version;
         settings
     }
 }
@@ -92,9 +92,9 @@ mod mode {
     where
         D: Deserializer<'de>,
     {
-        let word = String::deserialize(from)?;
-        let wrong = || D::Error::custom(format!("{word:?} is not {}", SslMode::EXPECTED));
-        SslMode::parse(&word).ok_or_else(wrong).map(Some)
+        let text = String::deserialize(from)?;
+        let invalid = || D::Error::custom(format!("{text:?} is not {}", SslMode::EXPECTED));
+        SslMode::parse(&text).ok_or_else(invalid).map(Some)
     }
 
     pub(crate) fn serialize<S: Serializer>(it: &Option<SslMode>, to: S) -> Result<S::Ok, S::Error> {
@@ -111,9 +111,9 @@ mod version {
     use super::{Deserialize as _, Deserializer, Serializer, TlsVersion};
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TlsVersion, D::Error> {
-        let word = String::deserialize(from)?;
-        let wrong = || D::Error::custom(format!("{word:?} is neither TLSv1.2 nor TLSv1.3"));
-        TlsVersion::parse(&word).ok_or_else(wrong)
+        let text = String::deserialize(from)?;
+        let invalid = || D::Error::custom(format!("{text:?} is neither TLSv1.2 nor TLSv1.3"));
+        TlsVersion::parse(&text).ok_or_else(invalid)
     }
 
     pub(crate) fn serialize<S: Serializer>(it: &TlsVersion, to: S) -> Result<S::Ok, S::Error> {

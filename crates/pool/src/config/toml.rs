@@ -1,4 +1,4 @@
-//! The `[pool]` section of `howdah.toml`: how values are written, and the document around them.
+//! The `[pool]` section of `howdah.toml`: serde modules for its values, and its document.
 
 mod document;
 
@@ -8,9 +8,9 @@ use serde::{Deserialize, Deserializer, Serializer};
 
 use super::durations;
 
-pub(super) use document::Document;
+pub(super) use document::PoolDocument;
 
-/// A limit whose absence is written 0.
+/// A limit; 0 means none.
 pub(super) mod limit {
     use super::{Deserialize as _, Deserializer, NonZeroU32, Serializer};
 
@@ -29,8 +29,8 @@ pub(super) mod limit {
     }
 }
 
-/// Which servers clients get that do not say.
-pub(super) mod role_wish {
+/// A role preference by its keyword.
+pub(super) mod role_preference {
     use howdah_route::RolePreference;
     use serde::de::Error;
 
@@ -39,9 +39,9 @@ pub(super) mod role_wish {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<RolePreference, D::Error> {
-        let word = String::deserialize(from)?;
-        let wanted = "any, primary, replica, prefer-replica or auto";
-        RolePreference::parse(&word).ok_or_else(|| D::Error::custom(format!("must be {wanted}")))
+        let keyword = String::deserialize(from)?;
+        let valid = "any, primary, replica, prefer-replica or auto";
+        RolePreference::parse(&keyword).ok_or_else(|| D::Error::custom(format!("must be {valid}")))
     }
 
     pub(crate) fn serialize<S: Serializer>(it: &RolePreference, to: S) -> Result<S::Ok, S::Error> {
@@ -49,7 +49,7 @@ pub(super) mod role_wish {
     }
 }
 
-/// A limit in bytes whose absence is written 0.
+/// A limit in bytes; 0 means none.
 pub(super) mod limit_bytes {
     use std::num::NonZeroU64;
 
@@ -70,15 +70,15 @@ pub(super) mod limit_bytes {
     }
 }
 
-/// A duration that may be given.
-pub(super) mod given_duration {
-    use super::{Deserializer, Duration, Serializer, durations::whole};
+/// A duration that may be missing.
+pub(super) mod optional_duration {
+    use super::{Deserializer, Duration, Serializer, durations::duration};
 
     pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<Duration>, D::Error>
     where
         D: Deserializer<'de>,
     {
-        whole::deserialize(from).map(Some)
+        duration::deserialize(from).map(Some)
     }
 
     pub(crate) fn serialize<S: Serializer>(
@@ -86,21 +86,21 @@ pub(super) mod given_duration {
         to: S,
     ) -> Result<S::Ok, S::Error> {
         match it {
-            Some(it) => whole::serialize(it, to),
+            Some(it) => duration::serialize(it, to),
             None => to.serialize_none(),
         }
     }
 }
 
-/// A timeout that may be given, and then be for ever.
-pub(super) mod given_timeout {
-    use super::{Deserializer, Duration, Serializer, durations::optional};
+/// A timeout that may be missing; 0 means no timeout.
+pub(super) mod optional_timeout {
+    use super::{Deserializer, Duration, Serializer, durations::timeout};
 
     pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<Option<Duration>>, D::Error>
     where
         D: Deserializer<'de>,
     {
-        optional::deserialize(from).map(Some)
+        timeout::deserialize(from).map(Some)
     }
 
     pub(crate) fn serialize<S: Serializer>(
@@ -108,7 +108,7 @@ pub(super) mod given_timeout {
         to: S,
     ) -> Result<S::Ok, S::Error> {
         match it {
-            Some(it) => optional::serialize(it, to),
+            Some(it) => timeout::serialize(it, to),
             None => to.serialize_none(),
         }
     }
@@ -124,14 +124,14 @@ pub(super) mod check_query {
     {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a query, or false for none")]
-        enum Written {
-            Is(bool),
+        enum CheckQueryValue {
+            Flag(bool),
             Query(String),
         }
-        match Written::deserialize(from)? {
-            Written::Is(false) => Ok(None),
-            Written::Is(true) => Ok(Some(String::new())),
-            Written::Query(query) => Ok(Some(query)),
+        match CheckQueryValue::deserialize(from)? {
+            CheckQueryValue::Flag(false) => Ok(None),
+            CheckQueryValue::Flag(true) => Ok(Some(String::new())),
+            CheckQueryValue::Query(query) => Ok(Some(query)),
         }
     }
 

@@ -1,55 +1,55 @@
-//! PgBouncer's `userlist.txt`: who has which secret.
+//! Parser for PgBouncer's `userlist.txt`: users and their secrets.
 //!
 //! ```text
 //! "user" "secret" whatever else is on the line
 //! ; comment
 //! ```
 //!
-//! A quote within quotes is doubled; what stands behind the secret is passed over. The order
-//! matters where a name comes twice: the last one counts, as in PgBouncer.
+//! A quote inside quotes is doubled; text after the secret is ignored. If a name occurs twice, the
+//! last line counts, as in PgBouncer.
 
 use std::collections::BTreeMap;
 
 use super::{StoredSecret, secret::SECRET_BYTES_MAX};
 
-/// A file that is no user list. It never shows what it is about: that may be a secret.
+/// A line of a user list is invalid. The message never contains the line, which may have a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct UserlistError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// What is wrong with it.
     pub kind: UserlistErrorKind,
 }
 
-/// What can be wrong with a line.
+/// The kinds of errors in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserlistErrorKind {
-    /// It does not begin with a quote.
-    #[error("a user must stand between double quotes: \"user\" \"secret\"")]
+    /// The line does not start with a quote.
+    #[error("expected a user in double quotes: \"user\" \"secret\"")]
     NoUser,
     /// There is no second quoted text.
-    #[error("a secret must follow between double quotes: \"user\" \"secret\"")]
+    #[error("expected a secret in double quotes: \"user\" \"secret\"")]
     NoSecret,
     /// A quote is not closed on its line.
     #[error("the closing double quote is missing")]
     Unclosed,
-    /// The name is longer than a server's names.
+    /// The name is longer than any valid one.
     #[error("the user's name is longer than 127 bytes")]
     LongName,
-    /// The secret is longer than any.
+    /// The secret is longer than any valid one.
     #[error("the secret is longer than 65,530 bytes")]
     LongSecret,
 }
 
-/// Longest name: PgBouncer's limit, twice PostgreSQL's.
+/// Maximum length of a name: PgBouncer's limit, twice PostgreSQL's.
 const NAME_BYTES_MAX: usize = 127;
 
-/// Reads a user list.
+/// Parses a user list.
 ///
 /// # Errors
 ///
-/// The first line that is none, by number.
+/// The first invalid line, by number.
 pub fn read(text: &str) -> Result<BTreeMap<String, StoredSecret>, UserlistError> {
     let mut users = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
@@ -76,18 +76,18 @@ fn entry(line: &str) -> Result<(String, String), UserlistErrorKind> {
     }
 }
 
-/// Takes a text up to its closing quote.
+/// Parses a text up to its closing quote, and returns it with the rest.
 fn quoted(mut rest: &str) -> Result<(String, &str), UserlistErrorKind> {
     let mut text = String::new();
     loop {
-        let (part, behind) = rest.split_once('"').ok_or(UserlistErrorKind::Unclosed)?;
+        let (part, after) = rest.split_once('"').ok_or(UserlistErrorKind::Unclosed)?;
         text.push_str(part);
-        match behind.strip_prefix('"') {
-            Some(behind) => {
+        match after.strip_prefix('"') {
+            Some(after) => {
                 text.push('"');
-                rest = behind;
+                rest = after;
             }
-            None => return Ok((text, behind)),
+            None => return Ok((text, after)),
         }
     }
 }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_have_secrets_of_three_forms() {
+    fn secret_is_password_md5_or_empty() {
         let text = "; people\n\n\"alice\" \"sesame\"\n  \"o\"\"b\" \"a\"\"b\" more\n\
                     \"bob\"\t\"md5d41d8cd98f00b204e9800998ecf8427e\"\n\"nobody\" \"\"\n";
         let users = read(text).unwrap();
@@ -116,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_of_a_name_counts() {
+    fn last_line_for_user_counts() {
         let users = read("\"a\" \"1\"\n\"a\" \"2\"\n").unwrap();
         assert_eq!(users["a"], StoredSecret::parse("2"));
     }
 
     #[test]
-    fn broken_lines_have_their_number_and_show_nothing() {
+    fn invalid_line_is_reported_without_contents() {
         use UserlistErrorKind::{LongName, LongSecret, NoSecret, NoUser, Unclosed};
         let long = format!("\"{}\" \"x\"", "n".repeat(128));
         let secret = format!("\"n\" \"{}\"", "s".repeat(SECRET_BYTES_MAX + 1));

@@ -1,107 +1,107 @@
-//! [`Command`]: what an operator can say, read from text.
+//! [`ConsoleCommand`]: the commands of the console, and their parser.
 
 use std::time::Duration;
 
 use super::table::Show;
 
-/// What an operator says.
+/// A command of the console.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
-    /// Nothing.
+pub(crate) enum ConsoleCommand {
+    /// An empty query.
     Empty,
-    /// A table.
+    /// Shows a table.
     Show(Show),
-    /// What there is to say.
+    /// Lists the commands.
     Help,
-    /// A setting of the console's own session, which drivers set at their start: nothing happens.
-    SetOfSession,
-    /// The settings are read again.
+    /// Sets a parameter of the console's own session, as drivers do at login: has no effect.
+    SetSessionParameter,
+    /// Reloads the configuration.
     Reload,
-    /// A setting of the pooler has another value.
+    /// Changes a setting of the pooler.
     Set { name: String, value: String },
-    /// Servers of these databases are closed as they become free, and no client gets one.
-    Pause(Databases),
-    /// The same for the clients of one user.
+    /// Pauses databases: server connections are closed as they become idle, and no client gets one.
+    Pause(DatabaseSelector),
+    /// Pauses one user of a database.
     PauseUser { database: String, user: String },
-    /// The end of that, or of all pauses and of a suspension.
-    Resume(Databases),
-    /// The end of a pause for one user.
+    /// Resumes a database, or ends all pauses and a suspension.
+    Resume(DatabaseSelector),
+    /// Resumes one user of a database.
     ResumeUser { database: String, user: String },
-    /// Everything that is to be sent is sent, and nothing is read any more.
+    /// Flushes all pending output and stops reading from sockets.
     Suspend,
-    /// New clients of a database are let in, or not.
+    /// Enables or disables logins to a database.
     Enable(String, bool),
-    /// All clients and servers of these databases are ended, and they are paused.
-    Kill(Databases),
-    /// This client is ended.
+    /// Closes all client and server connections of databases, and pauses them.
+    Kill(DatabaseSelector),
+    /// Disconnects a client.
     KillClient(u64),
-    /// Servers of these databases are replaced as they become free.
-    Reconnect(Databases),
-    /// A server of several gets nobody for so long.
+    /// Replaces the server connections of databases as they become idle.
+    Reconnect(DatabaseSelector),
+    /// Bans a server, for this duration or the configured one.
     Ban(String, Option<Duration>),
-    /// It gets its part again.
+    /// Ends the ban of a server.
     Unban(String),
-    /// What is known of the servers of this database is forgotten, but for what those say that answer.
+    /// Discards the known topology of a database, except for what reachable servers report.
     ResetCluster(String),
-    /// Traffic is captured, in a folder of this name.
+    /// Starts a capture, in a folder of this name.
     StartCapture(Option<String>),
-    /// It is not any more.
+    /// Stops the running capture.
     StopCapture,
-    /// Waits until no server is left that was to be replaced.
-    WaitClose(Databases),
-    /// The pooler ends.
-    Shutdown(Shutdown),
+    /// Waits until all outdated server connections are closed.
+    WaitClose(DatabaseSelector),
+    /// Shuts the pooler down.
+    Shutdown(ShutdownRequest),
 }
 
-/// Which databases.
+/// The databases that a command applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Databases {
+pub(crate) enum DatabaseSelector {
     All,
     One(String),
 }
 
-/// How the pooler ends.
+/// What a shutdown waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shutdown {
-    /// Now.
+pub(crate) enum ShutdownRequest {
+    /// Nothing.
     Now,
-    /// When clients have ended their transactions.
+    /// The end of the clients' transactions.
     WaitForServers,
-    /// When clients have left.
+    /// The disconnection of all clients.
     WaitForClients,
 }
 
-/// A text says nothing that is known.
+/// The text is not a valid command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid command '{text}', use SHOW HELP;")]
 pub(crate) struct UnknownCommand {
     text: String,
 }
 
-impl Command {
-    /// Reads a text. Words are told apart by white space, and a name may stand in double quotes; all
-    /// but names is taken without regard to case.
+impl ConsoleCommand {
+    /// Parses a command. Tokens are separated by white space, and names may be in double quotes;
+    /// everything except names is case-insensitive.
     ///
     /// # Errors
     ///
     /// [`UnknownCommand`].
     pub(crate) fn parse(text: &str) -> Result<Self, UnknownCommand> {
         let unknown = || UnknownCommand { text: text.trim().to_owned() };
-        let words = words(text).ok_or_else(unknown)?;
-        let upper: Vec<_> = words.iter().map(|word| word.to_ascii_uppercase()).collect();
+        let tokens = tokens(text).ok_or_else(unknown)?;
+        let upper: Vec<_> = tokens.iter().map(|token| token.to_ascii_uppercase()).collect();
         let upper: Vec<_> = upper.iter().map(String::as_str).collect();
-        let name = |at: usize| words[at].clone();
-        let databases = || match words.get(1) {
-            None => Databases::All,
-            Some(name) => Databases::One(name.clone()),
+        let name = |at: usize| tokens[at].clone();
+        let databases = || match tokens.get(1) {
+            None => DatabaseSelector::All,
+            Some(name) => DatabaseSelector::One(name.clone()),
         };
         Ok(match upper[..] {
             [] => Self::Empty,
             ["SHOW"] | ["SHOW", "HELP"] => Self::Help,
             ["SHOW" | "SELECT", ref what @ ..] => {
-                Self::Show(Show::by_words(what).ok_or_else(unknown)?)
+                Self::Show(Show::from_keywords(what).ok_or_else(unknown)?)
             }
-            ["SET", setting, ..] if is_of_session(setting) => Self::SetOfSession,
+            ["SET", setting, ..] if is_session_parameter(setting) => Self::SetSessionParameter,
             ["SET", ..] => {
                 let (name, value) = setting(text).ok_or_else(unknown)?;
                 Self::Set { name, value }
@@ -128,19 +128,19 @@ impl Command {
             ["CAPTURE", "START", _] => Self::StartCapture(Some(name(2))),
             ["CAPTURE", "STOP"] => Self::StopCapture,
             ["WAIT_CLOSE"] | ["WAIT_CLOSE", _] => Self::WaitClose(databases()),
-            ["SHUTDOWN"] => Self::Shutdown(Shutdown::Now),
-            ["SHUTDOWN", "WAIT_FOR_SERVERS"] => Self::Shutdown(Shutdown::WaitForServers),
-            ["SHUTDOWN", "WAIT_FOR_CLIENTS"] => Self::Shutdown(Shutdown::WaitForClients),
+            ["SHUTDOWN"] => Self::Shutdown(ShutdownRequest::Now),
+            ["SHUTDOWN", "WAIT_FOR_SERVERS"] => Self::Shutdown(ShutdownRequest::WaitForServers),
+            ["SHUTDOWN", "WAIT_FOR_CLIENTS"] => Self::Shutdown(ShutdownRequest::WaitForClients),
             _ => return Err(unknown()),
         })
     }
 
-    /// The word that tells that it is done.
+    /// The tag of CommandComplete.
     pub(crate) fn tag(&self) -> &'static str {
         match self {
             Self::Empty => "",
             Self::Show(_) | Self::Help => "SHOW",
-            Self::SetOfSession | Self::Set { .. } => "SET",
+            Self::SetSessionParameter | Self::Set { .. } => "SET",
             Self::Reload => "RELOAD",
             Self::Pause(_) | Self::PauseUser { .. } => "PAUSE",
             Self::Resume(_) | Self::ResumeUser { .. } => "RESUME",
@@ -160,14 +160,15 @@ impl Command {
         }
     }
 
-    /// Whether it changes nothing, so that who may only look may say it.
-    pub(crate) fn only_looks(&self) -> bool {
-        matches!(self, Self::Empty | Self::Show(_) | Self::Help | Self::SetOfSession)
+    /// Whether the command changes nothing, so that `stats-users` may run it.
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self, Self::Empty | Self::Show(_) | Self::Help | Self::SetSessionParameter)
     }
 }
 
-/// Settings that drivers set or that end with their session, and that mean nothing here.
-fn is_of_session(setting: &str) -> bool {
+/// Whether `SET` of this name sets a session parameter, which has no effect here: those that
+/// drivers set, and all of `SET SESSION`.
+fn is_session_parameter(setting: &str) -> bool {
     const NAMES: [&str; 7] = [
         "APPLICATION_NAME",
         "CLIENT_ENCODING",
@@ -181,10 +182,10 @@ fn is_of_session(setting: &str) -> bool {
     NAMES.contains(&name) || name == "SESSION"
 }
 
-/// Name and value of `SET name = value` or `SET name TO value`. A value may stand in single quotes, one
-/// within them is doubled.
+/// Name and value of `SET name = value` or `SET name TO value`. The value may be in single quotes,
+/// in which single quotes are doubled.
 fn setting(text: &str) -> Option<(String, String)> {
-    let text = without_end(text);
+    let text = trim_command(text);
     let rest = text.get(3..)?.trim_start();
     let (name, rest) = rest.split_at(rest.find(|c: char| c == '=' || c.is_whitespace())?);
     let rest = rest.trim_start();
@@ -207,85 +208,91 @@ fn setting(text: &str) -> Option<(String, String)> {
     Some((name.to_ascii_lowercase(), value))
 }
 
-/// A text without the blanks and semicolons at its end.
-fn without_end(text: &str) -> &str {
-    text.trim_start().trim_end_matches(|letter: char| letter == ';' || letter.is_whitespace())
+/// The text without surrounding white space and trailing semicolons.
+fn trim_command(text: &str) -> &str {
+    text.trim_start().trim_end_matches(|char: char| char == ';' || char.is_whitespace())
 }
 
-/// The words of a text, without the semicolon at its end; `None` if a quote is never closed. A comma outside of
-/// quotes is a word.
-fn words(text: &str) -> Option<Vec<String>> {
-    let text = without_end(text);
-    let (mut words, mut word, mut quoted, mut any) = (Vec::new(), String::new(), false, false);
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '"' if quoted && letters.peek() == Some(&'"') => word.extend(letters.next()),
-            '"' => (quoted, any) = (!quoted, true),
-            end if (end == ',' || end.is_whitespace()) && !quoted => {
-                if std::mem::take(&mut any) {
-                    words.push(std::mem::take(&mut word));
+/// The tokens of a text, without trailing semicolons; `None` if a quote is not closed. A comma
+/// outside quotes is a token.
+fn tokens(text: &str) -> Option<Vec<String>> {
+    let text = trim_command(text);
+    let (mut tokens, mut token) = (Vec::new(), String::new());
+    let (mut in_quotes, mut in_token) = (false, false);
+    let mut chars = text.chars().peekable();
+    while let Some(char) = chars.next() {
+        match char {
+            '"' if in_quotes && chars.peek() == Some(&'"') => token.extend(chars.next()),
+            '"' => (in_quotes, in_token) = (!in_quotes, true),
+            end if (end == ',' || end.is_whitespace()) && !in_quotes => {
+                if std::mem::take(&mut in_token) {
+                    tokens.push(std::mem::take(&mut token));
                 }
                 if end == ',' {
-                    words.push(end.to_string());
+                    tokens.push(end.to_string());
                 }
             }
             other => {
-                word.push(other);
-                any = true;
+                token.push(other);
+                in_token = true;
             }
         }
     }
-    if any {
-        words.push(word);
+    if in_token {
+        tokens.push(token);
     }
-    (!quoted).then_some(words)
+    (!in_quotes).then_some(tokens)
 }
 
 #[test]
-fn commands_are_read_as_people_write_them() {
-    let one = |name: &str| Databases::One(name.to_owned());
+fn commands_are_parsed() {
+    let one = |name: &str| DatabaseSelector::One(name.to_owned());
     let shop = || "shop".to_owned();
-    let set =
-        |name: &str, value: &str| Command::Set { name: name.to_owned(), value: value.to_owned() };
+    let set = |name: &str, value: &str| ConsoleCommand::Set {
+        name: name.to_owned(),
+        value: value.to_owned(),
+    };
     for (text, command) in [
-        ("", Command::Empty),
-        (" ; ", Command::Empty),
-        ("; ;", Command::Empty),
-        ("show version;", Command::Show(Show::Version)),
-        ("SHOW  STATS_TOTALS ;", Command::Show(Show::StatsTotals)),
-        ("show stats totals", Command::Show(Show::StatsTotals)),
-        ("show help", Command::Help),
-        ("set extra_float_digits = 3", Command::SetOfSession),
-        ("PAUSE", Command::Pause(Databases::All)),
-        ("pause \"My \"\"Shop\"", Command::Pause(one("My \"Shop"))),
-        ("pause \"a,b\"", Command::Pause(one("a,b"))),
-        ("pause shop,ann", Command::PauseUser { database: shop(), user: "ann".to_owned() }),
+        ("", ConsoleCommand::Empty),
+        (" ; ", ConsoleCommand::Empty),
+        ("; ;", ConsoleCommand::Empty),
+        ("show version;", ConsoleCommand::Show(Show::Version)),
+        ("SHOW  STATS_TOTALS ;", ConsoleCommand::Show(Show::StatsTotals)),
+        ("show stats totals", ConsoleCommand::Show(Show::StatsTotals)),
+        ("show help", ConsoleCommand::Help),
+        ("set extra_float_digits = 3", ConsoleCommand::SetSessionParameter),
+        ("PAUSE", ConsoleCommand::Pause(DatabaseSelector::All)),
+        ("pause \"My \"\"Shop\"", ConsoleCommand::Pause(one("My \"Shop"))),
+        ("pause \"a,b\"", ConsoleCommand::Pause(one("a,b"))),
+        ("pause shop,ann", ConsoleCommand::PauseUser { database: shop(), user: "ann".to_owned() }),
         (
             "Resume shop , \"A,nn\";",
-            Command::ResumeUser { database: shop(), user: "A,nn".to_owned() },
+            ConsoleCommand::ResumeUser { database: shop(), user: "A,nn".to_owned() },
         ),
-        ("suspend;", Command::Suspend),
-        ("Resume shop;", Command::Resume(one("shop"))),
-        ("DISABLE shop", Command::Enable("shop".to_owned(), false)),
-        ("kill_client 42", Command::KillClient(42)),
-        ("reload;", Command::Reload),
-        ("ban db1:5432 90", Command::Ban("db1:5432".to_owned(), Some(Duration::from_secs(90)))),
-        ("BAN db1", Command::Ban("db1".to_owned(), None)),
-        ("reset cluster shop", Command::ResetCluster("shop".to_owned())),
-        ("capture start", Command::StartCapture(None)),
-        ("CAPTURE START before-18;", Command::StartCapture(Some("before-18".to_owned()))),
-        ("Capture Stop;", Command::StopCapture),
-        ("unban db1;", Command::Unban("db1".to_owned())),
+        ("suspend;", ConsoleCommand::Suspend),
+        ("Resume shop;", ConsoleCommand::Resume(one("shop"))),
+        ("DISABLE shop", ConsoleCommand::Enable("shop".to_owned(), false)),
+        ("kill_client 42", ConsoleCommand::KillClient(42)),
+        ("reload;", ConsoleCommand::Reload),
+        (
+            "ban db1:5432 90",
+            ConsoleCommand::Ban("db1:5432".to_owned(), Some(Duration::from_secs(90))),
+        ),
+        ("BAN db1", ConsoleCommand::Ban("db1".to_owned(), None)),
+        ("reset cluster shop", ConsoleCommand::ResetCluster("shop".to_owned())),
+        ("capture start", ConsoleCommand::StartCapture(None)),
+        ("CAPTURE START before-18;", ConsoleCommand::StartCapture(Some("before-18".to_owned()))),
+        ("Capture Stop;", ConsoleCommand::StopCapture),
+        ("unban db1;", ConsoleCommand::Unban("db1".to_owned())),
         ("set default_pool_size=5", set("default_pool_size", "5")),
         ("SET sizes.pool = '5';", set("sizes.pool", "5")),
         ("set server_reset_query to 'select ''a'''", set("server_reset_query", "select 'a'")),
         ("set server_check_query = ''", set("server_check_query", "")),
         ("set Pool_Mode TO transaction", set("pool_mode", "transaction")),
         ("set admin_users = a, b ;", set("admin_users", "a, b")),
-        ("SHUTDOWN wait_for_clients", Command::Shutdown(Shutdown::WaitForClients)),
+        ("SHUTDOWN wait_for_clients", ConsoleCommand::Shutdown(ShutdownRequest::WaitForClients)),
     ] {
-        assert_eq!(Command::parse(text), Ok(command), "{text}");
+        assert_eq!(ConsoleCommand::parse(text), Ok(command), "{text}");
     }
     for text in [
         "pause a b",
@@ -317,7 +324,7 @@ fn commands_are_read_as_people_write_them() {
         "set a tob",
         "set a t\u{e4}",
     ] {
-        let parsed = Command::parse(text);
+        let parsed = ConsoleCommand::parse(text);
         assert!(text == "show" || parsed.is_err(), "{text}: {parsed:?}");
     }
 }

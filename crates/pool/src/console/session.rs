@@ -1,83 +1,83 @@
-//! [`Session`]: a console's side of the protocol, simple and extended. Takes bytes, gives bytes; what is
-//! said is done by an [`Operator`], which may take its time.
+//! [`ConsoleSession`]: the server side of the protocol for the console, simple and extended. It
+//! processes bytes and returns bytes; a [`ConsoleBackend`] executes commands, and may block.
 
 use std::collections::HashMap;
 
 use howdah_wire::{
-    Format, Frame, HeaderError,
+    Frame, HeaderError, ValueFormat,
     backend::{
-        Field, Severity, TransactionStatus,
+        FieldDescription, Severity, TransactionStatus,
         encode::{self, Bare},
     },
-    frontend::{Bind, Message, Parse, Target},
+    frontend::{Bind, DescribeTarget, FrontendMessage, Parse},
     startup::CancelKey,
 };
 
 use super::{
-    command::Command,
-    table::{Column, Kind, Show, Value},
+    command::ConsoleCommand,
+    table::{CellValue, ColumnType, Show, ShowColumn},
 };
 
-/// Who does what is said.
-pub(crate) trait Operator {
-    /// Gives the rows of a table.
+/// Executes the commands of a [`ConsoleSession`].
+pub(crate) trait ConsoleBackend {
+    /// Returns the rows of a table.
     ///
     /// # Errors
     ///
-    /// They cannot be had.
-    fn show(&mut self, show: Show) -> Result<Vec<Vec<Value>>, Failure>;
+    /// The rows are not available.
+    fn show(&mut self, show: Show) -> Result<Vec<Vec<CellValue>>, ConsoleError>;
 
-    /// Does something, and returns when it is done, with what is to be said of it beside that.
+    /// Executes a command, blocks until it is complete, and returns notices for the client.
     ///
     /// # Errors
     ///
-    /// It cannot be done.
-    fn order(&mut self, command: &Command) -> Result<Vec<String>, Failure>;
+    /// The command failed.
+    fn execute_command(&mut self, command: &ConsoleCommand) -> Result<Vec<String>, ConsoleError>;
 }
 
-/// Why something was not done.
+/// The error of a command, as sent to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct ConsoleError {
     pub(crate) sqlstate: [u8; 5],
     pub(crate) message: String,
 }
 
-impl Failure {
+impl ConsoleError {
     pub(crate) fn new(sqlstate: [u8; 5], message: impl Into<String>) -> Self {
         Self { sqlstate, message: message.into() }
     }
 }
 
-/// A session at the console.
+/// The protocol state of a client of the console.
 #[derive(Debug)]
-pub(crate) struct Session {
-    /// Whether it may change things.
+pub(crate) struct ConsoleSession {
+    /// Whether it may run commands that are not read-only.
     is_admin: bool,
     input: Vec<u8>,
     statements: HashMap<Vec<u8>, String>,
-    portals: HashMap<Vec<u8>, Portal>,
-    /// A batch has failed and its Sync has not come.
+    portals: HashMap<Vec<u8>, ConsolePortal>,
+    /// Whether messages are skipped until Sync, after an error in the extended protocol.
     skipping: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Portal {
+struct ConsolePortal {
     text: String,
-    formats: Vec<Format>,
+    formats: Vec<ValueFormat>,
     is_done: bool,
 }
 
-/// Longest message; an operator says little.
+/// Maximum length of a message; commands are short.
 const MESSAGE_BYTES_MAX: u32 = 64 * 1024;
 
-/// Statements and portals of one session.
+/// Maximum number of prepared statements, and of portals, of a session.
 const NAMES_MAX: usize = 1000;
 
-/// The client is to be let go.
+/// The client must be disconnected.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Disconnect;
 
-impl Session {
+impl ConsoleSession {
     pub(crate) fn new(is_admin: bool) -> Self {
         Self {
             is_admin,
@@ -88,8 +88,8 @@ impl Session {
         }
     }
 
-    /// What it is greeted with.
-    pub(crate) fn greet(out: &mut Vec<u8>, key: &CancelKey) {
+    /// Writes the messages that follow a successful login, up to ReadyForQuery.
+    pub(crate) fn write_welcome(out: &mut Vec<u8>, key: &CancelKey) {
         const PARAMETERS: [(&str, &str); 8] = [
             ("server_version", "1.25.2/howdah"),
             ("client_encoding", "UTF8"),
@@ -107,11 +107,11 @@ impl Session {
         encode::ready_for_query(out, TransactionStatus::Idle);
     }
 
-    /// Takes bytes, and answers them.
+    /// Processes bytes from the client, and appends the replies to `out`.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
-        operator: &mut dyn Operator,
+        backend: &mut dyn ConsoleBackend,
         out: &mut Vec<u8>,
     ) -> Result<(), Disconnect> {
         self.input.extend_from_slice(bytes);
@@ -121,13 +121,13 @@ impl Session {
             let (frame, later) = match Frame::split(rest, MESSAGE_BYTES_MAX) {
                 Ok(Some(split)) => split,
                 Ok(None) => break,
-                Err(error) => return Err(fault(&error, out)),
+                Err(error) => return Err(header_error(&error, out)),
             };
             rest = later;
-            let Ok(message) = Message::parse(frame) else {
-                return Err(violated("this is no message of the protocol", out));
+            let Ok(message) = FrontendMessage::parse(frame) else {
+                return Err(protocol_violation("invalid protocol message", out));
             };
-            self.message(message, operator, out)?;
+            self.message(message, backend, out)?;
         }
         self.input = rest.to_vec();
         Ok(())
@@ -135,100 +135,110 @@ impl Session {
 
     fn message(
         &mut self,
-        message: Message<'_>,
-        operator: &mut dyn Operator,
+        message: FrontendMessage<'_>,
+        backend: &mut dyn ConsoleBackend,
         out: &mut Vec<u8>,
     ) -> Result<(), Disconnect> {
         let result = match message {
-            Message::Terminate => return Err(Disconnect),
-            Message::Sync => {
+            FrontendMessage::Terminate => return Err(Disconnect),
+            FrontendMessage::Sync => {
                 self.skipping = false;
                 self.portals.clear();
                 encode::ready_for_query(out, TransactionStatus::Idle);
                 return Ok(());
             }
-            Message::Query { sql } => {
+            FrontendMessage::Query { sql } => {
                 self.statements.remove(&b""[..]);
-                let done = self.run(&String::from_utf8_lossy(sql), None, operator, out);
+                let done = self.run(&String::from_utf8_lossy(sql), None, backend, out);
                 if let Err(failure) = done {
-                    refuse(&failure, Severity::Error, out);
+                    write_error(&failure, Severity::Error, out);
                 }
                 encode::ready_for_query(out, TransactionStatus::Idle);
                 return Ok(());
             }
-            Message::Flush => return Ok(()),
+            FrontendMessage::Flush => return Ok(()),
             _ if self.skipping => return Ok(()),
-            Message::Parse(parse) => self.parse(&parse, out),
-            Message::Bind(bind) => self.bind(&bind, out),
-            Message::Describe(target) => self.describe(target, out),
-            Message::Execute { portal, .. } => self.execute(portal, operator, out),
-            Message::Close(target) => {
+            FrontendMessage::Parse(parse) => self.parse(&parse, out),
+            FrontendMessage::Bind(bind) => self.bind(&bind, out),
+            FrontendMessage::Describe(target) => self.describe(target, out),
+            FrontendMessage::Execute { portal, .. } => self.execute(portal, backend, out),
+            FrontendMessage::Close(target) => {
                 match target {
-                    Target::Statement(name) => drop(self.statements.remove(name)),
-                    Target::Portal(name) => drop(self.portals.remove(name)),
+                    DescribeTarget::Statement(name) => drop(self.statements.remove(name)),
+                    DescribeTarget::Portal(name) => drop(self.portals.remove(name)),
                 }
                 encode::bare(out, Bare::CloseComplete);
                 Ok(())
             }
             other => {
-                return Err(violated(&format!("the console takes no {}", other.kind()), out));
+                return Err(protocol_violation(
+                    &format!("the console does not support {}", other.kind()),
+                    out,
+                ));
             }
         };
         if let Err(failure) = result {
             self.skipping = true;
-            refuse(&failure, Severity::Error, out);
+            write_error(&failure, Severity::Error, out);
         }
         Ok(())
     }
 
-    fn parse(&mut self, parse: &Parse<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn parse(&mut self, parse: &Parse<'_>, out: &mut Vec<u8>) -> Result<(), ConsoleError> {
         let name = parse.statement.to_vec();
         if !name.is_empty() && self.statements.contains_key(&name) {
-            return Err(Failure::new(*b"42P05", "there is a prepared statement of that name"));
+            return Err(ConsoleError::new(
+                *b"42P05",
+                "a prepared statement of that name already exists",
+            ));
         }
         if self.statements.len() >= NAMES_MAX {
-            return Err(Failure::new(*b"54000", "too many prepared statements"));
+            return Err(ConsoleError::new(*b"54000", "too many prepared statements"));
         }
         let text = String::from_utf8_lossy(parse.sql).into_owned();
-        Command::parse(&text).map_err(|error| Failure::new(*b"42601", error.to_string()))?;
+        ConsoleCommand::parse(&text)
+            .map_err(|error| ConsoleError::new(*b"42601", error.to_string()))?;
         self.statements.insert(name, text);
         encode::bare(out, Bare::ParseComplete);
         Ok(())
     }
 
-    fn bind(&mut self, bind: &Bind<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn bind(&mut self, bind: &Bind<'_>, out: &mut Vec<u8>) -> Result<(), ConsoleError> {
         let Some(text) = self.statements.get(bind.statement) else {
-            return Err(Failure::new(*b"26000", "there is no prepared statement of that name"));
+            return Err(ConsoleError::new(
+                *b"26000",
+                "there is no prepared statement of that name",
+            ));
         };
         if bind.values.clone().next().is_some() {
-            return Err(Failure::new(*b"08P01", "commands of the console have no parameters"));
+            return Err(ConsoleError::new(*b"08P01", "console commands have no parameters"));
         }
         if self.portals.len() >= NAMES_MAX {
-            return Err(Failure::new(*b"54000", "too many portals"));
+            return Err(ConsoleError::new(*b"54000", "too many portals"));
         }
         let formats = bind.result_formats.clone().collect();
-        let portal = Portal { text: text.clone(), formats, is_done: false };
+        let portal = ConsolePortal { text: text.clone(), formats, is_done: false };
         self.portals.insert(bind.portal.to_vec(), portal);
         encode::bare(out, Bare::BindComplete);
         Ok(())
     }
 
-    fn describe(&self, target: Target<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn describe(&self, target: DescribeTarget<'_>, out: &mut Vec<u8>) -> Result<(), ConsoleError> {
         let (text, formats) = match target {
-            Target::Statement(name) => {
+            DescribeTarget::Statement(name) => {
                 let text = self.statements.get(name).ok_or_else(|| {
-                    Failure::new(*b"26000", "there is no prepared statement of that name")
+                    ConsoleError::new(*b"26000", "there is no prepared statement of that name")
                 })?;
-                encode::parameter_description(out, &[]).expect("there are none");
+                encode::parameter_description(out, &[]).expect("no parameters fit into a message");
                 (text, &[][..])
             }
-            Target::Portal(name) => {
+            DescribeTarget::Portal(name) => {
                 let portal = self.portals.get(name).ok_or_else(no_portal)?;
                 (&portal.text, &portal.formats[..])
             }
         };
         match command(text)? {
-            Command::Show(show) => describe(&show.columns(), formats, out),
+            ConsoleCommand::Show(show) => describe(&show.columns(), formats, out),
             _ => encode::bare(out, Bare::NoData),
         }
         Ok(())
@@ -237,36 +247,36 @@ impl Session {
     fn execute(
         &mut self,
         name: &[u8],
-        operator: &mut dyn Operator,
+        backend: &mut dyn ConsoleBackend,
         out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ConsoleError> {
         let portal = self.portals.get_mut(name).ok_or_else(no_portal)?;
         if std::mem::replace(&mut portal.is_done, true) {
-            return Err(Failure::new(*b"55000", "the portal has been run"));
+            return Err(ConsoleError::new(*b"55000", "the portal has already been executed"));
         }
-        let Portal { text, formats, .. } = portal.clone();
-        self.run(&text, Some(&formats), operator, out)
+        let ConsolePortal { text, formats, .. } = portal.clone();
+        self.run(&text, Some(&formats), backend, out)
     }
 
-    /// Does what a text says; with formats, for who has had it described.
+    /// Runs a command. With `formats`, for the extended protocol, no RowDescription is sent.
     fn run(
         &self,
         text: &str,
-        formats: Option<&[Format]>,
-        operator: &mut dyn Operator,
+        formats: Option<&[ValueFormat]>,
+        backend: &mut dyn ConsoleBackend,
         out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ConsoleError> {
         let command = command(text)?;
-        if !self.is_admin && !command.only_looks() {
-            return Err(Failure::new(*b"42501", "admin access needed"));
+        if !self.is_admin && !command.is_read_only() {
+            return Err(ConsoleError::new(*b"42501", "admin access needed"));
         }
         match &command {
-            Command::Empty => {
+            ConsoleCommand::Empty => {
                 encode::bare(out, Bare::EmptyQueryResponse);
                 return Ok(());
             }
-            Command::Show(show) => {
-                let rows = operator.show(*show)?;
+            ConsoleCommand::Show(show) => {
+                let rows = backend.show(*show)?;
                 let columns = show.columns();
                 if formats.is_none() {
                     describe(&columns, &[], out);
@@ -275,23 +285,23 @@ impl Session {
                     data_row(row, &columns, formats.unwrap_or_default(), out);
                 });
             }
-            Command::Help => notice(&help(), out),
-            Command::SetOfSession => {}
-            other => operator.order(other)?.iter().for_each(|text| notice(text, out)),
+            ConsoleCommand::Help => notice(&help(), out),
+            ConsoleCommand::SetSessionParameter => {}
+            other => backend.execute_command(other)?.iter().for_each(|text| notice(text, out)),
         }
         encode::command_complete(out, command.tag().as_bytes()).expect(NO_ZERO_BYTE);
         Ok(())
     }
 }
 
-const NO_ZERO_BYTE: &str = "texts of the console hold no zero byte";
+const NO_ZERO_BYTE: &str = "texts of the console contain no zero byte";
 
-fn command(text: &str) -> Result<Command, Failure> {
-    Command::parse(text).map_err(|error| Failure::new(*b"42601", error.to_string()))
+fn command(text: &str) -> Result<ConsoleCommand, ConsoleError> {
+    ConsoleCommand::parse(text).map_err(|error| ConsoleError::new(*b"42601", error.to_string()))
 }
 
-fn no_portal() -> Failure {
-    Failure::new(*b"34000", "there is no portal of that name")
+fn no_portal() -> ConsoleError {
+    ConsoleError::new(*b"34000", "there is no portal of that name")
 }
 
 fn help() -> String {
@@ -313,72 +323,82 @@ fn notice(text: &str, out: &mut Vec<u8>) {
     encode::notice_response(out, fields).expect(NO_ZERO_BYTE);
 }
 
-fn refuse(failure: &Failure, severity: Severity, out: &mut Vec<u8>) {
+fn write_error(failure: &ConsoleError, severity: Severity, out: &mut Vec<u8>) {
     let message = failure.message.replace('\0', " ");
     let fields = encode::essentials(severity, &failure.sqlstate, message.as_bytes());
     encode::error_response(out, fields).expect(NO_ZERO_BYTE);
 }
 
-fn violated(what: &str, out: &mut Vec<u8>) -> Disconnect {
-    refuse(&Failure::new(*b"08P01", what), Severity::Fatal, out);
+fn protocol_violation(what: &str, out: &mut Vec<u8>) -> Disconnect {
+    write_error(&ConsoleError::new(*b"08P01", what), Severity::Fatal, out);
     Disconnect
 }
 
-fn fault(error: &HeaderError, out: &mut Vec<u8>) -> Disconnect {
-    violated(&error.to_string(), out)
+fn header_error(error: &HeaderError, out: &mut Vec<u8>) -> Disconnect {
+    protocol_violation(&error.to_string(), out)
 }
 
-/// The format of a column: one for all of them, or one for each.
-fn format_of(formats: &[Format], column: usize) -> Format {
+/// The format of a column: `formats` has one for all columns, or one for each.
+fn column_format(formats: &[ValueFormat], column: usize) -> ValueFormat {
     match formats {
-        [] => Format::Text,
+        [] => ValueFormat::Text,
         [all] => *all,
-        each => each.get(column).copied().unwrap_or(Format::Text),
+        each => each.get(column).copied().unwrap_or(ValueFormat::Text),
     }
 }
 
-fn describe(columns: &[Column], formats: &[Format], out: &mut Vec<u8>) {
-    let field = |(number, column): (usize, &Column)| {
+fn describe(columns: &[ShowColumn], formats: &[ValueFormat], out: &mut Vec<u8>) {
+    let field = |(number, column): (usize, &ShowColumn)| {
         let (type_oid, type_bytes) = match column.kind {
-            Kind::Text => (25, -1),
-            Kind::Int4 => (23, 4),
-            Kind::Int8 => (20, 8),
-            Kind::Numeric => (1700, -1),
+            ColumnType::Text => (25, -1),
+            ColumnType::Int4 => (23, 4),
+            ColumnType::Int8 => (20, 8),
+            ColumnType::Numeric => (1700, -1),
         };
         let name = column.name.as_bytes();
-        let format = format_of(formats, number);
-        Field { name, table: 0, column: 0, type_oid, type_bytes, type_modifier: -1, format }
+        let format = column_format(formats, number);
+        FieldDescription {
+            name,
+            table: 0,
+            column: 0,
+            type_oid,
+            type_bytes,
+            type_modifier: -1,
+            format,
+        }
     };
     let fields: Vec<_> = columns.iter().enumerate().map(field).collect();
     encode::row_description(out, fields).expect(NO_ZERO_BYTE);
 }
 
-fn data_row(row: &[Value], columns: &[Column], formats: &[Format], out: &mut Vec<u8>) {
-    let cell = |(number, value): (usize, &Value)| match (value, format_of(formats, number)) {
-        (Value::Null, _) => None,
-        (Value::Text(text), _) => Some(text.replace('\0', " ").into_bytes()),
-        (Value::Int(number), Format::Text) => Some(number.to_string().into_bytes()),
-        (Value::Int(value), _) => Some(match columns[number].kind {
-            Kind::Int4 => i32::try_from(*value).unwrap_or(i32::MAX).to_be_bytes().to_vec(),
-            Kind::Numeric => numeric(*value),
-            Kind::Int8 | Kind::Text => value.to_be_bytes().to_vec(),
+fn data_row(row: &[CellValue], columns: &[ShowColumn], formats: &[ValueFormat], out: &mut Vec<u8>) {
+    let cell = |(number, value): (usize, &CellValue)| match (value, column_format(formats, number))
+    {
+        (CellValue::Null, _) => None,
+        (CellValue::Text(text), _) => Some(text.replace('\0', " ").into_bytes()),
+        (CellValue::Int(number), ValueFormat::Text) => Some(number.to_string().into_bytes()),
+        (CellValue::Int(value), _) => Some(match columns[number].kind {
+            ColumnType::Int4 => i32::try_from(*value).unwrap_or(i32::MAX).to_be_bytes().to_vec(),
+            ColumnType::Numeric => numeric(*value),
+            ColumnType::Int8 | ColumnType::Text => value.to_be_bytes().to_vec(),
         }),
     };
     let cells: Vec<_> = row.iter().enumerate().map(cell).collect();
-    encode::data_row(out, cells.iter().map(Option::as_deref)).expect("rows are short");
+    encode::data_row(out, cells.iter().map(Option::as_deref))
+        .expect("console rows fit into a message");
 }
 
-/// A whole number in numeric's binary form: how many digits of base 10,000, the weight of the first,
-/// the sign, how many decimal digits behind the point, the digits (`numeric_send` in `numeric.c`).
+/// The binary format of numeric for an integer: number of base-10,000 digits, weight of the first,
+/// sign, number of decimal digits after the point, digits (`numeric_send` in `numeric.c`).
 fn numeric(value: i64) -> Vec<u8> {
     let mut digits = Vec::new();
     let mut rest = value.unsigned_abs();
     while rest > 0 {
-        digits.push(u16::try_from(rest % 10_000).expect("it is less"));
+        digits.push(u16::try_from(rest % 10_000).expect("the remainder is below 10,000"));
         rest /= 10_000;
     }
     digits.reverse();
-    let count = u16::try_from(digits.len()).expect("it is five at most");
+    let count = u16::try_from(digits.len()).expect("an i64 has at most five such digits");
     let weight = count.saturating_sub(1);
     let sign = if value < 0 { 0x4000 } else { 0 };
     let parts = [count, weight, sign, 0].into_iter().chain(digits);

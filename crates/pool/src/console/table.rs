@@ -1,5 +1,5 @@
-//! [`Show`]: the tables of the console. Each is a list of columns, and a column is a row of that list:
-//! name, type, and how its value is got. Names, order and types are PgBouncer's, whose tools read them.
+//! [`Show`]: the tables of the console. Each is a list of columns with name, type, and for some a
+//! getter. Names, order and types are PgBouncer's, for compatibility with its tools.
 
 mod capture;
 mod config;
@@ -11,9 +11,9 @@ mod peers;
 mod pools;
 mod statistics;
 
-use super::view::View;
+use super::snapshot::PoolerSnapshot;
 
-/// A table.
+/// A table of the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
     ActiveSockets,
@@ -44,7 +44,7 @@ pub(crate) enum Show {
     Version,
 }
 
-/// A table's name, and which it is.
+/// Names of tables, ordered by name.
 const NAMES: &[(&str, Show)] = &[
     ("ACTIVE_SOCKETS", Show::ActiveSockets),
     ("BANS", Show::Bans),
@@ -76,35 +76,35 @@ const NAMES: &[(&str, Show)] = &[
 
 /// A column's name and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Column {
+pub(crate) struct ShowColumn {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ColumnType,
 }
 
-/// What a column holds.
+/// The SQL type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnType {
     Text,
     Int4,
     Int8,
     Numeric,
 }
 
-/// A value.
+/// The value of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum CellValue {
     Text(String),
     Int(i64),
     Null,
 }
 
-impl From<String> for Value {
+impl From<String> for CellValue {
     fn from(text: String) -> Self {
         Self::Text(text)
     }
 }
 
-impl From<&str> for Value {
+impl From<&str> for CellValue {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
@@ -112,7 +112,7 @@ impl From<&str> for Value {
 
 macro_rules! from_number {
     ($($type:ty),*) => {$(
-        impl From<$type> for Value {
+        impl From<$type> for CellValue {
             fn from(number: $type) -> Self {
                 Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
             }
@@ -122,32 +122,32 @@ macro_rules! from_number {
 
 from_number!(u16, u32, i32, u64, usize, u128);
 
-impl From<bool> for Value {
-    fn from(yes: bool) -> Self {
-        Self::Int(yes.into())
+impl From<bool> for CellValue {
+    fn from(value: bool) -> Self {
+        Self::Int(value.into())
     }
 }
 
-impl<T: Into<Self>> From<Option<T>> for Value {
-    fn from(maybe: Option<T>) -> Self {
-        maybe.map_or(Self::Null, Into::into)
+impl<T: Into<Self>> From<Option<T>> for CellValue {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
     }
 }
 
 impl Show {
-    /// The table that is called so; `STATS TOTALS` is `STATS_TOTALS`.
-    pub(crate) fn by_words(words: &[&str]) -> Option<Self> {
-        let name = words.join("_");
+    /// The table for the keywords after `SHOW`; `STATS TOTALS` is `STATS_TOTALS`.
+    pub(crate) fn from_keywords(keywords: &[&str]) -> Option<Self> {
+        let name = keywords.join("_");
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, show)| *show)
     }
 
-    /// The names of all.
+    /// The names of all tables.
     pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().map(|(name, _)| *name)
     }
 
-    /// Whether single clients and servers have to be known for it.
-    pub(crate) fn needs_peers(self) -> bool {
+    /// Whether the table needs the lists of clients and server connections.
+    pub(crate) fn needs_connections(self) -> bool {
         !matches!(
             self,
             Self::Bans
@@ -171,10 +171,10 @@ impl Show {
         )
     }
 
-    /// Its columns, in order.
-    pub(crate) fn columns(self) -> Vec<Column> {
-        let of = |names: &[(&'static str, Kind)]| -> Vec<Column> {
-            names.iter().map(|(name, kind)| Column { name, kind: *kind }).collect()
+    /// The columns, in order.
+    pub(crate) fn columns(self) -> Vec<ShowColumn> {
+        let of = |names: &[(&'static str, ColumnType)]| -> Vec<ShowColumn> {
+            names.iter().map(|(name, kind)| ShowColumn { name, kind: *kind }).collect()
         };
         match self {
             Self::ActiveSockets | Self::Sockets => [peers::columns(), of(peers::SOCKET)].concat(),
@@ -195,17 +195,17 @@ impl Show {
             Self::Peers => of(lists::PEERS),
             Self::Pools => of(pools::POOLS),
             Self::State => of(lists::STATE),
-            Self::Stats => statistics::columns(statistics::Which::Both),
-            Self::StatsAverages => statistics::columns(statistics::Which::Averages),
-            Self::StatsTotals => statistics::columns(statistics::Which::Totals),
+            Self::Stats => statistics::columns(statistics::StatColumns::Both),
+            Self::StatsAverages => statistics::columns(statistics::StatColumns::Averages),
+            Self::StatsTotals => statistics::columns(statistics::StatColumns::Totals),
             Self::Totals => of(statistics::TOTALS),
             Self::Users => of(pools::USERS),
             Self::Version => of(lists::VERSION),
         }
     }
 
-    /// Its rows.
-    pub(crate) fn rows(self, view: &View) -> Vec<Vec<Value>> {
+    /// The rows.
+    pub(crate) fn rows(self, view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
         match self {
             Self::ActiveSockets => peers::sockets(view, true),
             Self::Sockets => peers::sockets(view, false),
@@ -216,7 +216,7 @@ impl Show {
             Self::Config => config::rows(&view.config),
             Self::Databases => pools::databases(view),
             Self::Paused => pools::paused(view),
-            // Names are looked up by the system; there are no peers, and no memory to tell of apart.
+            // Names are resolved by the system, there are no peers, and no memory pools to report.
             Self::DnsHosts | Self::DnsZones | Self::Mem | Self::PeerPools | Self::Peers => {
                 Vec::new()
             }
@@ -226,9 +226,9 @@ impl Show {
             Self::Mirrors => mirrors::rows(view),
             Self::Pools => pools::pools(view),
             Self::State => lists::state(view),
-            Self::Stats => statistics::rows(view, statistics::Which::Both),
-            Self::StatsAverages => statistics::rows(view, statistics::Which::Averages),
-            Self::StatsTotals => statistics::rows(view, statistics::Which::Totals),
+            Self::Stats => statistics::rows(view, statistics::StatColumns::Both),
+            Self::StatsAverages => statistics::rows(view, statistics::StatColumns::Averages),
+            Self::StatsTotals => statistics::rows(view, statistics::StatColumns::Totals),
             Self::Totals => statistics::totals(view),
             Self::Users => pools::users(view),
             Self::Version => vec![vec![lists::version().into()]],
@@ -237,7 +237,7 @@ impl Show {
 }
 
 #[test]
-fn columns_are_those_that_tools_read() {
+fn columns_match_pgbouncer() {
     let names = |show: Show| -> String {
         let columns: Vec<_> = show.columns().iter().map(|column| column.name).collect();
         columns.join(" ")

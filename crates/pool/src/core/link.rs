@@ -1,42 +1,49 @@
-//! Who gets which server, and when.
+//! Assigning servers to clients, and releasing them.
 //!
 //! # Between workers
 //!
-//! An idle server moves to a worker that starves by one message: a [`Transfer`], which owns all that is
-//! known of the server, its permits included, and beside it the socket. Neither can be copied, and the
-//! sender has taken both out of its own tables before the message exists; so at every moment one worker,
-//! or one message, has the server, and no order of events changes that. What else workers share are
-//! [`crate::Limit`]s, each one atomic number that guards nothing but itself, and the table of statements,
-//! under a mutex and asked for names only. A request for a server that comes too late finds none or finds
-//! one not needed any more: it is then idle with the worker that asked. A message that is never read
-//! (its worker has ended) drops what it owns: permits are given back, and the socket is closed. There is
-//! nothing left that a model of memory orderings could say; a test with threads hammers it.
+//! An idle server moves to a worker that needs one by a single message: a [`Transfer`], which owns
+//! the server's whole state, its permits included, together with the socket. Neither can be copied,
+//! and the sender has removed both from its own tables before the message exists; so at every
+//! moment one worker, or one message, owns the server, and no order of events changes that. Workers
+//! also share [`crate::ConnectionLimit`]s, each one atomic number that guards nothing but itself,
+//! and the statement registry, under a mutex that is taken for names only. A request for a server
+//! that arrives too late finds none, or gets one that the worker no longer needs: it is then idle
+//! there. A message that is never read (its worker has ended) drops what it owns: permits are
+//! released and the socket is closed. So memory orderings beyond that cannot matter; a test with
+//! threads exercises it.
 
 use std::sync::Arc;
 
 use howdah_wire::backend::encode;
 
-use super::{Core, InjectedFault, open::STARVED_AFTER, settle};
+use super::{Core, InjectedFault, server_opening::SERVER_REQUEST_INTERVAL, server_setup};
 use crate::{
-    Io, ServerRole,
-    client::{Client, ClientState},
-    connect_query::ConnectQuery,
-    dirt::SessionStateFlags,
-    ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
-    login::ServerLogin,
-    pool::{Pool, Wanted},
-    refusal::Refusal,
-    server::{Server, ServerState},
-    settings::{ServerSettings, is_settable},
-    spec::Mode,
-    time::Time,
-    writes::Writes,
+    CoreIo, TargetRole,
+    core::{
+        login::ServerLogin,
+        refusal::ClientRefusal,
+        session::{
+            connect_query::ConnectQuery,
+            parameters::{ServerParameters, is_settable},
+            state::SessionStateFlags,
+            write_detection::WriteDetection,
+        },
+        spec::PoolingMode,
+        state::{
+            client::{ClientConnection, ClientState},
+            ids::{ClientId, PeerId, PoolId, ServerId, WorkerId},
+            pool::{PoolState, StarvedWorker},
+            server::{ServerConnection, ServerState},
+        },
+        time::Time,
+    },
 };
 
-/// A server on its way from one worker to another: everything known of it but its socket.
+/// A server on its way from one worker to another: its whole state except the socket.
 #[derive(Debug)]
 pub struct Transfer {
-    server: Server,
+    server: ServerConnection,
 }
 
 impl Transfer {
@@ -47,311 +54,359 @@ impl Transfer {
 }
 
 impl Core {
-    /// Gives a client an idle server, if there is one and nobody came before, and queues what sets
-    /// the settings that the client is to find there. Gives whether the client's messages may follow
-    /// at once.
-    pub(super) fn link_idle(&mut self, id: ClientId) -> Option<bool> {
+    /// Links a client to an idle server, if one is available and no other client waits for it, and
+    /// queues the statements that apply the client's parameters. Returns whether the client's
+    /// messages may follow at once, or `None` without a server.
+    pub(super) fn link_idle_server(&mut self, id: ClientId) -> Option<bool> {
         let client = self.clients.get(id)?;
         let is_queued = client.state == ClientState::Waiting;
-        let waits_since = is_queued.then_some(client.since);
+        let waits_since = is_queued.then_some(client.state_since);
         let now = self.now;
         let mut pool_id = client.pool;
-        if client.roams && !is_queued {
-            pool_id = match client.floors.is_none() {
-                true => self.choose(client.home, client.role, client.shard),
-                false => self.choose_with_writes(id),
+        // The member of a queued client was selected when it was queued.
+        if client.is_clustered && !is_queued {
+            pool_id = if client.causal_token.is_none() {
+                self.choose_member(client.owner_pool, client.role, client.shard)
+            } else {
+                self.choose_causal_member(id)
             };
             self.clients.get_mut(id)?.pool = pool_id;
         }
+        // Clients that wait already come first.
         if !is_queued && !self.pool(pool_id).waiting.is_empty() {
             return None;
         }
-        let server_id = self.next_idle(pool_id)?;
+        let server_id = self.next_idle_server(pool_id)?;
         let pool = self.pool(pool_id);
         pool.take_idle();
-        pool.tally.assignments += 1;
+        pool.stats.assignments += 1;
         if let Some(since) = waits_since {
-            pool.tally.wait_time.add(since, now);
-            self.tap_granted(id);
+            pool.stats.wait_time.add(since, now);
+            self.capture_server_assigned(id);
         }
         let client = self.clients.get_mut(id)?;
         let server = self.servers.get_mut(server_id).expect("idle servers exist");
         server.link(id, self.now);
-        server.writes = Writes::watched_if(client.minds_writes);
+        server.write_detection = WriteDetection::enabled_if(client.has_read_your_writes);
         client.state = ClientState::Linked(server_id);
-        client.since = self.now;
-        client.cancel_due = false;
+        client.state_since = self.now;
+        client.is_cancel_pending = false;
         let spec = &self.pools[pool_id.index()].as_ref()?.spec;
         if let Some(routing) = &mut client.routing {
             let shard = spec.member.as_ref().map_or(0, |member| member.shard);
-            routing.linked(shard, |name| server.settings.value(name));
+            routing.server_linked(shard, |name| server.parameters.value(name));
         }
-        if spec.settings_at_login {
+        if spec.has_parameters_at_login {
             return Some(true);
         }
-        let is_ready = settle::sync_settings(client, server, &mut self.to_server);
-        if let Some(begun) = client.routing.as_mut().and_then(|it| it.take_begun()) {
-            settle::begin(server, &begun, &mut self.to_server);
+        let is_ready = server_setup::apply_parameters(client, server, &mut self.to_server);
+        if let Some(begun) = client.routing.as_mut().and_then(|it| it.take_deferred_begin()) {
+            server_setup::send_deferred_begin(server, &begun, &mut self.to_server);
         }
         Some(is_ready)
     }
 
-    /// Has a client wait for a server, and opens one for it if that is allowed.
-    pub(super) fn wait(&mut self, id: ClientId, io: &mut dyn Io) {
+    /// Queues a client for a server, and opens one if that is allowed.
+    pub(super) fn wait_for_server(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let pool_id = client.pool;
         client.state = ClientState::Waiting;
-        client.since = self.now;
-        client.notified = false;
+        client.state_since = self.now;
+        client.has_wait_notice = false;
         self.pool(pool_id).waiting.push_back(id);
-        self.update_pause(Peer::Client(id), io);
-        self.check_idle(pool_id, io);
+        self.update_pause(PeerId::Client(id), io);
+        self.check_idle_servers(pool_id, io);
         self.open_for_waiting(pool_id, io);
     }
 
-    pub(super) fn server_logged_in(&mut self, id: ServerId, login: ServerLogin, io: &mut dyn Io) {
+    /// A server's login has succeeded: it serves waiting clients.
+    pub(super) fn handle_server_login(
+        &mut self,
+        id: ServerId,
+        login: ServerLogin,
+        io: &mut dyn CoreIo,
+    ) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.state != ServerState::Opening {
             return;
         }
         server.state = ServerState::Idle;
-        server.since = self.now;
+        server.state_since = self.now;
         server.cancel_key = login.cancel_key;
-        server.settings = ServerSettings::at_login(&login.parameters);
+        server.parameters = ServerParameters::at_login(&login.parameters);
         let (pool_id, parameters) = (server.pool, Arc::from(login.parameters));
         let pool = self.pool(pool_id);
         pool.opening -= 1;
         (pool.failures, pool.last_failure) = (0, None);
-        pool.restarting = false;
-        pool.spec.greeting.learn(parameters);
+        pool.is_restarting = false;
+        pool.spec.welcome.set(parameters);
         pool.idle.push_back(id);
-        if self.ends(id) {
+        if self.must_close(id) {
             self.close_server(id, io);
         }
-        self.serve(pool_id, io);
+        self.serve_waiting_clients(pool_id, io);
     }
 
-    /// Greets those who wait for it, if there is something to greet them with.
-    pub(super) fn welcome(&mut self, pool_id: PoolId, io: &mut dyn Io) {
+    /// Finishes pending logins of clients, if the server's parameters are known and it is not down.
+    pub(super) fn finish_pending_logins(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         let pool = self.pool(pool_id);
-        let lets_in = |pool: &Pool| pool.spec.greeting.known().is_some() && pool.outage().is_none();
-        if !pool.unwelcomed.is_empty() && lets_in(pool) {
-            for client in std::mem::take(&mut pool.unwelcomed) {
-                self.greet(client, io);
+        let admits_clients =
+            |pool: &PoolState| pool.spec.welcome.parameters().is_some() && pool.outage().is_none();
+        if !pool.awaiting_welcome.is_empty() && admits_clients(pool) {
+            for client in std::mem::take(&mut pool.awaiting_welcome) {
+                self.finish_login(client, io);
             }
         }
     }
 
-    pub(super) fn greet(&mut self, id: ClientId, io: &mut dyn Io) {
+    /// Sends a client its parameters and ReadyForQuery, queues it until the server's parameters are
+    /// known, or refuses it if the server is known to be down.
+    pub(super) fn finish_login(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let worker = self.worker;
         let Some(client) = self.clients.get_mut(id) else { return };
         let pool_id = client.pool;
         let Some(pool) = self.pools[pool_id.index()].as_mut() else { return };
-        // As long as its server cannot be had, a client is not let in: it may have other hosts to try.
-        let greeting = pool.spec.greeting.known().filter(|_| pool.outage().is_none());
-        let Some(greeting) = greeting else {
-            client.since = self.now;
+        // While its server is down a client is not let in: it may have other hosts to try.
+        let welcome = pool.spec.welcome.parameters().filter(|_| pool.outage().is_none());
+        let Some(welcome) = welcome else {
+            client.state_since = self.now;
             if let Some(refusal) = self.refusal_at_login(pool_id) {
                 return self.refuse(id, &refusal, io);
             }
-            let pool_id = self.aim(id).unwrap_or(pool_id);
-            self.pool(pool_id).unwelcomed.push(id);
+            let pool_id = self.select_member(id).unwrap_or(pool_id);
+            self.pool(pool_id).awaiting_welcome.push(id);
             self.flush_client(id, &[], io);
-            self.update_pause(Peer::Client(id), io);
+            self.update_pause(PeerId::Client(id), io);
             return self.open_for_waiting(pool_id, io);
         };
         client.state = ClientState::Idle;
-        client.since = self.now;
+        client.state_since = self.now;
         let key = client.cancel_key(worker, id);
-        self.to_client.make(|buf| {
-            for setting in greeting.iter() {
-                let asked =
-                    client.wishes.value(&setting.name).filter(|_| is_settable(&setting.name));
-                let mut value = asked.unwrap_or(&setting.value);
-                if client.roams && &*setting.name == b"in_hot_standby" {
-                    // By this libpq finds out whether it is where `target_session_attrs` wants it.
-                    value = if client.role == ServerRole::Replica { b"on" } else { b"off" };
+        self.to_client.push_with(|buf| {
+            for setting in welcome.iter() {
+                let requested =
+                    client.parameters.value(&setting.name).filter(|_| is_settable(&setting.name));
+                let mut value = requested.unwrap_or(&setting.value);
+                if client.is_clustered && &*setting.name == b"in_hot_standby" {
+                    // libpq reads this to find a server that matches its `target_session_attrs`.
+                    value = if client.role == TargetRole::Replica { b"on" } else { b"off" };
                 }
-                // A value with a zero byte cannot have come from a startup packet or a server.
+                // Values come from startup packets or servers, so they contain no zero byte.
                 let _ = encode::parameter_status(buf, &setting.name, value);
             }
             encode::backend_key_data(buf, &key);
             encode::ready_for_query(buf, howdah_wire::backend::TransactionStatus::Idle);
         });
         self.flush_client(id, &[], io);
-        self.tap_greeted(id);
-        self.keep_held(id);
-        self.update_pause(Peer::Client(id), io);
-        self.replay_held(id, io);
+        self.capture_login(id);
+        self.mirror_buffered_input(id);
+        self.update_pause(PeerId::Client(id), io);
+        self.process_buffered(id, io);
     }
 
-    /// Gives idle servers to those who wait, the first first.
-    pub(super) fn serve(&mut self, pool_id: PoolId, io: &mut dyn Io) {
-        self.welcome(pool_id, io);
-        self.follow_changes(pool_id, io);
+    /// Links waiting clients to idle servers, in order of arrival.
+    pub(super) fn serve_waiting_clients(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
+        self.finish_pending_logins(pool_id, io);
+        self.apply_cluster_changes(pool_id, io);
         loop {
-            if self.next_idle(pool_id).is_none() {
-                return self.check_idle(pool_id, io);
+            if self.next_idle_server(pool_id).is_none() {
+                return self.check_idle_servers(pool_id, io);
             }
             let Some(client_id) = self.pool(pool_id).waiting.pop_front() else { return };
             let waits =
                 self.clients.get(client_id).is_some_and(|c| c.state == ClientState::Waiting);
-            if waits && let Some(ready) = self.link_idle(client_id) {
+            if waits && let Some(ready) = self.link_idle_server(client_id) {
                 if !ready {
-                    let server = self.clients.get(client_id).and_then(Client::server);
-                    self.flush_server(server.expect("it was linked"), &[], io);
+                    let server = self.clients.get(client_id).and_then(ClientConnection::server);
+                    self.flush_server(server.expect("it was just linked"), &[], io);
                 }
-                self.update_pause(Peer::Client(client_id), io);
-                self.replay_held(client_id, io);
+                self.update_pause(PeerId::Client(client_id), io);
+                self.process_buffered(client_id, io);
             }
         }
     }
 
-    /// Parts a server from its client, if everything is answered and nothing is open.
-    pub(super) fn release_if_settled(&mut self, server_id: ServerId, io: &mut dyn Io) {
-        let early = self.makes(InjectedFault::CrossTalk);
+    /// Releases a server from its client, if every request is answered and nothing is open.
+    pub(super) fn release_if_quiescent(&mut self, server_id: ServerId, io: &mut dyn CoreIo) {
+        let ignores_replies = self.injects(InjectedFault::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        if !server.is_settled() && (!early || server.batch_open) {
+        if !server.is_quiescent() && (!ignores_replies || server.has_open_batch) {
             return;
         }
         match server.state {
             ServerState::Linked(client_id) => {
                 let pool_id = server.pool;
                 let client = self.clients.get_mut(client_id).expect("linked clients exist");
-                let spec = &self.pools[pool_id.index()].as_ref().expect("it has servers").spec;
-                let resets = spec.reset.as_ref().is_some_and(|reset| reset.always);
-                if spec.closes && !client.asks() {
-                    return self.refuse(client_id, &Refusal::DatabaseRemoved, io);
+                let spec =
+                    &self.pools[pool_id.index()].as_ref().expect("a pool with servers exists").spec;
+                let resets = spec.reset.as_ref().is_some_and(|reset| reset.is_always);
+                if spec.is_closing && !client.has_unprocessed_input() {
+                    return self.refuse(client_id, &ClientRefusal::DatabaseRemoved, io);
                 }
-                if spec.mode == Mode::Session || !client.inlet.at_boundary() {
+                if spec.mode == PoolingMode::Session || !client.input.is_at_boundary() {
                     return;
                 }
                 client.state = ClientState::Idle;
-                client.since = self.now;
-                self.unsettled.extend(client.concern(client_id));
+                client.state_since = self.now;
+                self.deferred.extend(client.deferred_work(client_id));
                 if let Some(routing) = &mut client.routing {
-                    routing.released();
+                    routing.server_released();
                 }
                 server.state = ServerState::Cleaning;
-                server.since = self.now;
-                server.reset_due = resets;
-                // Setting these back to the session's defaults would not restore what the query has set.
-                let undone =
-                    |query: &Arc<ConnectQuery>| server.settings.gave_any(|it| query.mentions(it));
+                server.state_since = self.now;
+                server.is_reset_due = resets;
+                // Setting these parameters to the session's defaults would not restore the connect
+                // query's values.
+                let undone = |query: &Arc<ConnectQuery>| {
+                    server.parameters.has_unreported(|it| query.mentions(it))
+                };
                 if spec.connect_query.as_ref().is_some_and(undone) {
-                    server.dirt |= SessionStateFlags::SETTINGS;
+                    server.session_state |= SessionStateFlags::SETTINGS;
                 }
-                let wrote = server.writes == Writes::Seen;
-                let may_pause = client.paused || client.backlogged || client.must_wait();
-                let is_paused = server.paused;
-                let is_clean = server.dirt.is_none() && !resets && !server.copying_in;
-                if wrote {
-                    self.follow_writes(client_id, pool_id, io);
+                let has_written = server.write_detection == WriteDetection::Written;
+                let may_pause =
+                    client.is_paused || client.is_backlogged || client.must_buffer_input();
+                let is_paused = server.is_paused;
+                let is_clean = server.session_state.is_none() && !resets && !server.is_copying_in;
+                if has_written {
+                    self.record_write(client_id, pool_id, io);
                 }
                 if may_pause {
-                    self.update_pause(Peer::Client(client_id), io);
+                    self.update_pause(PeerId::Client(client_id), io);
                 }
                 if is_paused {
-                    // Its client may have been slow; a reset has to be heard all the same.
-                    self.update_pause(Peer::Server(server_id), io);
+                    // Reading was paused for a slow client; the replies to a reset must be read all
+                    // the same.
+                    self.update_pause(PeerId::Server(server_id), io);
                 }
-                if early || is_clean {
-                    self.put_back(server_id, io);
+                if ignores_replies || is_clean {
+                    self.return_to_pool(server_id, io);
                 } else {
-                    self.go_on_cleaning(server_id, io);
+                    self.continue_cleaning(server_id, io);
                 }
             }
-            ServerState::Cleaning => self.go_on_cleaning(server_id, io),
+            ServerState::Cleaning => self.continue_cleaning(server_id, io),
             ServerState::Opening | ServerState::Idle => {}
         }
     }
 
-    /// Gives a server that is settled to the next, or to its pool.
-    pub(super) fn put_back(&mut self, id: ServerId, io: &mut dyn Io) {
-        let unguarded = self.makes(InjectedFault::StrayCancel);
+    /// Gives a clean server to the next client, or returns it to its pool.
+    pub(super) fn return_to_pool(&mut self, id: ServerId, io: &mut dyn CoreIo) {
+        let ignores_cancels = self.injects(InjectedFault::StrayCancel);
         let Some(server) = self.servers.get_mut(id) else { return };
-        server.since = self.now;
-        if server.cancels > 0 && !unguarded {
+        server.state_since = self.now;
+        // The CancelRequest may hit the next statement, whoever sends it: `finish_cancel`
+        // continues.
+        if server.cancels_in_flight > 0 && !ignores_cancels {
             server.state = ServerState::Cleaning;
             return;
         }
         server.state = ServerState::Idle;
-        let (pool_id, is_checked) = (server.pool, std::mem::take(&mut server.is_checked));
-        if server.paused {
-            self.update_pause(Peer::Server(id), io);
+        let (pool_id, is_checked) = (server.pool, std::mem::take(&mut server.is_in_check));
+        if server.is_paused {
+            self.update_pause(PeerId::Server(id), io);
         }
-        let is_tainted = self.servers.get(id).is_some_and(|it| it.settings.parsing.is_tainted);
-        let yields = !self.starving.is_empty() && self.yields(id) || self.ends(id);
+        let is_tainted =
+            self.servers.get(id).is_some_and(|it| it.parameters.parse_state.is_tainted);
+        // A `true` from `must_close` has counted this server against the surplus, so it must be
+        // closed.
+        let yields = !self.starved_pools.is_empty() && self.must_yield(id) || self.must_close(id);
         let pool = self.pool(pool_id);
         pool.checking -= u32::from(is_checked);
-        match is_checked && pool.spec.round_robin {
-            true => pool.idle.push_front(id),
-            false => pool.idle.push_back(id),
+        // A server that has just been checked is the next one to be taken: in round-robin order
+        // that is the front, otherwise the back.
+        if is_checked && pool.spec.is_round_robin {
+            pool.idle.push_front(id);
+        } else {
+            pool.idle.push_back(id);
         }
-        if pool.spec.servers_once || yields || is_tainted {
+        if pool.spec.is_single_use || yields || is_tainted {
             return self.close_server(id, io);
         }
-        if !pool.wanted_by.is_empty() && self.give_away(pool_id, id, io) {
+        if !pool.starved_workers.is_empty() && self.transfer_to_starved_worker(pool_id, id, io) {
             return;
         }
         if !self.pool(pool_id).waiting.is_empty() {
-            self.prove(id, is_checked);
-            self.serve(pool_id, io);
-            self.prove(id, false);
+            // Only while clients are served from here: the next one gets it without another check.
+            self.set_freshly_checked(id, is_checked);
+            self.serve_waiting_clients(pool_id, io);
+            self.set_freshly_checked(id, false);
         }
     }
 
-    /// Notes whether a server has just said that it lives.
-    fn prove(&mut self, id: ServerId, is_proven: bool) {
+    /// Marks whether a server has just passed its check.
+    fn set_freshly_checked(&mut self, id: ServerId, is_proven: bool) {
         if let Some(server) = self.servers.get_mut(id) {
-            server.is_proven = is_proven;
+            server.has_passed_check = is_proven;
         }
     }
 
-    pub(super) fn wanted_elsewhere(&mut self, pool_id: PoolId, by: WorkerId, io: &mut dyn Io) {
+    /// Handles another worker's request for a server: hands an idle one over, makes room for a new
+    /// one, or remembers the request.
+    pub(super) fn handle_server_request(
+        &mut self,
+        pool_id: PoolId,
+        by: WorkerId,
+        io: &mut dyn CoreIo,
+    ) {
         if !self.has_pool(pool_id) || by == self.worker {
             return;
         }
-        // One that has not taken all that was sent to it stays: that is with this worker's socket.
-        let idle = &self.pools[pool_id.index()].as_ref().expect("it is there").idle;
-        let movable = |id: &ServerId| self.servers.get(*id).is_some_and(|s| !s.backlogged);
-        let found = idle.iter().copied().find(movable);
-        match found {
-            Some(id) => self.hand_over(id, by, io),
-            // Room is as good: who asked will look for it again.
+        // A server with unsent bytes stays: they are in this worker's socket buffer.
+        let idle = &self.pools[pool_id.index()].as_ref().expect("the pool exists").idle;
+        let movable = |id: &ServerId| self.servers.get(*id).is_some_and(|s| !s.is_backlogged);
+        let movable_server = idle.iter().copied().find(movable);
+        match movable_server {
+            Some(id) => self.transfer_server(id, by, io),
+            // A free connection slot is as good: the requesting worker will try again.
             None if self.evict_for(pool_id, io) => {}
             None => {
                 let now = self.now;
-                let wanted_by = &mut self.pool(pool_id).wanted_by;
-                match wanted_by.iter_mut().find(|wanted| wanted.by == by) {
-                    Some(wanted) => wanted.heard = now,
-                    None => wanted_by.push_back(Wanted { by, since: now, heard: now }),
+                let wanted_by = &mut self.pool(pool_id).starved_workers;
+                match wanted_by.iter_mut().find(|wanted| wanted.worker == by) {
+                    Some(wanted) => wanted.last_request = now,
+                    None => wanted_by.push_back(StarvedWorker {
+                        worker: by,
+                        since: now,
+                        last_request: now,
+                    }),
                 }
             }
         }
     }
 
-    /// Gives a server that has become idle to a worker that starves for it, unless somebody here has
-    /// waited for longer.
-    fn give_away(&mut self, pool_id: PoolId, id: ServerId, io: &mut dyn Io) -> bool {
+    /// Gives a server that has become idle to a worker that needs one, unless a client here has
+    /// waited longer.
+    fn transfer_to_starved_worker(
+        &mut self,
+        pool_id: PoolId,
+        id: ServerId,
+        io: &mut dyn CoreIo,
+    ) -> bool {
         let now = self.now;
-        let pool = self.pools[pool_id.index()].as_mut().expect("it has servers");
-        // Who has got one elsewhere does not say so, but asks no more.
-        pool.wanted_by.retain(|wanted| now.since(wanted.heard) <= 3 * STARVED_AFTER);
-        let Some(Wanted { by, since, .. }) = pool.wanted_by.front().copied() else { return false };
+        let pool = self.pools[pool_id.index()].as_mut().expect("a pool with servers exists");
+        // A worker that got a server elsewhere does not withdraw its request, but stops repeating
+        // it.
+        pool.starved_workers
+            .retain(|wanted| now.since(wanted.last_request) <= 3 * SERVER_REQUEST_INTERVAL);
+        let Some(StarvedWorker { worker: by, since, .. }) = pool.starved_workers.front().copied()
+        else {
+            return false;
+        };
         let first = pool.waiting.front().and_then(|first| self.clients.get(*first));
-        let backlogged = self.servers.get(id).is_some_and(|server| server.backlogged);
-        if backlogged || first.is_some_and(|client| client.since <= since) {
+        let backlogged = self.servers.get(id).is_some_and(|server| server.is_backlogged);
+        if backlogged || first.is_some_and(|client| client.state_since <= since) {
             return false;
         }
-        pool.wanted_by.pop_front();
-        self.hand_over(id, by, io);
-        // Those who wait here take their turn at the other worker's.
+        pool.starved_workers.pop_front();
+        self.transfer_server(id, by, io);
+        // Clients that wait here queue at the other worker.
         self.open_for_waiting(pool_id, io);
         true
     }
 
-    fn hand_over(&mut self, id: ServerId, to: WorkerId, io: &mut dyn Io) {
+    /// Removes a server from this worker and sends it to another.
+    fn transfer_server(&mut self, id: ServerId, to: WorkerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.remove(id) else { return };
         let pool = self.pool(server.pool);
         pool.idle.retain(|idle| *idle != id);
@@ -359,24 +414,25 @@ impl Core {
         io.hand_over(id, to, Box::new(Transfer { server }));
     }
 
-    pub(super) fn adopt(&mut self, transfer: Box<Transfer>) -> Option<ServerId> {
+    /// Adds a server that another worker handed over; `None` if this worker does not have the pool.
+    pub(super) fn insert_transferred(&mut self, transfer: Box<Transfer>) -> Option<ServerId> {
         let Transfer { mut server } = *transfer;
         let pool_id = server.pool;
         if !self.has_pool(pool_id) {
             return None;
         }
-        server.paused = false;
-        server.since = self.now;
-        let greeting = server.settings.at_login_values();
+        server.is_paused = false;
+        server.state_since = self.now;
+        let welcome = server.parameters.login_values();
         let id = self.servers.insert(server);
         let pool = self.pool(pool_id);
-        // The worker may never have logged in itself, and its clients are to be greeted all the same.
-        if pool.spec.greeting.known().is_none() {
-            pool.spec.greeting.learn(greeting);
+        // This worker may never have logged in to the server, and needs its parameters for logins.
+        if pool.spec.welcome.parameters().is_none() {
+            pool.spec.welcome.set(welcome);
         }
         pool.servers += 1;
         pool.last_failure = None;
-        pool.ask_at = Time::default();
+        pool.request_at = Time::default();
         pool.idle.push_back(id);
         Some(id)
     }

@@ -1,267 +1,305 @@
-//! What a client listens to where its servers are others' too: its statements, and what a server says of
-//! them at the transaction's end. See [`crate::listen`] for how.
+//! LISTEN over shared servers: a client's LISTEN and UNLISTEN statements, and what the server has
+//! committed of them at the end of the transaction. See [`crate::core::listen::channels`] for the
+//! method.
+
+pub(crate) mod channels;
+pub(crate) mod client;
+pub(crate) mod statement;
 
 use howdah_wire::{
     Backend, Frame, Frontend,
-    backend::{Message as Said, Severity, encode},
+    backend::{BackendMessage as Said, Severity, encode},
     frontend,
 };
 
-use super::{
-    reply::{Listener, Reply},
-    request::Upstream,
-    rewrite::{self, Message, Rewriter, Rewritten},
-    settle,
-    upstream::Stop,
-};
-use crate::{
-    client::Syncing,
-    dirt::SessionStateFlags,
-    gather::Gather,
-    listen::{self, ASK, Gap, ListenAction},
-    owed::{ReplyTarget, Request},
-    put_back::{SplicedQuery, plain_statements, weave},
-    server::Server,
-    statements::sql_of,
+use crate::core::{
+    listen::{
+        channels as listen,
+        channels::{LISTENING_CHANNELS_QUERY, ListenAction, MissedNotifications},
+    },
+    messages::{
+        client_to_server::StopReason,
+        gather_buffer::GatherBuffer,
+        outstanding::{ReplyTarget, RequestKind},
+        reply::{ReplyAction, ReplyHandler},
+        request::LinkedHandler,
+        rewrite::{self, PartialMessage, RewriteResult, Rewriter},
+    },
+    prepared::statements::sql_text,
+    server_setup,
+    session::{
+        restore::{SplicedQuery, splice, unambiguous_statements},
+        state::SessionStateFlags,
+    },
+    state::{client::InputHold, server::ServerConnection},
 };
 
-/// What has to be before a statement about channels can run.
-pub(super) enum Before {
-    /// Nothing of the client's goes on now.
-    Wait(Rewritten),
-    /// It cannot be: it is to fail, and this error is to be told.
+/// The condition that keeps a LISTEN or UNLISTEN from running.
+pub(super) enum ListenPrecondition {
+    /// The client's input is held for now.
+    Wait(RewriteResult),
+    /// It is impossible: the statement must fail with this error.
     Refuse(Vec<u8>),
 }
 
-impl Upstream<'_> {
-    /// Whether a query string has to be there to its end: it begins with a statement about channels.
-    pub(super) fn waits_for_channels(&self, message: Message<'_>) -> bool {
-        self.listens
-            && !message.is_whole()
+impl LinkedHandler<'_> {
+    /// Whether a query string must be complete before it is processed: it starts with LISTEN or
+    /// UNLISTEN.
+    pub(super) fn needs_complete_listen(&self, message: PartialMessage<'_>) -> bool {
+        self.multiplexes_listen
+            && !message.is_complete()
             && message.header.body_bytes as usize <= rewrite::HELD_BYTES_MAX
-            && listen::begins(message.body)
+            && listen::starts_with_listen(message.body)
     }
 
-    /// What a query string does to what its client listens to.
+    /// The LISTEN and UNLISTEN statements in a query string.
     #[inline]
-    pub(super) fn channel_ops(&self, message: Message<'_>) -> Vec<ListenAction> {
+    pub(super) fn listen_actions(&self, message: PartialMessage<'_>) -> Vec<ListenAction> {
         let Rewriter { client, server, .. } = &self.rewriter;
         let is_failed = server.status == howdah_wire::backend::TransactionStatus::Failed;
-        if !self.listens || !message.is_whole() || server.copying_in || is_failed {
+        if !self.multiplexes_listen || !message.is_complete() || server.is_copying_in || is_failed {
             return Vec::new();
         }
         let Some(sql) = message.body.strip_suffix(b"\0") else { return Vec::new() };
-        let ops = ops_of(sql);
-        let has_any =
-            server.listening.is_some() || client.listens.as_ref().is_some_and(|it| !it.is_idle());
-        match ops.iter().all(|op| !matches!(op, ListenAction::Listen(_))) && !has_any {
-            true => Vec::new(), // Drivers say UNLISTEN * to whoever gets a connection next.
-            false => ops,
+        let actions = listen_actions_in(sql);
+        let has_any = server.pending_actions.is_some()
+            || client.channels.as_ref().is_some_and(|it| !it.is_idle());
+        if actions.iter().all(|action| !matches!(action, ListenAction::Listen(_))) && !has_any {
+            Vec::new()
+        } else {
+            actions
         }
     }
 
-    /// Sees to it that the dedicated connection listens to what a client is about to listen to.
-    pub(super) fn before_listening(&mut self, ops: &[ListenAction]) -> Option<Before> {
-        if let Some(stalled) = self.stall() {
-            return Some(Before::Wait(stalled));
+    /// Makes sure that the dedicated connection listens to the channels of a client's LISTEN.
+    pub(super) fn prepare_listen(
+        &mut self,
+        actions: &[ListenAction],
+    ) -> Option<ListenPrecondition> {
+        if let Some(stalled) = self.wait_for_replies() {
+            return Some(ListenPrecondition::Wait(stalled));
         }
         let client = &mut *self.rewriter.client;
-        let listens = client.listens.get_or_insert_default();
-        if listens.refusal.is_none() && listens.ask(ops.iter()) {
-            client.syncing = Syncing::Hearing;
-            return Some(Before::Wait(Rewritten::Stop(Stop::Starved)));
+        let channels = client.channels.get_or_insert_default();
+        if channels.refusal.is_none() && channels.request(actions.iter()) {
+            client.input_hold = InputHold::AwaitingListen;
+            return Some(ListenPrecondition::Wait(RewriteResult::Stop(StopReason::NeedsMoreInput)));
         }
-        listens.refusal.take().map(|why| {
-            let (text, mut error) = (format!("cannot listen: {why}"), Vec::new());
+        channels.refusal.take().map(|reason| {
+            let (text, mut error) = (format!("cannot listen: {reason}"), Vec::new());
             let fields = encode::essentials(Severity::Error, CANNOT_LISTEN, text.as_bytes());
             if encode::error_response(&mut error, fields).is_err() {
-                tracing::debug!("a reason with a zero byte in it");
+                tracing::debug!("LISTEN error not sent: its text contains a zero byte");
             }
-            Before::Refuse(error)
+            ListenPrecondition::Refuse(error)
         })
     }
 
-    /// Has a query string fail at the server, so that its transaction fails as it would have.
-    pub(super) fn refuse_query(&mut self, error: Vec<u8>) -> Rewritten {
+    /// Makes a query string fail on the server, so that its transaction fails as well.
+    pub(super) fn fail_listen_query(&mut self, error: Vec<u8>) -> RewriteResult {
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
-        client.statements.drop_unnamed();
+        client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = true;
-        server.batch_open = false; // ReadyForQuery ends it as Sync would.
-        server.listening.get_or_insert_default().refusal = Some(error);
-        server.holds_back = true;
-        server.owed.push(Request::Query(crate::dirt::SetKind::NotSet));
-        to_server.make(|buf| frontend::encode::query(buf, NO_STATEMENT).expect(NO_ZERO_BYTE));
-        Rewritten::Whole
+        server.has_open_batch = false; // ReadyForQuery ends it as Sync would.
+        server.pending_actions.get_or_insert_default().refusal = Some(error);
+        server.has_restore_in_flight = true;
+        server.outstanding.push(RequestKind::Query(crate::core::session::state::SetKind::NotSet));
+        to_server.push_with(|buf| frontend::encode::query(buf, NO_STATEMENT).expect(NO_ZERO_BYTE));
+        RewriteResult::Consumed
     }
 
-    /// A query string with what tells behind each statement about channels whether it counts.
-    pub(super) fn woven_ops(&mut self, message: Message<'_>) -> Option<SplicedQuery> {
+    /// A query string with a marker after each LISTEN or UNLISTEN, which shows whether it was
+    /// committed.
+    pub(super) fn splice_listen_markers(
+        &mut self,
+        message: PartialMessage<'_>,
+    ) -> Option<SplicedQuery> {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         let sql = message.body.strip_suffix(b"\0")?;
-        let listening = server.listening.get_or_insert_default();
-        server.dirt |= SessionStateFlags::LISTEN;
-        let mut stand_in = |op| format!("LISTEN \"{}\"", listen::token(listening.add(op)));
-        if let Some(found) = listen::statement(sql) {
-            return Some(SplicedQuery::behind(&sql[..found.end], &stand_in(found.op)));
+        let pending = server.pending_actions.get_or_insert_default();
+        server.session_state |= SessionStateFlags::LISTEN;
+        let mut marker =
+            |action| format!("LISTEN \"{}\"", listen::marker_channel(pending.push(action)));
+        if let Some(parsed) = listen::parse(sql) {
+            return Some(SplicedQuery::with_appended(&sql[..parsed.end], &marker(parsed.action)));
         }
         let in_block = server.status != howdah_wire::backend::TransactionStatus::Idle;
-        weave(sql, client.startup.list(), in_block, |statement| {
-            listen::statement(statement).map(|found| stand_in(found.op))
+        splice(sql, client.startup_parameters.list(), in_block, |statement| {
+            listen::parse(statement).map(|parsed| marker(parsed.action))
         })
     }
 
-    /// An Execute of a portal whose statement is about channels.
-    pub(super) fn listening_execute(&mut self, message: Message<'_>) -> Option<Rewritten> {
-        let (portal, op) = self.rewriter.server.listening.as_ref()?.portal.clone()?;
-        let is_it = message.is_whole() && message.string(0).is_some_and(|it| *it.0 == *portal);
-        if !is_it || self.rewriter.server.copying_in {
+    /// Handles an Execute of a portal whose statement is a LISTEN or UNLISTEN.
+    pub(super) fn execute_listen_portal(
+        &mut self,
+        message: PartialMessage<'_>,
+    ) -> Option<RewriteResult> {
+        let (portal, action) = self.rewriter.server.pending_actions.as_ref()?.portal.clone()?;
+        let is_tracked =
+            message.is_complete() && message.string(0).is_some_and(|it| *it.0 == *portal);
+        if !is_tracked || self.rewriter.server.is_copying_in {
             return None;
         }
-        let refusal = match self.before_listening(std::slice::from_ref(&op)) {
-            Some(Before::Wait(rewritten)) => return Some(rewritten),
-            Some(Before::Refuse(error)) => Some(error),
+        let refusal = match self.prepare_listen(std::slice::from_ref(&action)) {
+            Some(ListenPrecondition::Wait(rewritten)) => return Some(rewritten),
+            Some(ListenPrecondition::Refuse(error)) => Some(error),
             None => None,
         };
         let Rewriter { server, to_server, .. } = &mut self.rewriter;
-        server.dirt |= SessionStateFlags::LISTEN;
-        server.owed.push(Request::Execute);
-        let listening = server.listening.get_or_insert_default();
-        listening.portal = None;
+        server.session_state |= SessionStateFlags::LISTEN;
+        server.outstanding.push(RequestKind::Execute);
+        let pending = server.pending_actions.get_or_insert_default();
+        pending.portal = None;
         if let Some(error) = refusal {
-            listening.refusal = Some(error);
-            to_server.make(|buf| {
+            pending.refusal = Some(error);
+            to_server.push_with(|buf| {
                 frontend::encode::execute(buf, NO_STATEMENT, 0).expect(NO_ZERO_BYTE);
             });
-            return Some(Rewritten::Whole);
+            return Some(RewriteResult::Consumed);
         }
-        let number = listening.add(op);
-        to_server.make(|buf| {
+        let number = pending.push(action);
+        to_server.push_with(|buf| {
             rewrite::write_header(buf, Frontend::Execute, message.body.len());
             buf.extend_from_slice(message.body);
         });
-        settle::listen_in_batch(server, number, to_server);
-        Some(Rewritten::Whole)
+        server_setup::mark_listen_in_batch(server, number, to_server);
+        Some(RewriteResult::Consumed)
     }
 
-    /// The client goes on with its transaction: what was notified up to now was not for it.
-    pub(super) fn forget_early(&mut self) {
+    /// The client continues its transaction: notifications received so far precede its LISTEN's
+    /// commit.
+    pub(super) fn discard_early_notifications(&mut self) {
         let Rewriter { client, server, .. } = &mut self.rewriter;
-        if server.listening.is_some()
-            && let Some(listens) = &mut client.listens
+        if server.pending_actions.is_some()
+            && let Some(channels) = &mut client.channels
         {
-            listens.forget_early();
+            channels.drop_uncommitted_notifications();
         }
     }
 }
 
 impl Rewriter<'_> {
-    /// Notes a portal whose statement is about channels.
-    pub(super) fn note_listening(&mut self, portal: &[u8], statement: &[u8]) {
-        let found = self.text_of(statement).and_then(|text| listen::statement(sql_of(text)));
-        let listens = self.client.listens.as_ref().is_some_and(|it| !it.is_idle());
-        match found {
-            Some(found)
-                if listens
-                    || self.server.listening.is_some()
-                    || matches!(found.op, ListenAction::Listen(_)) =>
+    /// Tracks a portal whose statement is a LISTEN or UNLISTEN.
+    pub(super) fn track_listen_portal(&mut self, portal: &[u8], statement: &[u8]) {
+        let parsed = self.statement_text(statement).and_then(|text| listen::parse(sql_text(text)));
+        let is_listening = self.client.channels.as_ref().is_some_and(|it| !it.is_idle());
+        match parsed {
+            Some(parsed)
+                if is_listening
+                    || self.server.pending_actions.is_some()
+                    || matches!(parsed.action, ListenAction::Listen(_)) =>
             {
-                let listening = self.server.listening.get_or_insert_default();
-                listening.portal = Some((portal.into(), found.op));
+                let pending = self.server.pending_actions.get_or_insert_default();
+                pending.portal = Some((portal.into(), parsed.action));
             }
             _ => {
-                if let Some(listening) = &mut self.server.listening
-                    && listening.portal.as_ref().is_some_and(|it| *it.0 == *portal)
+                if let Some(pending) = &mut self.server.pending_actions
+                    && pending.portal.as_ref().is_some_and(|it| *it.0 == *portal)
                 {
-                    listening.portal = None;
+                    pending.portal = None;
                 }
             }
         }
     }
 }
 
-impl Listener<'_> {
-    /// A client's LISTEN or UNLISTEN has run.
-    pub(super) fn channels_changed(&mut self, tag: &[u8]) {
-        self.server.dirt |= SessionStateFlags::of_tag(tag);
-        let Some(client) = self.client.as_deref_mut().filter(|_| self.listens) else { return };
-        let listens = client.listens.as_ref().is_some_and(|it| !it.is_idle());
-        if tag == b"UNLISTEN" && !listens && self.server.listening.is_none() {
+impl ReplyHandler<'_> {
+    /// A client's LISTEN or UNLISTEN has been executed.
+    pub(super) fn listen_completed(&mut self, tag: &[u8]) {
+        self.server.session_state |= SessionStateFlags::from_tag(tag);
+        let Some(client) = self.client.as_deref_mut().filter(|_| self.multiplexes_listen) else {
+            return;
+        };
+        let is_listening = client.channels.as_ref().is_some_and(|it| !it.is_idle());
+        if tag == b"UNLISTEN" && !is_listening && self.server.pending_actions.is_none() {
             return;
         }
-        let listening = self.server.listening.get_or_insert_default();
-        listening.tags += 1;
-        if listening.tags > listening.len() && (tag == b"LISTEN" || listens) {
-            client.listens.get_or_insert_default().say(&Gap::NoEffect);
+        let pending = self.server.pending_actions.get_or_insert_default();
+        pending.tags += 1;
+        if pending.tags > pending.len() && (tag == b"LISTEN" || is_listening) {
+            client.channels.get_or_insert_default().push_warning(&MissedNotifications::NotTracked);
         }
     }
 
-    /// A transaction has ended that had to do with channels: the server is asked what it listens to, and
-    /// the client gets its ReadyForQuery after that.
-    pub(super) fn ask_what_is_heard(&mut self) -> Reply {
+    /// At the end of a transaction with LISTEN or UNLISTEN, queries which channels the server
+    /// listens to; the client gets its ReadyForQuery after that.
+    pub(super) fn query_listening_channels(&mut self) -> ReplyAction {
         let server = &mut *self.server;
         let is_over = server.status == howdah_wire::backend::TransactionStatus::Idle;
-        if !is_over || server.listening.is_none() || !server.owed.is_empty() || server.batch_open {
-            return Reply::Forward;
+        if !is_over
+            || server.pending_actions.is_none()
+            || !server.outstanding.is_empty()
+            || server.has_open_batch
+        {
+            return ReplyAction::Forward;
         }
-        if server.listening.as_ref().is_some_and(|it| it.is_empty()) {
-            server.listening = None;
-            return Reply::Forward;
+        if server.pending_actions.as_ref().is_some_and(|it| it.is_empty()) {
+            server.pending_actions = None;
+            return ReplyAction::Forward;
         }
-        server.owed.push_for(ReplyTarget::Listens, Request::Query(crate::dirt::SetKind::NotSet));
-        self.to_server.make(|buf| frontend::encode::query(buf, ASK).expect(NO_ZERO_BYTE));
-        Reply::Swallow
+        server.outstanding.push_for(
+            ReplyTarget::ListeningChannels,
+            RequestKind::Query(crate::core::session::state::SetKind::NotSet),
+        );
+        self.to_server.push_with(|buf| {
+            frontend::encode::query(buf, LISTENING_CHANNELS_QUERY).expect(NO_ZERO_BYTE);
+        });
+        ReplyAction::Swallow
     }
 
-    /// A name in the answer.
-    pub(super) fn hear_channel(&mut self, body: &[u8]) {
+    /// Reads one channel name of the answer.
+    pub(super) fn read_listening_channel(&mut self, body: &[u8]) {
         let frame = Frame { tag: Backend::DataRow.tag(), body };
         if let Ok(Said::DataRow(mut cells)) = Said::parse(frame)
-            && let (Some(Some(channel)), Some(listening)) =
-                (cells.next(), &mut self.server.listening)
+            && let (Some(Some(channel)), Some(pending)) =
+                (cells.next(), &mut self.server.pending_actions)
         {
-            listening.hear(channel);
+            pending.record_channel(channel);
         }
     }
 
-    /// The answer is whole: what counts of the transaction's statements is done.
-    pub(super) fn know_what_is_heard(&mut self) -> Reply {
-        let Server { listening, dirt, .. } = &mut *self.server;
-        *dirt = dirt.without(SessionStateFlags::LISTEN);
-        let outcome = listening.take().map(|it| it.outcome()).unwrap_or_default();
-        let Some(client) = self.client.as_deref_mut() else { return Reply::Swallow };
-        if let Some(listens) = &mut client.listens {
-            listens.settle(outcome.iter());
+    /// The answer is complete: applies the statements that were committed.
+    pub(super) fn apply_listening_channels(&mut self) -> ReplyAction {
+        let ServerConnection { pending_actions: pending, session_state: flags, .. } =
+            &mut *self.server;
+        *flags = flags.without(SessionStateFlags::LISTEN);
+        let outcome = pending.take().map(|it| it.into_effective()).unwrap_or_default();
+        let Some(client) = self.client.as_deref_mut() else { return ReplyAction::Swallow };
+        if let Some(channels) = &mut client.channels {
+            channels.commit(outcome.iter());
         }
-        Reply::Forward
+        ReplyAction::Forward
     }
 
-    /// What waited for the client to be in no transaction goes before its ReadyForQuery.
-    pub(super) fn tell_news(&mut self, to: &mut Gather) {
+    /// Writes notifications that waited for the end of the client's transaction before its
+    /// ReadyForQuery.
+    pub(super) fn write_pending_notifications(&mut self, to: &mut GatherBuffer) {
         if let Some(client) = self.client.as_deref_mut()
-            && let Some(listens) = &mut client.listens
-            && listens.has_news()
+            && let Some(channels) = &mut client.channels
+            && channels.has_pending()
         {
-            to.make(|buf| listens.write_news(buf));
+            to.push_with(|buf| channels.write_pending(buf));
         }
     }
 }
 
-/// What the statements of a query string do, as far as their ends are beyond doubt.
-fn ops_of(sql: &[u8]) -> Vec<ListenAction> {
-    if listen::begins(sql)
-        && let Some(found) = listen::statement(sql)
+/// The LISTEN and UNLISTEN statements of a query string, as far as statement boundaries are
+/// certain.
+fn listen_actions_in(sql: &[u8]) -> Vec<ListenAction> {
+    if listen::starts_with_listen(sql)
+        && let Some(parsed) = listen::parse(sql)
     {
-        return vec![found.op];
+        return vec![parsed.action];
     }
     let end = memchr::memchr(b';', sql).filter(|end| !sql[end + 1..].trim_ascii().is_empty());
-    if end.is_none() || !mentions(sql) {
+    if end.is_none() || !mentions_listen(sql) {
         return Vec::new();
     }
-    plain_statements(sql).filter_map(listen::statement).map(|found| found.op).collect()
+    unambiguous_statements(sql).filter_map(listen::parse).map(|parsed| parsed.action).collect()
 }
 
-/// Whether a text has the word somewhere.
-fn mentions(sql: &[u8]) -> bool {
+/// Whether a text contains the word "listen".
+fn mentions_listen(sql: &[u8]) -> bool {
     memchr::memchr2_iter(b's', b'S', sql).any(|at| {
         at.checked_sub(2).is_some_and(|start| {
             sql.get(start..start + 6).is_some_and(|word| word.eq_ignore_ascii_case(b"listen"))
@@ -269,10 +307,10 @@ fn mentions(sql: &[u8]) -> bool {
     })
 }
 
-/// SQLSTATE of a LISTEN that cannot be: the state of things is not what it needs. It is none of those by
-/// which drivers give a connection up.
+/// `object_not_in_prerequisite_state`, for a LISTEN that is impossible. Drivers do not take it for
+/// a broken connection.
 const CANNOT_LISTEN: &[u8] = b"55000";
 
-/// No statement and no portal: a server refuses it.
+/// Neither a statement nor a portal: the server rejects it.
 const NO_STATEMENT: &[u8] = b"howdah_cannot_listen";
-const NO_ZERO_BYTE: &str = "it holds no zero byte";
+const NO_ZERO_BYTE: &str = "the pooler's own text has no zero byte";

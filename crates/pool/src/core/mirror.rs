@@ -1,42 +1,48 @@
-//! What is run on mirrors: clients are drawn, what they send is kept until it is known how it ended, and
-//! [shadows](shadow) play it. See [`crate::mirror`].
+//! Mirroring: clients are sampled, their bytes are buffered until the outcome of the transaction is
+//! known, and internal clients ([`mirror_client`]) replay them on the mirror. See
+//! [`crate::core::mirror::target`].
 //!
-//! Nothing here is on the way of a client's bytes but a copy of them: a shadow begins, is heard and ends when
-//! the call that brought its occasion is over ([`Core::follow_spreads`]), and a client never waits for one.
+//! On the path of a client's bytes there is only a copy of them: a mirror client is started,
+//! advanced and finished at the end of a call ([`Core::run_deferred`]), and no client ever waits
+//! for one.
 
 mod commands;
-mod shadow;
+pub(crate) mod counters;
+mod mirror_client;
+pub(crate) mod queue;
+pub(crate) mod target;
 
 use std::sync::Arc;
 
 use howdah_wire::Frontend;
 
-use super::{
-    Core, Unsettled,
-    reply::{Listener, Reply},
-    tap::is_between_transactions,
-};
-use crate::{
-    client::{Client, ClientState, Part},
-    ids::ClientId,
-    mirror::{
-        DropReason, MirrorError, MirrorTarget, Mirrored, Open, Stream, StreamId, Take, Unit,
-        sqlstate_in,
+use crate::core::{
+    Core, DeferredWork,
+    capture::is_between_transactions,
+    messages::reply::{ReplyAction, ReplyHandler},
+    mirror::target::{
+        BufferedTransaction, BufferingState, DropReason, MirrorError, MirrorQueue, MirrorQueueId,
+        MirrorTarget, MirroredClient, OpenTransaction, parse_sqlstate,
     },
-    prepared::ClientStatements,
+    prepared::names::ClientStatements,
+    state::{
+        client::{ClientConnection, ClientKind, ClientState},
+        ids::ClientId,
+    },
 };
 
-/// What a transaction takes of the room beside its bytes: about what is kept of it.
-const UNIT_BYTES: usize = 256;
+/// Bytes counted against the buffer for a transaction, in addition to its own: about the size of
+/// its bookkeeping.
+const TRANSACTION_OVERHEAD_BYTES: usize = 256;
 
-/// The same of a prepared statement, whose text is shared.
-const STATEMENT_BYTES: usize = 64;
+/// The same for a prepared statement, whose text is shared.
+const STATEMENT_OVERHEAD_BYTES: usize = 64;
 
-/// Whether clients of the one are drawn and treated as those of the other.
-pub(super) fn same_mirrors(before: &[MirrorTarget], now: &[MirrorTarget]) -> bool {
+/// Whether both lists of mirrors sample and treat clients in the same way.
+pub(super) fn have_equal_mirrors(before: &[MirrorTarget], now: &[MirrorTarget]) -> bool {
     before.len() == now.len()
         && before.iter().zip(now).all(|(before, now)| {
-            before.draws_as(now)
+            before.samples_like(now)
                 && before.client_bytes == now.client_bytes
                 && before.buffer_bytes == now.buffer_bytes
                 && before.timeout == now.timeout
@@ -45,302 +51,310 @@ pub(super) fn same_mirrors(before: &[MirrorTarget], now: &[MirrorTarget]) -> boo
 
 impl Core {
     /// Decides whether a new client is mirrored, and where.
-    pub(super) fn draw(&mut self, client: &mut Client) {
-        let Some(Some(pool)) = self.pools.get(client.home.index()) else { return };
+    pub(super) fn sample_mirrors(&mut self, client: &mut ClientConnection) {
+        let Some(Some(pool)) = self.pools.get(client.owner_pool.index()) else { return };
         if pool.spec.mirrors.is_empty() {
             return;
         }
         let targets = Arc::clone(&pool.spec.mirrors);
-        let drawn = targets.iter().filter(|target| target.mirror.draws(target.share));
-        let streams =
-            drawn.map(|target| self.streams.insert(Stream::new(target.clone()))).collect();
-        self.mirrors(client, Mirrored { streams, open: None });
+        let sampled = targets.iter().filter(|target| target.mirror.sample(target.sample_rate));
+        let queues = sampled
+            .map(|target| self.mirror_queues.insert(MirrorQueue::new(target.clone())))
+            .collect();
+        self.set_mirrors(client, MirroredClient { queues, open: None });
     }
 
-    /// Says which mirrors a client has from now on.
-    fn mirrors(&mut self, client: &mut Client, mirrored: Mirrored) {
-        self.mirrored -= usize::from(matches!(client.part, Part::Mirrored(_)));
-        client.part = if mirrored.streams.is_empty() {
-            Part::Whole
+    /// Sets the mirrors of a client.
+    fn set_mirrors(&mut self, client: &mut ClientConnection, mirrored: MirroredClient) {
+        self.mirrored_clients -= usize::from(matches!(client.kind, ClientKind::Mirrored(_)));
+        client.kind = if mirrored.queues.is_empty() {
+            ClientKind::Plain
         } else {
-            self.mirrored += 1;
-            Part::Mirrored(Box::new(mirrored))
+            self.mirrored_clients += 1;
+            ClientKind::Mirrored(Box::new(mirrored))
         };
-        self.overhears = self.tape.is_some() || self.mirrored > 0;
+        self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
     }
 
-    /// Has clients follow other mirrors. Who was drawn for one that is there as before stays drawn.
-    pub(super) fn draw_again(&mut self) {
-        for (home, before) in std::mem::take(&mut self.mirrors_before) {
-            let Some(Some(pool)) = self.pools.get(home.index()) else { continue };
+    /// Applies changed mirror settings to connected clients. A client sampled for a mirror that is
+    /// unchanged stays sampled.
+    pub(super) fn resample_mirrors(&mut self) {
+        for (owner, before) in std::mem::take(&mut self.previous_mirrors) {
+            let Some(Some(pool)) = self.pools.get(owner.index()) else { continue };
             let now = Arc::clone(&pool.spec.mirrors);
             for index in 0..self.clients.slots() {
-                let is_its = |client: &Client| client.home == home && client.is_somebody();
-                if let Some((id, _)) = self.clients.at(index).filter(|(_, it)| is_its(it)) {
-                    self.draw_client_again(id, &before, &now);
+                let is_its =
+                    |client: &ClientConnection| client.owner_pool == owner && client.is_external();
+                if let Some((id, _)) = self.clients.occupant(index).filter(|(_, it)| is_its(it)) {
+                    self.resample_client(id, &before, &now);
                 }
             }
         }
     }
 
-    fn draw_client_again(&mut self, id: ClientId, before: &[MirrorTarget], now: &[MirrorTarget]) {
+    fn resample_client(&mut self, id: ClientId, before: &[MirrorTarget], now: &[MirrorTarget]) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (mut had, open) = match &mut client.part {
-            Part::Mirrored(mirrored) => {
-                (std::mem::take(&mut mirrored.streams), mirrored.open.take())
+        let (mut old_queues, open) = match &mut client.kind {
+            ClientKind::Mirrored(mirrored) => {
+                (std::mem::take(&mut mirrored.queues), mirrored.open.take())
             }
             _ => (Vec::new(), None),
         };
-        let mut streams = Vec::new();
+        let mut queues = Vec::new();
         for target in now {
-            let own = |id: &StreamId| {
-                let stream = self.streams.get(*id);
-                stream.is_some_and(|stream| Arc::ptr_eq(&stream.target.mirror, &target.mirror))
+            let its_queue = |id: &MirrorQueueId| {
+                let queue = self.mirror_queues.get(*id);
+                queue.is_some_and(|queue| Arc::ptr_eq(&queue.target.mirror, &target.mirror))
             };
-            let own = had.iter().position(own).map(|at| had.remove(at));
-            let stays = before.iter().any(|before| before.draws_as(target));
-            let is_drawn = if stays { own.is_some() } else { target.mirror.draws(target.share) };
-            match own {
-                Some(own) if is_drawn => {
-                    if let Some(stream) = self.streams.get_mut(own) {
-                        stream.target = target.clone();
+            let its_queue = old_queues.iter().position(its_queue).map(|at| old_queues.remove(at));
+            let stays = before.iter().any(|before| before.samples_like(target));
+            let is_sampled =
+                if stays { its_queue.is_some() } else { target.mirror.sample(target.sample_rate) };
+            match its_queue {
+                Some(its_queue) if is_sampled => {
+                    if let Some(queue) = self.mirror_queues.get_mut(its_queue) {
+                        queue.target = target.clone();
                     }
-                    streams.push(own);
+                    queues.push(its_queue);
                 }
-                Some(own) => had.push(own),
-                None if is_drawn => streams.push(self.streams.insert(Stream::new(target.clone()))),
+                Some(its_queue) => old_queues.push(its_queue),
+                None if is_sampled => {
+                    queues.push(self.mirror_queues.insert(MirrorQueue::new(target.clone())));
+                }
                 None => {}
             }
         }
-        for gone in had {
-            self.leave_stream(gone, DropReason::Left);
+        for removed in old_queues {
+            self.close_mirror_queue(removed, DropReason::ClientGone);
         }
-        // Only what is its client's part changes: nothing else looks at that meanwhile.
+        // Only the kind of this client changes: nothing else reads it meanwhile.
         if let Some(client) = self.clients.get_mut(id) {
-            let part = std::mem::replace(&mut client.part, Part::Whole);
-            self.mirrored -= usize::from(matches!(part, Part::Mirrored(_)));
-            let open = open.filter(|_| !streams.is_empty());
-            if !streams.is_empty() {
-                self.mirrored += 1;
-                client.part = Part::Mirrored(Box::new(Mirrored { streams, open }));
+            let kind = std::mem::replace(&mut client.kind, ClientKind::Plain);
+            self.mirrored_clients -= usize::from(matches!(kind, ClientKind::Mirrored(_)));
+            let open = open.filter(|_| !queues.is_empty());
+            if !queues.is_empty() {
+                self.mirrored_clients += 1;
+                client.kind = ClientKind::Mirrored(Box::new(MirroredClient { queues, open }));
             }
         }
-        self.overhears = self.tape.is_some() || self.mirrored > 0;
+        self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
     }
 
-    /// The client whose transactions a stream has, while it is there: for mistakes that are planted.
+    /// The client that a queue belongs to, while it is connected: for injected faults.
     #[cold]
-    pub(super) fn client_of(&self, stream: StreamId) -> Option<ClientId> {
-        let is_its = |client: &Client| match &client.part {
-            Part::Mirrored(mirrored) => mirrored.streams.contains(&stream),
+    pub(super) fn mirrored_client(&self, queue: MirrorQueueId) -> Option<ClientId> {
+        let is_its = |client: &ClientConnection| match &client.kind {
+            ClientKind::Mirrored(mirrored) => mirrored.queues.contains(&queue),
             _ => false,
         };
-        let all = (0..self.clients.slots()).filter_map(|index| self.clients.at(index));
+        let all = (0..self.clients.slots()).filter_map(|index| self.clients.occupant(index));
         all.into_iter().find(|(_, client)| is_its(client)).map(|(id, _)| id)
     }
 
-    /// Whether something that a client sent is still to be run on a mirror: for mistakes that are planted.
+    /// Whether transactions of a client are still waiting for a mirror: for injected faults.
     #[cold]
-    pub(super) fn is_ahead_of_mirrors(&self, id: ClientId) -> bool {
-        let Some(Part::Mirrored(mirrored)) = self.clients.get(id).map(|client| &client.part) else {
+    pub(super) fn has_pending_mirror_work(&self, id: ClientId) -> bool {
+        let Some(ClientKind::Mirrored(mirrored)) = self.clients.get(id).map(|client| &client.kind)
+        else {
             return false;
         };
-        let streams = mirrored.streams.iter().filter_map(|stream| self.streams.get(*stream));
-        let is_behind = |stream: &Stream| stream.running.is_some() || !stream.waiting.is_empty();
-        streams.into_iter().any(is_behind)
+        let queues = mirrored.queues.iter().filter_map(|queue| self.mirror_queues.get(*queue));
+        let is_behind = |queue: &MirrorQueue| queue.running.is_some() || !queue.waiting.is_empty();
+        queues.into_iter().any(is_behind)
     }
 
-    /// A client is gone, or a shadow: what was kept of it goes where it belongs.
-    pub(super) fn end_mirroring(&mut self, client: &mut Client) {
-        match &mut client.part {
-            Part::Whole | Part::Leg(_) => {}
-            Part::Mirrored(mirrored) => {
-                let seen = mirrored.open.take().map(|open| open.seen);
-                for id in std::mem::take(&mut mirrored.streams) {
-                    if let (Some(seen), Some(stream)) = (seen, self.streams.get_mut(id)) {
-                        stream.take_no_more(DropReason::Left);
-                        stream.end_take(seen);
+    /// A client is gone, or a mirror client: cleans up its buffer and queues.
+    pub(super) fn stop_mirroring(&mut self, client: &mut ClientConnection) {
+        match &mut client.kind {
+            ClientKind::Plain | ClientKind::SubRequest(_) => {}
+            ClientKind::Mirrored(mirrored) => {
+                let seen = mirrored.open.take().map(|open| open.total_bytes);
+                for id in std::mem::take(&mut mirrored.queues) {
+                    if let (Some(seen), Some(queue)) = (seen, self.mirror_queues.get_mut(id)) {
+                        queue.stop_buffering(DropReason::ClientGone);
+                        queue.finish_transaction(seen);
                     }
-                    self.leave_stream(id, DropReason::Left);
+                    self.close_mirror_queue(id, DropReason::ClientGone);
                 }
-                client.part = Part::Whole;
-                self.mirrored -= 1;
-                self.overhears = self.tape.is_some() || self.mirrored > 0;
+                client.kind = ClientKind::Plain;
+                self.mirrored_clients -= 1;
+                self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
             }
-            Part::Shadow(shadow) => {
-                self.shadows -= 1;
-                self.unsettled.push(Unsettled::Stream(shadow.stream));
-                if let Some(stream) = self.streams.get_mut(shadow.stream) {
-                    stream.statements = std::mem::take(&mut client.statements);
+            ClientKind::MirrorClient(mirror_client) => {
+                self.mirror_clients -= 1;
+                self.deferred.push(DeferredWork::MirrorQueue(mirror_client.queue));
+                if let Some(queue) = self.mirror_queues.get_mut(mirror_client.queue) {
+                    queue.statements = std::mem::take(&mut client.statements);
                 }
             }
         }
     }
 
-    /// Nothing more comes for a mirror from this client.
-    fn leave_stream(&mut self, id: StreamId, why: DropReason) {
-        let Some(stream) = self.streams.get_mut(id) else { return };
-        if stream.left.is_none() {
-            stream.take_no_more(why);
-            stream.left = Some(self.now);
-            stream.target.mirror.leaves();
+    /// Closes a queue: its client adds nothing more.
+    fn close_mirror_queue(&mut self, id: MirrorQueueId, why: DropReason) {
+        let Some(queue) = self.mirror_queues.get_mut(id) else { return };
+        if queue.closed_at.is_none() {
+            queue.stop_buffering(why);
+            queue.closed_at = Some(self.now);
+            queue.target.mirror.remove_client();
         }
-        self.unsettled.push(Unsettled::Stream(id));
+        self.deferred.push(DeferredWork::MirrorQueue(id));
     }
 
-    /// A client sent these bytes: mirrors are to have them, too.
-    pub(super) fn keep_for_mirrors(&mut self, id: ClientId, bytes: &[u8]) {
-        let Self { clients, servers, streams, .. } = self;
+    /// Buffers bytes that a client sent for its mirrors.
+    pub(super) fn buffer_for_mirrors(&mut self, id: ClientId, bytes: &[u8]) {
+        let Self { clients, servers, mirror_queues: queues, .. } = self;
         let Some(client) = clients.get_mut(id) else { return };
-        if !matches!(client.part, Part::Mirrored(_)) {
+        if !matches!(client.kind, ClientKind::Mirrored(_)) {
             return;
         }
-        let begins = has_not_begun(client) && is_between_transactions(client, servers);
-        let Client { part, statements, wishes, .. } = client;
-        let Part::Mirrored(mirrored) = part else { return };
-        let streams_of = |streams: &mut crate::slab::Slab<StreamId, Stream>,
-                          of: &mut dyn FnMut(&mut Stream)| {
-            for id in &mirrored.streams {
-                if let Some(stream) = streams.get_mut(*id) {
-                    of(stream);
+        let begins = !client.has_deferred_begin() && is_between_transactions(client, servers);
+        let ClientConnection { kind, statements, parameters, .. } = client;
+        let ClientKind::Mirrored(mirrored) = kind else { return };
+        let streams_of =
+            |queues: &mut crate::core::state::slab::Slab<MirrorQueueId, MirrorQueue>,
+             of: &mut dyn FnMut(&mut MirrorQueue)| {
+                for id in &mirrored.queues {
+                    if let Some(queue) = queues.get_mut(*id) {
+                        of(queue);
+                    }
                 }
-            }
-        };
+            };
         if mirrored.open.is_none() {
-            // It became mirrored in the middle of something, or says goodbye.
+            // It became mirrored in the middle of a transaction, or sends Terminate.
             if !begins || bytes.first() == Some(&Frontend::Terminate.tag().0) {
                 return;
             }
             let mut is_out_of_step = false;
-            streams_of(streams, &mut |stream| is_out_of_step |= stream.is_out_of_step);
+            streams_of(queues, &mut |queue| is_out_of_step |= queue.is_out_of_sync);
             let snapshot = is_out_of_step.then(|| Arc::new(statements.clone()));
-            let room = snapshot.as_ref().map_or(0, |it| room_of(it));
-            streams_of(streams, &mut |stream| {
-                stream.take = Take::Yes;
-                stream.take_more(UNIT_BYTES);
-                stream.take_statements(room);
+            let room = snapshot.as_ref().map_or(0, |it| snapshot_bytes(it));
+            streams_of(queues, &mut |queue| {
+                queue.buffering = BufferingState::Active;
+                queue.reserve_bytes(TRANSACTION_OVERHEAD_BYTES);
+                queue.reserve_statements(room);
             });
-            mirrored.open = Some(Open {
+            mirrored.open = Some(OpenTransaction {
                 bytes: Vec::new(),
-                seen: 0,
-                wishes: Arc::clone(wishes),
+                total_bytes: 0,
+                parameters: Arc::clone(parameters),
                 statements: snapshot,
                 error: None,
                 is_cancelled: false,
             });
         }
         let mut is_taken = false;
-        streams_of(streams, &mut |stream| {
-            stream.take_more(bytes.len());
-            is_taken |= stream.take == Take::Yes;
+        streams_of(queues, &mut |queue| {
+            queue.reserve_bytes(bytes.len());
+            is_taken |= queue.buffering == BufferingState::Active;
         });
         let Some(open) = &mut mirrored.open else { return };
-        open.seen += bytes.len();
-        match is_taken {
-            true => open.bytes.extend_from_slice(bytes),
-            false => open.bytes = Vec::new(),
-        }
+        open.total_bytes += bytes.len();
+        if is_taken { open.bytes.extend_from_slice(bytes) } else { open.bytes = Vec::new() }
     }
 
-    /// A client is greeted. What it sent before that is held.
-    pub(super) fn keep_held(&mut self, id: ClientId) {
+    /// Buffers what a client had sent before its login was finished.
+    pub(super) fn mirror_buffered_input(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        if matches!(client.part, Part::Mirrored(_)) && !client.inlet.held.is_empty() {
-            let held = std::mem::take(&mut client.inlet.held);
-            self.keep_for_mirrors(id, &held);
+        if matches!(client.kind, ClientKind::Mirrored(_)) && !client.input.buffered.is_empty() {
+            let held = std::mem::take(&mut client.input.buffered);
+            self.buffer_for_mirrors(id, &held);
             if let Some(client) = self.clients.get_mut(id) {
-                client.inlet.held = held;
+                client.input.buffered = held;
             }
         }
     }
 
-    /// Somebody cancels a client's statement: it is not to run elsewhere.
-    pub(super) fn cancels_unit(&mut self, id: ClientId) {
+    /// A client's statement is cancelled: it must not run on mirrors.
+    pub(super) fn mark_transaction_cancelled(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get_mut(id)
-            && let Part::Mirrored(mirrored) = &mut client.part
+            && let ClientKind::Mirrored(mirrored) = &mut client.kind
             && let Some(open) = &mut mirrored.open
         {
             open.is_cancelled = true;
         }
     }
 
-    /// A mirrored client has got further: if it is between two transactions, what it sent since it was last
-    /// waits for mirrors.
-    pub(super) fn end_unit(&mut self, id: ClientId) {
+    /// Queues a client's finished transaction for its mirrors, if it is between two transactions.
+    pub(super) fn queue_transaction(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        if !is_at_rest(client) {
+        if !is_idle(client) {
             return;
         }
-        let Client { part, statements, startup, routing, .. } = client;
-        let Part::Mirrored(mirrored) = part else { return };
+        let ClientConnection { kind, statements, startup_parameters: startup, routing, .. } =
+            client;
+        let ClientKind::Mirrored(mirrored) = kind else { return };
         let Some(open) = mirrored.open.take() else { return };
-        let Open { mut bytes, seen, wishes, statements: snapshot, error, is_cancelled } = open;
+        let OpenTransaction {
+            mut bytes,
+            total_bytes: seen,
+            parameters,
+            statements: snapshot,
+            error,
+            is_cancelled,
+        } = open;
         if routing.is_some() {
-            bytes = commands::without(bytes, statements);
+            bytes = commands::strip_commands(bytes, statements);
         }
         let bytes = Arc::new(bytes);
-        for id in &mirrored.streams {
-            let Some(stream) = self.streams.get_mut(*id) else { continue };
+        for id in &mirrored.queues {
+            let Some(queue) = self.mirror_queues.get_mut(*id) else { continue };
             if is_cancelled {
-                stream.take_no_more(DropReason::Cancelled);
+                queue.stop_buffering(DropReason::Cancelled);
             }
-            let Some(room) = stream.end_take(seen) else { continue };
+            let Some(room) = queue.finish_transaction(seen) else { continue };
             if bytes.is_empty() {
-                stream.give_room(room);
+                queue.release(room);
                 continue;
             }
-            // It may have got out of step after the transaction began: then the next one tells.
-            let snapshot = snapshot.clone().filter(|_| stream.is_out_of_step);
-            stream.is_out_of_step &= snapshot.is_none();
-            let (wishes, startup) = (Arc::clone(&wishes), Arc::clone(startup));
+            // The queue may have lost transactions after this one began: then the next one has the
+            // snapshot.
+            let snapshot = snapshot.clone().filter(|_| queue.is_out_of_sync);
+            queue.is_out_of_sync &= snapshot.is_none();
+            let (parameters, startup) = (Arc::clone(&parameters), Arc::clone(startup));
             let bytes = Arc::clone(&bytes);
-            stream.waiting.push_back(Unit {
+            queue.waiting.push_back(BufferedTransaction {
                 bytes,
-                room,
-                wishes,
-                startup,
+                reservation: room,
+                parameters,
+                startup_parameters: startup,
                 statements: snapshot,
                 error,
             });
-            self.unsettled.push(Unsettled::Stream(*id));
+            self.deferred.push(DeferredWork::MirrorQueue(*id));
         }
     }
 }
 
-impl Listener<'_> {
-    /// An error has come, and this is what becomes of it: whoever compares is to know of those that a
-    /// client is told.
-    pub(super) fn note_error(&mut self, body: &[u8], reply: &Reply) {
+impl ReplyHandler<'_> {
+    /// Records an error that a client, or a mirror client, receives, to compare their outcomes.
+    pub(super) fn record_error(&mut self, body: &[u8], reply: &ReplyAction) {
         let Some(client) = self.client.as_deref_mut() else { return };
-        if !matches!(reply, Reply::Forward | Reply::Replace(_)) {
+        if !matches!(reply, ReplyAction::Forward | ReplyAction::Replace(_)) {
             return;
         }
-        match &mut client.part {
-            Part::Mirrored(mirrored) => {
+        match &mut client.kind {
+            ClientKind::Mirrored(mirrored) => {
                 if let Some(open) = &mut mirrored.open {
-                    open.error.get_or_insert_with(|| sqlstate_in(body));
+                    open.error.get_or_insert_with(|| parse_sqlstate(body));
                 }
             }
-            Part::Shadow(shadow) => {
-                shadow.error.get_or_insert_with(|| Box::new(MirrorError::new(body)));
+            ClientKind::MirrorClient(mirror_client) => {
+                mirror_client.error.get_or_insert_with(|| Box::new(MirrorError::new(body)));
             }
-            Part::Whole | Part::Leg(_) => {}
+            ClientKind::Plain | ClientKind::SubRequest(_) => {}
         }
     }
 }
 
-/// Whether a client is between two transactions, and everything it has sent is dealt with.
-fn is_at_rest(client: &Client) -> bool {
-    client.state == ClientState::Idle && !client.asks() && has_not_begun(client)
+/// Whether a client is between two transactions and has no unprocessed input.
+fn is_idle(client: &ClientConnection) -> bool {
+    client.state == ClientState::Idle && !client.has_unprocessed_input()
 }
 
-/// Whether the pooler has not told it that a transaction has begun of which no server knows.
-fn has_not_begun(client: &Client) -> bool {
-    client.routing.as_ref().is_none_or(|routing| routing.begun.is_none())
-}
-
-/// How much room it takes to tell what a client has prepared.
-fn room_of(statements: &ClientStatements) -> usize {
+/// Buffer bytes counted for a snapshot of a client's prepared statements.
+fn snapshot_bytes(statements: &ClientStatements) -> usize {
     let names = statements.named.keys();
-    statements.unnamed.len() + names.map(|name| name.len() + STATEMENT_BYTES).sum::<usize>()
+    statements.unnamed.len()
+        + names.map(|name| name.len() + STATEMENT_OVERHEAD_BYTES).sum::<usize>()
 }

@@ -1,24 +1,26 @@
-//! What a core tells about itself, for who watches over it. A copy of everything, made when asked for:
-//! nothing is kept for it, and nothing on the path of a query knows of it.
+//! A core's report for monitoring: a copy of its state, made on request. Nothing is recorded for
+//! it, and nothing on the path of a query knows of it.
 
 use std::{ops::AddAssign, sync::Arc, time::Duration};
 
 use howdah_wire::startup::CancelKey;
 
 use super::Core;
-use crate::{
-    client::ClientState,
-    ids::{ClientId, PoolId, ServerId},
-    server::{Server, ServerState},
-    spec::Mode,
-    tally::Tally,
+use crate::core::{
+    spec::PoolingMode,
+    state::{
+        client::ClientState,
+        ids::{ClientId, PoolId, ServerId},
+        pool_stats::PoolStats,
+        server::{ServerConnection, ServerState},
+    },
     time::Time,
 };
 
 /// A worker's pools, clients and servers at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Those known to the worker.
+pub struct CoreReport {
+    /// The worker's pools, in the order of their ids.
     pub pools: Vec<PoolReport>,
     /// In no order.
     pub clients: Vec<ClientReport>,
@@ -29,36 +31,36 @@ pub struct Report {
 /// A worker's part of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolReport {
-    /// Which.
+    /// The pool's id.
     pub pool: PoolId,
-    /// For how long clients have servers.
-    pub mode: Mode,
-    /// What was counted.
-    pub tally: Tally,
-    /// How many there are of what.
-    pub counts: Counts,
+    /// The pooling mode.
+    pub mode: PoolingMode,
+    /// Its statistics since this worker got the pool.
+    pub stats: PoolStats,
+    /// Clients and servers by state.
+    pub counts: PoolCounts,
 }
 
-/// How many clients and servers of a pool are at what.
+/// Clients and servers of a pool by state; SHOW POOLS shows these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PoolCounts {
     /// Clients that have a server or need none.
     pub clients_active: u32,
-    /// Clients that need a server.
+    /// Clients that wait for a server.
     pub clients_waiting: u32,
-    /// Servers that log in.
+    /// Servers that are being logged in to.
     pub servers_login: u32,
-    /// Servers that work for a client.
+    /// Servers linked to a client.
     pub servers_active: u32,
-    /// Servers that wait for a client.
+    /// Idle servers.
     pub servers_idle: u32,
-    /// Servers that undo what a client left, are asked whether they live, or wait for a CancelRequest.
+    /// Servers that are being reset or checked, or wait for a CancelRequest to finish.
     pub servers_busy: u32,
-    /// For how long the client has waited that has for longest.
+    /// Waiting time of the client that has waited longest.
     pub wait_max: Duration,
 }
 
-impl AddAssign<&Self> for Counts {
+impl AddAssign<&Self> for PoolCounts {
     fn add_assign(&mut self, other: &Self) {
         self.clients_active += other.clients_active;
         self.clients_waiting += other.clients_waiting;
@@ -70,91 +72,91 @@ impl AddAssign<&Self> for Counts {
     }
 }
 
-/// What a client is at.
+/// The state of a client as shown by SHOW CLIENTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPhase {
     /// It has a server, or needs none.
     Active,
-    /// It needs a server.
+    /// It waits for a server.
     Waiting,
 }
 
 /// A client.
 #[derive(Clone, Debug)]
 pub struct ClientReport {
-    /// Its name in the worker.
+    /// Its id in the worker.
     pub id: ClientId,
     /// Its pool.
     pub pool: PoolId,
-    /// Its own user, where that is not its pool's.
+    /// Its own user, where that differs from its pool's.
     pub user: Option<Arc<str>>,
-    /// What it is at.
+    /// Its state.
     pub phase: ClientPhase,
-    /// How long ago it logged in.
+    /// Time since its login.
     pub age: Duration,
-    /// For how long it has been where it is.
+    /// Time in its current phase.
     pub since: Duration,
-    /// The server that it has.
+    /// The server it is linked to.
     pub server: Option<ServerId>,
-    /// How many statements it has prepared by names.
+    /// Number of its named prepared statements.
     pub statements: usize,
-    /// Its `application_name`, if it gave one.
+    /// Its `application_name`; empty if it has none.
     pub application_name: Vec<u8>,
 }
 
-/// What a server is at.
+/// The state of a server as shown by SHOW SERVERS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerPhase {
-    /// We connect and log in.
+    /// It is being connected and logged in to.
     Login,
-    /// It waits for a client.
+    /// It is idle.
     Idle,
-    /// It waits for a client, and is asked whether it lives before it gets one.
+    /// It is idle, and must be checked before a client gets it.
     Used,
-    /// It works for a client.
+    /// It is linked to a client.
     Active,
-    /// It is asked whether it lives, or undoes what a client left behind.
+    /// It is being checked, or reset after a client.
     Tested,
-    /// It waits for a CancelRequest that is under way to it.
+    /// A CancelRequest to it is in flight.
     BeingCanceled,
 }
 
 /// A server.
 #[derive(Clone, Debug)]
 pub struct ServerReport {
-    /// Its name in the worker.
+    /// Its id in the worker.
     pub id: ServerId,
     /// Its pool.
     pub pool: PoolId,
-    /// What it is at.
+    /// Its state.
     pub phase: ServerPhase,
-    /// How long ago it was opened.
+    /// Time since the connection was opened.
     pub age: Duration,
-    /// For how long it has been where it is.
+    /// Time in its current phase.
     pub since: Duration,
-    /// The client that it works for.
+    /// The client it is linked to.
     pub client: Option<ClientId>,
-    /// CancelRequests under way to it.
+    /// CancelRequests to it that are in flight.
     pub cancels: u32,
-    /// Its process there, if it said.
+    /// The process id of its backend; 0 if it sent none.
     pub process_id: i32,
-    /// How many statements are prepared on it for clients.
+    /// Number of statements prepared on it for clients.
     pub statements: usize,
-    /// Its `application_name`.
+    /// Its `application_name`; empty if it reported none.
     pub application_name: Vec<u8>,
-    /// It is closed as soon as its client leaves it.
+    /// Whether it is closed as soon as its client releases it (`close_needed` in PgBouncer).
     pub is_outdated: bool,
 }
 
 impl Core {
-    /// Tells about pools, and about clients and servers if `with_peers`.
-    pub fn report(&mut self, with_peers: bool, now: Time) -> Report {
+    /// Reports pools, and with `with_peers` also clients and servers.
+    pub fn report(&mut self, with_peers: bool, now: Time) -> CoreReport {
         self.now = now;
-        let mut report = Report::default();
+        let mut report = CoreReport::default();
         for (id, pool) in (0..).map(PoolId).zip(&self.pools) {
             let Some(pool) = pool else { continue };
-            let (mode, tally, counts) = (pool.spec.mode, pool.tally.clone(), Counts::default());
-            report.pools.push(PoolReport { pool: id, mode, tally, counts });
+            let (mode, stats, counts) = (pool.spec.mode, pool.stats.clone(), PoolCounts::default());
+            report.pools.push(PoolReport { pool: id, mode, stats, counts });
         }
         self.count(&mut report.pools);
         if with_peers {
@@ -167,23 +169,24 @@ impl Core {
     }
 
     fn count(&self, pools: &mut [PoolReport]) {
-        // They are in the order of their numbers, with gaps.
+        // They are sorted by id, with gaps.
         let at = |pools: &[PoolReport], id: PoolId| pools.binary_search_by_key(&id, |it| it.pool);
-        let clients = (0..self.clients.slots()).filter_map(|slot| self.clients.at(slot));
-        for (_, client) in clients.filter(|(_, client)| client.is_somebody()) {
-            let Ok(pool) = at(pools, client.home) else { continue };
+        let clients = (0..self.clients.slots()).filter_map(|slot| self.clients.occupant(slot));
+        for (_, client) in clients.filter(|(_, client)| client.is_external()) {
+            let Ok(pool) = at(pools, client.owner_pool) else { continue };
             let counts = &mut pools[pool].counts;
             match client.state {
                 ClientState::Welcome | ClientState::Waiting => {
                     counts.clients_waiting += 1;
-                    counts.wait_max = counts.wait_max.max(self.now.since(client.since));
+                    counts.wait_max = counts.wait_max.max(self.now.since(client.state_since));
                 }
-                ClientState::Idle | ClientState::Linked(_) | ClientState::Spread => {
+                ClientState::Idle | ClientState::Linked(_) | ClientState::FanOut => {
                     counts.clients_active += 1;
                 }
             }
         }
-        for (_, server) in (0..self.servers.slots()).filter_map(|slot| self.servers.at(slot)) {
+        for (_, server) in (0..self.servers.slots()).filter_map(|slot| self.servers.occupant(slot))
+        {
             let Ok(pool) = at(pools, server.pool) else { continue };
             let counts = &mut pools[pool].counts;
             match server.state {
@@ -196,20 +199,21 @@ impl Core {
     }
 
     fn client_report(&self, slot: usize) -> Option<ClientReport> {
-        let (id, client) = self.clients.at(slot).filter(|(_, client)| client.is_somebody())?;
-        let name = client.wishes.value(b"application_name").unwrap_or_default();
+        let (id, client) =
+            self.clients.occupant(slot).filter(|(_, client)| client.is_external())?;
+        let name = client.parameters.value(b"application_name").unwrap_or_default();
         Some(ClientReport {
             id,
-            pool: client.home,
+            pool: client.owner_pool,
             user: client.user.clone(),
             phase: match client.state {
                 ClientState::Welcome | ClientState::Waiting => ClientPhase::Waiting,
-                ClientState::Idle | ClientState::Linked(_) | ClientState::Spread => {
+                ClientState::Idle | ClientState::Linked(_) | ClientState::FanOut => {
                     ClientPhase::Active
                 }
             },
-            age: self.now.since(client.came),
-            since: self.now.since(client.since),
+            age: self.now.since(client.connected_at),
+            since: self.now.since(client.state_since),
             server: client.server(),
             statements: client.statements.named.len(),
             application_name: name.to_vec(),
@@ -217,23 +221,23 @@ impl Core {
     }
 
     fn server_report(&self, slot: usize) -> Option<ServerReport> {
-        let (id, server) = self.servers.at(slot)?;
+        let (id, server) = self.servers.occupant(slot)?;
         let process_id = server.cancel_key.as_ref().map_or(0, CancelKey::process_id);
         Some(ServerReport {
             id,
             pool: server.pool,
             phase: self.phase(server),
-            age: self.now.since(server.opened),
-            since: self.now.since(server.since),
+            age: self.now.since(server.opened_at),
+            since: self.now.since(server.state_since),
             client: match server.state {
-                ServerState::Linked(client) => Some(self.whose(client)),
+                ServerState::Linked(client) => Some(self.external_client(client)),
                 _ => None,
             },
-            cancels: server.cancels,
+            cancels: server.cancels_in_flight,
             process_id,
             statements: server.statements.len(),
             application_name: server
-                .settings
+                .parameters
                 .value(b"application_name")
                 .unwrap_or_default()
                 .to_vec(),
@@ -241,16 +245,17 @@ impl Core {
         })
     }
 
-    fn phase(&self, server: &Server) -> ServerPhase {
+    fn phase(&self, server: &ServerConnection) -> ServerPhase {
         let check =
             self.pools[server.pool.index()].as_ref().and_then(|pool| pool.spec.check.as_ref());
         match server.state {
             ServerState::Opening => ServerPhase::Login,
             ServerState::Linked(_) => ServerPhase::Active,
-            ServerState::Cleaning if server.cancels > 0 => ServerPhase::BeingCanceled,
+            ServerState::Cleaning if server.cancels_in_flight > 0 => ServerPhase::BeingCanceled,
             ServerState::Cleaning => ServerPhase::Tested,
             ServerState::Idle => {
-                let is_late = check.is_some_and(|check| self.now.since(server.since) >= check.idle);
+                let is_late =
+                    check.is_some_and(|check| self.now.since(server.state_since) >= check.idle);
                 if is_late { ServerPhase::Used } else { ServerPhase::Idle }
             }
         }

@@ -1,244 +1,307 @@
-//! Where a client's request goes, before it has a server and while it has one: commands are answered here,
-//! and what goes nowhere is refused with the session left as it is.
+//! Routing of a client's requests, before and while it has a server. The pooler's own commands are
+//! answered here; what cannot be routed is refused with the session left unchanged.
 //!
-//! A query string is looked at once. Messages of the extended protocol are looked at together, up to the Sync
-//! or Flush that ends them ([`super::ahead`]), because a server is chosen before the first of them goes out;
-//! no server says anything before that either, so nobody waits for longer than without us.
+//! A query string is analyzed at once. Extended-protocol messages are analyzed together, up to the
+//! Sync or Flush that ends them ([`crate::core::messages::batch_plan`]), because a server is chosen
+//! before the first of them is sent; no server answers before that either, so no client waits
+//! longer than without a pooler.
 
-use howdah_route::{Answer, Command, NoShardKey, PinScope, Refusal, Request, Role, Route, Shards};
+use howdah_route::{
+    CommandAnswer, NoShardKey, PinScope, Refusal, Route, RouteCommand, RouteRole, RoutedRequest,
+    ShardTarget,
+};
 use howdah_wire::{
-    Format, Frontend,
-    backend::{ErrorField, Field, Severity, TransactionStatus, encode},
+    Frontend, ValueFormat,
+    backend::{ErrorField, FieldDescription, Severity, TransactionStatus, encode},
 };
 
-use super::rewrite::Message;
-use crate::{
-    client::Client,
-    gather::Gather,
-    routing::{Batch, Home, Routing, Slot},
-    spread::FanOutRequest,
-    statements::{Statements, sql_of},
+use crate::core::{
+    fan_out::active::FanOutRequest,
+    messages::{gather_buffer::GatherBuffer, rewrite::PartialMessage},
+    prepared::statements::{StatementRegistry, sql_text},
+    routing::{BatchOwner, ClientRouting, DatabaseRouter, PoolRouting},
+    state::client::ClientConnection,
 };
 
-/// What a client's messages are judged by, where its database has several servers.
+/// The routing of a database with several servers, for one client's messages.
 pub(super) struct RoutingContext<'a> {
-    pub(super) slot: &'a mut Slot,
-    pub(super) home: &'a Home,
-    pub(super) statements: &'a Statements,
-    /// Another for each client.
+    pub(super) slot: &'a mut DatabaseRouter,
+    pub(super) pool: &'a PoolRouting,
+    pub(super) statements: &'a StatementRegistry,
+    /// Seed for random shard choices, different for each client.
     pub(super) seed: u64,
 }
 
-/// Whose business a request is.
-pub(super) enum Way {
-    /// A server's; of which shard and role, the client now says.
+/// Where a request is processed.
+pub(super) enum Dispatch {
+    /// By a server, of the shard and role now stored in the client.
     Server,
-    /// That is not known before more has come.
-    Unknown,
-    /// The pooler's, which gives this answer.
-    Answered(Answer),
-    /// The pooler's: the batch that begins is one of commands.
-    Own,
-    /// A BEGIN that waits for the next request to say where it goes.
-    Begun(Route),
-    /// That of servers of several shards.
-    Spread(Box<FanOutRequest>),
-    /// Nobody's.
+    /// Undecided until more input has arrived.
+    NeedsMoreInput,
+    /// By the pooler, with this answer.
+    Answered(CommandAnswer),
+    /// By the pooler: the batch that starts consists of its own commands.
+    LocalBatch,
+    /// A BEGIN that waits for the next request to determine its shard.
+    DeferredBegin(Route),
+    /// By servers of several shards.
+    FanOut(Box<FanOutRequest>),
+    /// Nowhere: it is refused.
     Refused(Refusal),
 }
 
-/// What answers of several shards are refused with.
-pub(super) const SPREAD: Refusal =
-    Refusal::Keyless(NoShardKey::Spread("are not put together with others in one batch"));
+/// The error for a fan-out request mixed with other requests.
+pub(super) const FAN_OUT_IN_BATCH: Refusal = Refusal::UnknownShard(NoShardKey::FanOutNotAllowed(
+    "cannot be combined with other requests in one batch",
+));
 
 impl RoutingContext<'_> {
-    /// A query string of a client without a server.
+    /// Dispatches a query string of a client without a server.
     #[inline]
-    pub(super) fn query(&mut self, client: &mut Client, message: Message<'_>) -> Way {
+    pub(super) fn dispatch_query(
+        &mut self,
+        client: &mut ClientConnection,
+        message: PartialMessage<'_>,
+    ) -> Dispatch {
         let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
-        let is_whole = message.is_whole();
-        let is_command = || is_whole && Command::read(sql).is_some();
+        let is_whole = message.is_complete();
+        let is_command = || is_whole && RouteCommand::read(sql).is_some();
         if let Some(routing) = &mut client.routing {
-            if let Some(fixed) = routing.fixed(self.slot.edition)
+            if let Some(fixed) = routing.fixed_route(self.slot.edition)
                 && !is_command()
             {
                 (client.role, client.shard) = fixed;
-                routing.looked_at = message.bytes();
-                return Way::Server;
+                routing.inspected_bytes = message.total_bytes();
+                return Dispatch::Server;
             }
-        } else if !self.slot.looks && !is_command() {
-            return Way::Server;
+        } else if !self.slot.inspects_statements && !is_command() {
+            return Dispatch::Server;
         }
-        self.look_at_query(client, sql, message)
+        self.dispatch_query_by_text(client, sql, message)
     }
 
-    fn look_at_query(&mut self, client: &mut Client, sql: &[u8], message: Message<'_>) -> Way {
-        let routing = self.routing(client);
+    fn dispatch_query_by_text(
+        &mut self,
+        client: &mut ClientConnection,
+        sql: &[u8],
+        message: PartialMessage<'_>,
+    ) -> Dispatch {
+        let routing = self.client_routing(client);
         let router = &mut self.slot.router;
-        let is_whole = message.is_whole();
-        if !is_whole || Command::read(sql).is_none() {
-            match routing.session.blind(router) {
+        let is_whole = message.is_complete();
+        if !is_whole || RouteCommand::read(sql).is_none() {
+            match routing.session.route_without_text(router) {
                 Ok(Some(route)) => {
-                    let way = self.take(client, &route, message.bytes());
-                    self.fix(client, &way);
-                    return way;
+                    let dispatch = self.apply_route(client, &route, message.total_bytes());
+                    self.cache_fixed_route(client, &dispatch);
+                    return dispatch;
                 }
                 Ok(None) if is_whole => {}
-                Ok(None) if sql.len() <= router.settings().text_bytes_max => return Way::Unknown,
+                Ok(None) if sql.len() <= router.settings().text_bytes_max => {
+                    return Dispatch::NeedsMoreInput;
+                }
                 Ok(None) => {}
-                Err(refusal) => return Way::Refused(refusal),
+                Err(refusal) => return Dispatch::Refused(refusal),
             }
         }
         match routing.session.simple(router, sql) {
-            Ok(Request::Command(answer)) => {
-                routing.fixed = None;
-                Way::Answered(answer)
+            Ok(RoutedRequest::Command(answer)) => {
+                routing.fixed_route = None;
+                Dispatch::Answered(answer)
             }
-            Ok(Request::Route(route)) => {
-                if matches!(route.shards, Shards::Many { .. } | Shards::Copy(_)) {
-                    return self.spread_query(client, route, sql, message.bytes());
+            Ok(RoutedRequest::Route(route)) => {
+                if matches!(route.shards, ShardTarget::Many { .. } | ShardTarget::Copy(_)) {
+                    return self.plan_query_fan_out(client, route, sql, message.total_bytes());
                 }
-                let waits = route.is_begin && route.shards == Shards::Any;
-                if waits
+                let can_defer = route.is_begin && route.shards == ShardTarget::Any;
+                if can_defer
                     && router.settings().shards > 1
-                    && self.home.may_begin
-                    && message.is_whole()
+                    && self.pool.can_defer_begin
+                    && message.is_complete()
                 {
-                    routing.session.begun(&route);
-                    return Way::Begun(route);
+                    routing.session.defer_begin(&route);
+                    return Dispatch::DeferredBegin(route);
                 }
-                self.take(client, &route, message.bytes())
+                self.apply_route(client, &route, message.total_bytes())
             }
-            Err(refusal) => Way::Refused(refusal),
+            Err(refusal) => Dispatch::Refused(refusal),
         }
     }
 
-    /// Whether a query string of a client that has a server may not be for that: it is a command, or would go
-    /// elsewhere if what is under way ends the transaction.
+    /// Whether a query string of a client that has a server must be routed: it is a command, or
+    /// would go elsewhere if an outstanding request ends the transaction.
     #[inline]
-    pub(super) fn concerns_query(&self, client: &Client, message: Message<'_>) -> bool {
-        if client.routing.as_ref().is_some_and(|routing| routing.looked_at > 0) {
+    pub(super) fn query_needs_routing(
+        &self,
+        client: &ClientConnection,
+        message: PartialMessage<'_>,
+    ) -> bool {
+        if client.routing.as_ref().is_some_and(|routing| routing.inspected_bytes > 0) {
             return false;
         }
         let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
-        self.concerns(client) || message.is_whole() && Command::read(sql).is_some()
+        self.depends_on_text(client) || message.is_complete() && RouteCommand::read(sql).is_some()
     }
 
-    /// The same of a message that begins a batch.
+    /// The same for a message that starts a batch.
     #[inline]
-    pub(super) fn concerns_batch(
+    pub(super) fn batch_needs_routing(
         &self,
-        client: &Client,
+        client: &ClientConnection,
         kind: Frontend,
-        message: Message<'_>,
+        message: PartialMessage<'_>,
     ) -> bool {
-        if client.routing.as_ref().is_some_and(|routing| routing.looked_at > 0) {
+        if client.routing.as_ref().is_some_and(|routing| routing.inspected_bytes > 0) {
             return false;
         }
-        self.concerns(client) || self.begins_own(client, kind, message)
+        self.depends_on_text(client) || self.starts_local_batch(client, kind, message)
     }
 
-    /// The same of a message in the middle of a batch: on shards what was not looked at may be for another.
+    /// The same for a message inside a batch: with shards, the part not yet analyzed may belong to
+    /// another.
     #[inline]
-    pub(super) fn concerns_message(&self, client: &Client) -> bool {
-        self.slot.router.settings().shards > 1 && self.concerns(client)
+    pub(super) fn message_needs_routing(&self, client: &ClientConnection) -> bool {
+        self.slot.router.settings().shards > 1 && self.depends_on_text(client)
     }
 
     #[inline]
-    fn concerns(&self, client: &Client) -> bool {
+    fn depends_on_text(&self, client: &ClientConnection) -> bool {
         let router = &self.slot.router;
-        let is_fixed = self.home.hold == PinScope::Session && router.settings().shards == 1;
+        let is_fixed = self.pool.pin_scope == PinScope::Session && router.settings().shards == 1;
         client.routing.as_ref().is_some_and(|routing| {
-            routing.looked_at == 0 && !is_fixed && routing.session.depends_on_text(router)
+            routing.inspected_bytes == 0 && !is_fixed && routing.session.depends_on_text(router)
         })
     }
 
-    /// Notes where a client's requests go, whatever they say.
-    pub(super) fn fix(&self, client: &mut Client, way: &Way) {
-        let fixed = matches!(way, Way::Server).then_some((client.role, client.shard));
+    /// Caches the route of a client whose requests all go to the same place, whatever their text.
+    pub(super) fn cache_fixed_route(&self, client: &mut ClientConnection, dispatch: &Dispatch) {
+        let fixed = matches!(dispatch, Dispatch::Server).then_some((client.role, client.shard));
         if let Some(routing) = &mut client.routing {
-            routing.fixed = fixed;
+            routing.fixed_route = fixed;
         }
     }
 
-    /// A query string of a client that has a server, and is in a transaction there.
-    pub(super) fn query_linked(&mut self, client: &mut Client, message: Message<'_>) -> Way {
+    /// Dispatches a query string of a client that has a server because it is in a transaction.
+    pub(super) fn dispatch_linked_query(
+        &mut self,
+        client: &mut ClientConnection,
+        message: PartialMessage<'_>,
+    ) -> Dispatch {
         let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
-        let routing = self.routing(client);
+        let routing = self.client_routing(client);
         let router = &mut self.slot.router;
-        if !message.is_whole() {
-            match routing.session.blind(router) {
-                Ok(Some(_)) => return Way::Server,
-                Ok(None) if sql.len() <= router.settings().text_bytes_max => return Way::Unknown,
+        if !message.is_complete() {
+            match routing.session.route_without_text(router) {
+                Ok(Some(_)) => return Dispatch::Server,
+                Ok(None) if sql.len() <= router.settings().text_bytes_max => {
+                    return Dispatch::NeedsMoreInput;
+                }
                 Ok(None) => {}
-                Err(refusal) => return Way::Refused(refusal),
+                Err(refusal) => return Dispatch::Refused(refusal),
             }
         }
         match routing.session.simple(router, sql) {
-            Ok(Request::Command(answer)) => Way::Answered(answer),
-            Ok(Request::Route(_)) => Way::Server,
-            Err(refusal) => Way::Refused(refusal),
+            Ok(RoutedRequest::Command(answer)) => Dispatch::Answered(answer),
+            Ok(RoutedRequest::Route(_)) => Dispatch::Server,
+            Err(refusal) => Dispatch::Refused(refusal),
         }
     }
 
-    /// A function call: what it does, and where, nobody knows.
-    pub(super) fn function_call(&mut self, client: &mut Client, message: Message<'_>) -> Way {
-        if client.routing.is_none() && !self.slot.looks {
-            return Way::Server;
+    /// Dispatches a FunctionCall, whose effect is unknown.
+    pub(super) fn dispatch_function_call(
+        &mut self,
+        client: &mut ClientConnection,
+        message: PartialMessage<'_>,
+    ) -> Dispatch {
+        if client.routing.is_none() && !self.slot.inspects_statements {
+            return Dispatch::Server;
         }
-        let routing = self.routing(client);
-        match routing.session.blind(&self.slot.router) {
-            Ok(Some(route)) => self.take(client, &route, message.bytes()),
+        let routing = self.client_routing(client);
+        match routing.session.route_without_text(&self.slot.router) {
+            Ok(Some(route)) => self.apply_route(client, &route, message.total_bytes()),
             Ok(None) if self.slot.router.settings().shards == 1 => {
-                client.role = crate::ServerRole::Primary;
-                Way::Server
+                client.role = crate::TargetRole::Primary;
+                Dispatch::Server
             }
-            Ok(None) => Way::Refused(Refusal::Keyless(NoShardKey::Function)),
-            Err(refusal) => Way::Refused(refusal),
+            Ok(None) => Dispatch::Refused(Refusal::UnknownShard(NoShardKey::Function)),
+            Err(refusal) => Dispatch::Refused(refusal),
         }
     }
 
-    /// The client's routing, which it has from now on.
-    pub(super) fn routing<'c>(&self, client: &'c mut Client) -> &'c mut Routing {
-        let Client { routing, own_role, wishes, minds_writes, floors, .. } = client;
+    /// The client's routing state, created if necessary.
+    pub(super) fn client_routing<'c>(
+        &self,
+        client: &'c mut ClientConnection,
+    ) -> &'c mut ClientRouting {
+        let ClientConnection {
+            routing,
+            requested_role: own_role,
+            parameters,
+            has_read_your_writes: minds_writes,
+            causal_token: floors,
+            ..
+        } = client;
         let routing = routing.get_or_insert_with(|| {
-            let greeting = self.home.greeting.known();
+            let greeting = self.pool.welcome.parameters();
             let role = *own_role;
-            Box::new(Routing::new(self.home.hold, self.seed, role, wishes, greeting.as_deref()))
+            Box::new(ClientRouting::new(
+                self.pool.pin_scope,
+                self.seed,
+                role,
+                parameters,
+                greeting.as_deref(),
+            ))
         });
-        routing.follow(self.slot.edition);
-        *minds_writes = routing.session.reads_own_writes(&self.slot.router);
+        routing.update_edition(self.slot.edition);
+        *minds_writes = routing.session.reads_your_writes(&self.slot.router);
         if !*minds_writes {
             *floors = None;
         }
         routing
     }
 
-    /// Has a client go where it was found to be sent, for messages of so many bytes.
-    pub(super) fn take(&self, client: &mut Client, route: &Route, bytes: usize) -> Way {
+    /// Stores a route in the client, for the next `bytes` of its input.
+    pub(super) fn apply_route(
+        &self,
+        client: &mut ClientConnection,
+        route: &Route,
+        bytes: usize,
+    ) -> Dispatch {
         let shards = self.slot.router.settings().shards;
         client.shard = match route.shards {
-            Shards::Any => None,
-            Shards::One(shard) if shard < shards => Some(shard),
-            // There were more before the settings changed.
-            Shards::One(shard) => {
-                return Way::Refused(Refusal::NoSuchShard { shard, shards, stays: Some(shard) });
+            ShardTarget::Any => None,
+            ShardTarget::One(shard) if shard < shards => Some(shard),
+            // There were more shards before the settings changed.
+            ShardTarget::One(shard) => {
+                return Dispatch::Refused(Refusal::NoSuchShard {
+                    shard,
+                    shards,
+                    stays: Some(shard),
+                });
             }
-            Shards::Many { .. } | Shards::Copy(_) => return Way::Refused(SPREAD),
+            ShardTarget::Many { .. } | ShardTarget::Copy(_) => {
+                return Dispatch::Refused(FAN_OUT_IN_BATCH);
+            }
         };
-        (client.role, client.may_lead) = (route.role.into(), route.may_lead);
+        (client.role, client.can_use_primary) = (route.role.into(), route.may_use_primary);
         if let Some(routing) = &mut client.routing {
-            routing.looked_at = bytes;
-            routing.only_asks = false;
+            routing.inspected_bytes = bytes;
+            routing.is_describe_only = false;
         }
-        Way::Server
+        Dispatch::Server
     }
 
-    /// Whether a message that begins a batch is about a command.
-    pub(super) fn begins_own(&self, client: &Client, kind: Frontend, message: Message<'_>) -> bool {
+    /// Whether a message that starts a batch concerns one of the pooler's commands.
+    pub(super) fn starts_local_batch(
+        &self,
+        client: &ClientConnection,
+        kind: Frontend,
+        message: PartialMessage<'_>,
+    ) -> bool {
         if kind == Frontend::Parse {
-            let sql = memchr::memchr(0, message.body).map(|end| sql_of(&message.body[end + 1..]));
-            return message.is_whole() && sql.is_some_and(|sql| Command::read(sql).is_some());
+            let sql = memchr::memchr(0, message.body).map(|end| sql_text(&message.body[end + 1..]));
+            return message.is_complete()
+                && sql.is_some_and(|sql| RouteCommand::read(sql).is_some());
         }
         if !client.routing.as_ref().is_some_and(|routing| routing.has_commands) {
             return false;
@@ -246,84 +309,94 @@ impl RoutingContext<'_> {
         let name = match kind {
             Frontend::Bind => message.body.split(|byte| *byte == 0).nth(1),
             Frontend::Describe | Frontend::Close if message.body.first() == Some(&b'S') => {
-                Some(sql_of(&message.body[1..]))
+                Some(sql_text(&message.body[1..]))
             }
             _ => None,
         };
-        name.and_then(|name| command_of(client, name)).is_some()
+        name.and_then(|name| prepared_command(client, name)).is_some()
     }
 }
 
-/// The command that a client has prepared by a name.
-pub(super) fn command_of(client: &Client, name: &[u8]) -> Option<Result<Command, Refusal>> {
+/// The pooler's command that a client has prepared under a name.
+pub(super) fn prepared_command(
+    client: &ClientConnection,
+    name: &[u8],
+) -> Option<Result<RouteCommand, Refusal>> {
     let text = match name {
         b"" => &client.statements.unnamed[..],
         name => &client.statements.named.get(name)?.text[..],
     };
-    Command::read(sql_of(text))
+    RouteCommand::read(sql_text(text))
 }
 
-/// The strictest of two roles, and the one shard of two places.
-pub(super) fn both(one: Route, other: Route) -> Result<Route, Refusal> {
-    let strictness = |role: Role| match role {
-        Role::Any => 0,
-        Role::PreferReplica => 1,
-        Role::Replica => 2,
-        Role::Primary => 3,
+/// Combines the routes of two messages: the stricter role, and the shard both agree on.
+pub(super) fn combine_routes(one: Route, other: Route) -> Result<Route, Refusal> {
+    let strictness = |role: RouteRole| match role {
+        RouteRole::Any => 0,
+        RouteRole::PreferReplica => 1,
+        RouteRole::Replica => 2,
+        RouteRole::Primary => 3,
     };
     let role = if strictness(one.role) < strictness(other.role) { other.role } else { one.role };
     let shards = match (one.shards, other.shards) {
-        (Shards::Any, shards @ (Shards::Any | Shards::One(_)))
-        | (shards @ Shards::One(_), Shards::Any) => shards,
-        (Shards::One(one), Shards::One(other)) if one == other => Shards::One(one),
-        (Shards::One(one), Shards::One(other)) => {
+        (ShardTarget::Any, shards @ (ShardTarget::Any | ShardTarget::One(_)))
+        | (shards @ ShardTarget::One(_), ShardTarget::Any) => shards,
+        (ShardTarget::One(one), ShardTarget::One(other)) if one == other => ShardTarget::One(one),
+        (ShardTarget::One(one), ShardTarget::One(other)) => {
             let shards = vec![one.min(other), one.max(other)];
             return Err(Refusal::SeveralShards { shards });
         }
-        (Shards::Many { shards: one, how }, Shards::Many { shards: other, .. }) if one == other => {
-            Shards::Many { shards: one, how }
-        }
-        _ => return Err(SPREAD),
+        (
+            ShardTarget::Many { shards: one, fan_out: how },
+            ShardTarget::Many { shards: other, .. },
+        ) if one == other => ShardTarget::Many { shards: one, fan_out: how },
+        _ => return Err(FAN_OUT_IN_BATCH),
     };
-    let may_lead = one.may_lead && other.may_lead;
-    Ok(Route { shards, role, may_lead, why: one.why.or(other.why), is_begin: false })
+    let can_use_primary = one.may_use_primary && other.may_use_primary;
+    Ok(Route {
+        shards,
+        role,
+        may_use_primary: can_use_primary,
+        primary_reason: one.primary_reason.or(other.primary_reason),
+        is_begin: false,
+    })
 }
 
-/// The answer to a command that came as a query string, without ReadyForQuery.
-pub(super) fn write_answer(buf: &mut Vec<u8>, answer: &Answer) {
+/// Appends the answer to a command in a query string, without ReadyForQuery.
+pub(super) fn write_command_reply(buf: &mut Vec<u8>, answer: &CommandAnswer) {
     if let Some((column, _)) = answer.row {
-        write_column(buf, column);
+        write_row_description(buf, column);
     }
-    write_result(buf, answer);
+    write_row_and_tag(buf, answer);
 }
 
-/// The only column of a SHOW.
-pub(super) fn write_column(buf: &mut Vec<u8>, column: &str) {
-    let field = Field {
+/// Appends the RowDescription of a SHOW, which has one column.
+pub(super) fn write_row_description(buf: &mut Vec<u8>, column: &str) {
+    let field = FieldDescription {
         name: column.as_bytes(),
         table: 0,
         column: 0,
-        type_oid: TEXT,
+        type_oid: TEXT_OID,
         type_bytes: -1,
         type_modifier: -1,
-        format: Format::Text,
+        format: ValueFormat::Text,
     };
     encode::row_description(buf, [field]).expect(NO_ZERO_BYTE);
 }
 
-/// The row, if there is one, and the tag.
-pub(super) fn write_result(buf: &mut Vec<u8>, answer: &Answer) {
+/// Appends the row, if there is one, and the command tag.
+pub(super) fn write_row_and_tag(buf: &mut Vec<u8>, answer: &CommandAnswer) {
     if let Some((_, value)) = &answer.row {
-        encode::data_row(buf, [Some(value.as_bytes())]).expect("it is short");
+        encode::data_row(buf, [Some(value.as_bytes())]).expect("the row is short");
     }
     encode::command_complete(buf, answer.tag.as_bytes()).expect(NO_ZERO_BYTE);
 }
 
 /// OID of `text`.
-const TEXT: u32 = 25;
-const NO_ZERO_BYTE: &str = "words of the pooler's hold no zero byte";
+const TEXT_OID: u32 = 25;
+const NO_ZERO_BYTE: &str = "the pooler's own text has no zero byte";
 
-/// Why a request goes nowhere, as an error that leaves the session as it is.
+/// Appends the error for a refused request; it leaves the session unchanged.
 pub(super) fn write_refusal(buf: &mut Vec<u8>, refusal: &Refusal) {
     let message = refusal.to_string().replace('\0', " ");
     let sqlstate = refusal.sqlstate();
@@ -332,20 +405,24 @@ pub(super) fn write_refusal(buf: &mut Vec<u8>, refusal: &Refusal) {
     encode::error_response(buf, fields.into_iter().chain(hint)).expect(NO_ZERO_BYTE);
 }
 
-/// Tells a client that its query string, or the batch that begins, goes nowhere.
-pub(super) fn refuse_query(to: &mut Gather, refusal: &Refusal, status: TransactionStatus) {
-    to.make(|buf| {
+/// Refuses a query string: an error, then ReadyForQuery.
+pub(super) fn refuse_query(to: &mut GatherBuffer, refusal: &Refusal, status: TransactionStatus) {
+    to.push_with(|buf| {
         write_refusal(buf, refusal);
         encode::ready_for_query(buf, status);
     });
 }
 
-/// Has a batch be skipped up to its Sync.
-pub(super) fn refuse_batch(client: &mut Client, to: &mut Gather, refusal: &Refusal) {
-    to.make(|buf| write_refusal(buf, refusal));
+/// Refuses a batch, which is then skipped up to its Sync.
+pub(super) fn refuse_batch(
+    client: &mut ClientConnection,
+    to: &mut GatherBuffer,
+    refusal: &Refusal,
+) {
+    to.push_with(|buf| write_refusal(buf, refusal));
     if let Some(routing) = &mut client.routing {
-        routing.batch = Batch::Refused;
-        routing.begins = None;
+        routing.batch_owner = BatchOwner::Refused;
+        routing.pending_begin = None;
         routing.portals.clear();
     }
 }

@@ -1,19 +1,19 @@
-//! Dialogues: a recording [`Io`] in the place of a worker.
+//! Dialogues with the core, message by message: [`IoRecorder`] takes the place of a worker.
 
 mod cancel;
 mod cluster;
-mod doubts;
-mod hand_over;
 mod listen;
 mod mirror;
-mod outdated;
-mod own_writes;
+mod outdated_statements;
+mod pipelining;
+mod read_your_writes;
 mod release;
 mod routing;
+mod server_transfer;
 mod settings;
 mod shortage;
 mod statements;
-mod suspend;
+mod suspension;
 mod transaction_mode;
 mod workers;
 
@@ -22,35 +22,35 @@ use std::{collections::HashMap, io::IoSlice, sync::Arc, time::Duration};
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
-    Backlog, CancelSecret, Channel, ClientId, ClientLogin, Core, Io, Peer, PoolId, PoolSpec,
-    Refusal, ServerId, ServerLogin, Setting, Time, Transfer, WorkerId,
+    Backlog, CancelSecret, Channel, ClientId, ClientLogin, ClientRefusal, Core, CoreIo, PeerId,
+    PoolId, PoolSpec, ServerId, ServerLogin, SessionParameter, Time, Transfer, WorkerId,
 };
 
-/// What the core ordered.
+/// Records what the core has ordered.
 #[derive(Default)]
-struct Recorder {
-    sent: HashMap<Peer, Vec<u8>>,
+struct IoRecorder {
+    sent: HashMap<PeerId, Vec<u8>>,
     sends: usize,
     opened: Vec<ServerId>,
-    closed: Vec<Peer>,
-    paused: Vec<Peer>,
+    closed: Vec<PeerId>,
+    paused: Vec<PeerId>,
     cancels: Vec<(ServerId, CancelKey)>,
-    /// Peers that take nothing.
-    stuck: Vec<Peer>,
-    /// How often other workers were asked for a server.
-    wants: usize,
+    /// Peers whose sends stay in the buffer.
+    stuck: Vec<PeerId>,
+    /// Number of requests for a server to other workers.
+    server_requests: usize,
     handed_over: Vec<(WorkerId, Box<Transfer>)>,
-    /// Channels that clients want to hear of, and do not any more.
+    /// Channels that clients have started, and stopped, listening to.
     listens: Vec<(ClientId, Vec<Channel>)>,
     unlistens: Vec<(ClientId, Option<Vec<Channel>>)>,
-    /// What clients were told that is for the log, and whether they go on.
-    told: Vec<(ClientId, String, bool)>,
-    /// Where somebody wrote, each time that the primary has to be asked for it.
-    wrote: Vec<PoolId>,
+    /// Errors sent to clients that are logged, and whether the client stays connected.
+    errors_sent: Vec<(ClientId, String, bool)>,
+    /// Pools whose primary must be checked after a write.
+    primary_checks: Vec<PoolId>,
 }
 
-impl Io for Recorder {
-    fn send(&mut self, to: Peer, slices: &[IoSlice<'_>]) -> Backlog {
+impl CoreIo for IoRecorder {
+    fn send(&mut self, to: PeerId, slices: &[IoSlice<'_>]) -> Backlog {
         assert!(!self.closed.contains(&to), "{to:?} is closed");
         assert!(slices.len() <= 64 && slices.iter().all(|slice| !slice.is_empty()));
         self.sends += 1;
@@ -59,17 +59,17 @@ impl Io for Recorder {
         if self.stuck.contains(&to) { Backlog::Waiting } else { Backlog::Empty }
     }
 
-    fn pause(&mut self, peer: Peer) {
+    fn pause(&mut self, peer: PeerId) {
         assert!(!self.paused.contains(&peer));
         self.paused.push(peer);
     }
 
-    fn resume(&mut self, peer: Peer) {
+    fn resume(&mut self, peer: PeerId) {
         let at = self.paused.iter().position(|paused| *paused == peer).unwrap();
         self.paused.remove(at);
     }
 
-    fn close(&mut self, peer: Peer) {
+    fn close(&mut self, peer: PeerId) {
         self.closed.push(peer);
     }
 
@@ -89,20 +89,20 @@ impl Io for Recorder {
         self.unlistens.push((client, channels));
     }
 
-    fn refused(&mut self, client: ClientId, refusal: &Refusal) {
-        self.told.push((client, refusal.to_string(), false));
+    fn client_refused(&mut self, client: ClientId, refusal: &ClientRefusal) {
+        self.errors_sent.push((client, refusal.to_string(), false));
     }
 
-    fn told(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
-        self.told.push((client, error.to_string(), true));
+    fn request_failed(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
+        self.errors_sent.push((client, error.to_string(), true));
     }
 
-    fn wrote(&mut self, pool: PoolId) {
-        self.wrote.push(pool);
+    fn check_primary(&mut self, pool: PoolId) {
+        self.primary_checks.push(pool);
     }
 
-    fn want_server(&mut self, _: PoolId) {
-        self.wants += 1;
+    fn request_server(&mut self, _: PoolId) {
+        self.server_requests += 1;
     }
 
     fn hand_over(&mut self, _: ServerId, to: WorkerId, transfer: Box<Transfer>) {
@@ -110,50 +110,50 @@ impl Io for Recorder {
     }
 }
 
-/// A core with one pool, and what it ordered.
-struct Stage {
+/// A core with one pool, and the record of its orders.
+struct CoreHarness {
     core: Core,
-    io: Recorder,
+    io: IoRecorder,
     now: Time,
 }
 
 const POOL: PoolId = PoolId(0);
 
-impl Stage {
+impl CoreHarness {
     fn new(spec: PoolSpec) -> Self {
-        Self::of_worker(0, &Arc::new(spec))
+        Self::for_worker(0, &Arc::new(spec))
     }
 
-    fn of_worker(number: u8, spec: &Arc<PoolSpec>) -> Self {
+    fn for_worker(number: u8, spec: &Arc<PoolSpec>) -> Self {
         let mut core = Core::new(WorkerId(number));
         core.set_pool(POOL, Arc::clone(spec));
-        Self { core, io: Recorder::default(), now: Time::default() }
+        Self { core, io: IoRecorder::default(), now: Time::default() }
     }
 
     fn client(&mut self) -> ClientId {
         self.client_with(Vec::new())
     }
 
-    fn client_with(&mut self, settings: Vec<Setting>) -> ClientId {
+    fn client_with(&mut self, settings: Vec<SessionParameter>) -> ClientId {
         self.client_in(POOL, settings)
     }
 
-    fn client_in(&mut self, pool: PoolId, settings: Vec<Setting>) -> ClientId {
+    fn client_in(&mut self, pool: PoolId, settings: Vec<SessionParameter>) -> ClientId {
         let secret = CancelSecret([7; 32]);
         let (user, version) = (None, ProtocolVersion::V3_0);
-        let login = ClientLogin { pool, user, version, secret, settings, role: None };
+        let login = ClientLogin { pool, user, version, secret, parameters: settings, role: None };
         let id = self.core.add_client(login).unwrap();
-        self.core.greet_client(id, b"", self.now, &mut self.io);
+        self.core.finish_client_login(id, b"", self.now, &mut self.io);
         id
     }
 
-    /// Lets the login that was ordered last succeed.
-    fn server(&mut self) -> ServerId {
+    /// Completes the server login that was ordered last.
+    fn log_in_server(&mut self) -> ServerId {
         let id = self.io.opened.pop().expect("a server was ordered");
         let login = ServerLogin {
             parameters: vec![
-                Setting::new("server_version", "15.0"),
-                Setting::new("TimeZone", "UTC"),
+                SessionParameter::new("server_version", "15.0"),
+                SessionParameter::new("TimeZone", "UTC"),
             ],
             cancel_key: CancelKey::new(4711, b"four"),
         };
@@ -161,32 +161,32 @@ impl Stage {
         id
     }
 
-    fn client_says(&mut self, id: ClientId, bytes: &[u8]) {
+    fn send_from_client(&mut self, id: ClientId, bytes: &[u8]) {
         self.core.client_bytes(id, bytes, self.now, &mut self.io);
     }
 
-    fn server_says(&mut self, id: ServerId, bytes: &[u8]) {
+    fn send_from_server(&mut self, id: ServerId, bytes: &[u8]) {
         self.core.server_bytes(id, bytes, self.now, &mut self.io);
     }
 
-    /// Lets time pass.
-    fn wait(&mut self, millis: u64) {
+    /// Advances the clock, and runs timers.
+    fn advance(&mut self, millis: u64) {
         self.now = self.now + Duration::from_millis(millis);
         self.core.tick(self.now, &mut self.io);
     }
 
-    /// What was sent to a client since last asked.
-    fn client_gets(&mut self, id: ClientId) -> Vec<u8> {
-        self.io.sent.remove(&Peer::Client(id)).unwrap_or_default()
+    /// Takes the bytes sent to a client since the last call.
+    fn sent_to_client(&mut self, id: ClientId) -> Vec<u8> {
+        self.io.sent.remove(&PeerId::Client(id)).unwrap_or_default()
     }
 
-    /// What was sent to a server since last asked.
-    fn server_gets(&mut self, id: ServerId) -> Vec<u8> {
-        self.io.sent.remove(&Peer::Server(id)).unwrap_or_default()
+    /// Takes the bytes sent to a server since the last call.
+    fn sent_to_server(&mut self, id: ServerId) -> Vec<u8> {
+        self.io.sent.remove(&PeerId::Server(id)).unwrap_or_default()
     }
 }
 
-/// A message with a body.
+/// Encodes a message.
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len() + 4).unwrap();
     [&[tag][..], &length.to_be_bytes(), body].concat()

@@ -1,13 +1,13 @@
-//! Addresses that rules are about.
+//! The address field of a rule.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use super::{Networks, words::Word};
+use super::{Networks, tokenizer::HbaToken};
 
-/// An address and which of its bits count.
+/// An address and a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -15,7 +15,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// With so many bits from the left; `None` if an address has fewer.
+    /// A network with this many leading bits; `None` if the address has fewer.
     pub(super) fn new(address: IpAddr, bits: u32) -> Option<Self> {
         let mask = match address {
             IpAddr::V4(_) => {
@@ -30,8 +30,8 @@ impl Network {
         Some(Self { address, mask })
     }
 
-    /// One address.
-    pub(crate) fn only(address: IpAddr) -> Self {
+    /// A single address.
+    pub(crate) fn host(address: IpAddr) -> Self {
         let mask = match address {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::BROADCAST),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
@@ -39,8 +39,8 @@ impl Network {
         Self { address, mask }
     }
 
-    /// Whether an address is in it. One of the other family never is.
-    pub fn has(&self, other: IpAddr) -> bool {
+    /// Whether it contains an address. One of the other family never is.
+    pub fn contains(&self, other: IpAddr) -> bool {
         match (self.address, self.mask, other) {
             (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(other)) => {
                 (own.to_bits() ^ other.to_bits()) & mask.to_bits() == 0
@@ -52,13 +52,13 @@ impl Network {
         }
     }
 
-    /// Reads `10.0.0.0/8`, `::1/128`.
+    /// Parses a network such as `10.0.0.0/8` or `::1/128`.
     ///
     /// # Errors
     ///
-    /// It is none, in words.
+    /// The reason why it is not a network.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no network, such as 10.0.0.0/8");
+        let wrong = || format!("{text:?} is not a network such as 10.0.0.0/8");
         let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
         let address = address.parse().map_err(|_| wrong())?;
         let bits = bits.parse().map_err(|_| wrong())?;
@@ -76,68 +76,68 @@ impl fmt::Display for Network {
     }
 }
 
-/// Where those come from that a rule is about.
+/// The client addresses that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Addresses {
-    /// Anywhere.
+pub(super) enum RuleAddresses {
+    /// All addresses.
     All,
-    /// This machine.
+    /// The addresses of this machine.
     SameHost,
-    /// A network that this machine has an address in.
+    /// The networks that this machine has an address in.
     SameNet,
     In(Network),
 }
 
-impl Addresses {
-    /// Reads one field, and a second with a mask where that is needed. Gives what is behind them.
-    pub(super) fn parse(fields: &[Vec<Word>]) -> Result<(Self, &[Vec<Word>]), String> {
+impl RuleAddresses {
+    /// Parses an address field, and a mask field if needed. Returns the remaining fields, too.
+    pub(super) fn parse(fields: &[Vec<HbaToken>]) -> Result<(Self, &[Vec<HbaToken>]), String> {
         let [field, rest @ ..] = fields else {
             return Err("an address is missing".to_owned());
         };
-        let [word] = &field[..] else {
+        let [token] = &field[..] else {
             return Err("one address is expected: write a rule for each".to_owned());
         };
         for (keyword, addresses) in
             [("all", Self::All), ("samehost", Self::SameHost), ("samenet", Self::SameNet)]
         {
-            if word.is(keyword) {
+            if token.is_keyword(keyword) {
                 return Ok((addresses, rest));
             }
         }
-        let text = word.text.as_str();
+        let text = token.text.as_str();
         if text.contains('/') {
             return Ok((Self::In(Network::parse(text)?), rest));
         }
         let Ok(address) = text.parse() else {
             return Err(format!(
-                "{text:?} is no address: names of hosts are not looked up; write a network such as \
+                "{text:?} is not an address: host names are not supported; write a network such as \
                  10.0.0.0/8, all, samehost or samenet"
             ));
         };
-        let missing = || format!("{text} needs a mask: write {text}/32, or a mask behind it");
+        let missing = || format!("{text} needs a mask: write {text}/32, or a mask after it");
         let [field, rest @ ..] = rest else { return Err(missing()) };
-        let [word] = &field[..] else { return Err(missing()) };
-        let mask: IpAddr = word.text.parse().map_err(|_| missing())?;
+        let [token] = &field[..] else { return Err(missing()) };
+        let mask: IpAddr = token.text.parse().map_err(|_| missing())?;
         if mask.is_ipv4() != IpAddr::is_ipv4(&address) {
-            return Err(format!("{text} and its mask {mask} are of different kinds"));
+            return Err(format!("{text} and its mask {mask} are of different address families"));
         }
         Ok((Self::In(Network { address, mask }), rest))
     }
 
-    pub(super) fn have(&self, address: IpAddr, networks: &Networks) -> bool {
+    pub(super) fn contains(&self, address: IpAddr, networks: &Networks) -> bool {
         match self {
             Self::All => true,
-            Self::SameHost => networks.are_of_host(address),
-            Self::SameNet => networks.are_near(address),
-            Self::In(network) => network.has(address),
+            Self::SameHost => networks.contains_host(address),
+            Self::SameNet => networks.contains_near(address),
+            Self::In(network) => network.contains(address),
         }
     }
 }
 
 #[test]
-fn bits_of_a_network_decide() {
+fn network_contains_addresses_with_same_prefix() {
     let has = |network: &str, address: &str| {
-        Network::parse(network).unwrap().has(address.parse().unwrap())
+        Network::parse(network).unwrap().contains(address.parse().unwrap())
     };
     for (network, address, expected) in [
         ("10.0.0.0/8", "10.255.0.1", true),

@@ -1,4 +1,4 @@
-//! `pg_ident.conf`: which names of a certificate or of the system's users stand for which users.
+//! `pg_ident.conf`: which certificate names or OS users may log in as which users.
 //!
 //! ```text
 //! map  system-name        user
@@ -9,71 +9,77 @@
 use std::collections::BTreeMap;
 
 use super::{
-    names::{Pattern, UserName},
-    words::Word,
+    names::{NamePattern, UserName},
+    tokenizer::HbaToken,
 };
 
-/// Maps by name.
+/// The user name maps, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Maps(BTreeMap<String, Vec<Line>>);
+pub(super) struct IdentMaps(BTreeMap<String, Vec<IdentMapLine>>);
 
 #[derive(Clone, Debug, PartialEq)]
-struct Line {
-    system: System,
+struct IdentMapLine {
+    system: IdentName,
     user: UserName,
-    /// The user as written, where it holds `\1`: what the first group of the pattern found.
+    /// The user as written if it contains `\1`, which stands for the pattern's first group.
     template: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum System {
+enum IdentName {
     Name(String),
-    Pattern(Pattern),
+    Pattern(NamePattern),
 }
 
-impl Maps {
-    pub(super) fn add(&mut self, fields: &[Vec<Word>]) -> Result<(), String> {
+impl IdentMaps {
+    pub(super) fn add(&mut self, fields: &[Vec<HbaToken>]) -> Result<(), String> {
         let [map, system, user] = fields else {
-            return Err("a line of a map is map, system name, user".to_owned());
+            return Err(
+                "a line must have a map name, a system user name and a user name".to_owned()
+            );
         };
-        let one = |field: &[Word]| match field {
-            [word] => Ok(word.clone()),
+        let one = |field: &[HbaToken]| match field {
+            [token] => Ok(token.clone()),
             _ => Err("one name is expected in each field".to_owned()),
         };
         let (map, system, user) = (one(map)?, one(system)?, one(user)?);
-        let system = match Pattern::of(&system) {
-            Some(pattern) => System::Pattern(pattern?),
-            None => System::Name(system.text),
+        let system = match NamePattern::from_token(&system) {
+            Some(pattern) => IdentName::Pattern(pattern?),
+            None => IdentName::Name(system.text),
         };
-        // An expression is one, whatever it holds.
+        // A regular expression may contain `\1` with its own meaning.
         let is_template = user.text.contains("\\1") && !user.text.starts_with('/');
         let template = is_template.then(|| user.text.clone());
-        if let (Some(text), System::Pattern(pattern)) = (&template, &system)
+        if let (Some(text), IdentName::Pattern(pattern)) = (&template, &system)
             && pattern.0.captures_len() < 2
         {
-            return Err(format!("{text:?} names a group, and the pattern has none in parentheses"));
+            return Err(format!(
+                "{text:?} refers to a group, and the pattern has none in parentheses"
+            ));
         }
-        let line = Line { system, user: UserName::parse(&user)?, template };
+        let line = IdentMapLine { system, user: UserName::parse(&user)?, template };
         self.0.entry(map.text).or_default().push(line);
         Ok(())
     }
 
-    /// Whether somebody of this name may be this user; without a map, who has the same name may.
+    /// Whether a system user may log in as a user; without a map, the names must be equal.
     pub(super) fn allows(&self, map: Option<&str>, name: &str, user: &str) -> bool {
         let Some(map) = map else { return name == user };
         self.0.get(map).is_some_and(|lines| lines.iter().any(|line| line.allows(name, user)))
     }
 }
 
-impl Line {
+impl IdentMapLine {
     fn allows(&self, name: &str, user: &str) -> bool {
         match (&self.system, &self.template) {
-            (System::Name(system), _) => system == name && self.user.is(user),
-            (System::Pattern(pattern), None) => pattern.0.is_match(name) && self.user.is(user),
-            (System::Pattern(pattern), Some(template)) => {
+            (IdentName::Name(system), _) => system == name && self.user.matches(user),
+            (IdentName::Pattern(pattern), None) => {
+                pattern.0.is_match(name) && self.user.matches(user)
+            }
+            (IdentName::Pattern(pattern), Some(template)) => {
                 let group = pattern.0.captures(name).and_then(|found| found.get(1));
-                // What somebody is called becomes no keyword and no expression. The first only, as
-                // PostgreSQL does it.
+                // The substituted name is compared literally, never as a keyword or expression.
+                // Only the first `\1` is replaced, as in PostgreSQL.
                 group.is_some_and(|group| template.replacen("\\1", group.as_str(), 1) == user)
             }
         }

@@ -1,55 +1,56 @@
-//! Names of databases and users as rules give them.
+//! The database and user fields of rules and maps.
 
 use regex_lite::{Regex, RegexBuilder};
 
-use super::words::Word;
+use super::tokenizer::HbaToken;
 
-/// A regular expression, equal to another of the same text.
+/// A regular expression; equal to another with the same text.
 #[derive(Clone, Debug)]
-pub(super) struct Pattern(pub(super) Regex);
+pub(super) struct NamePattern(pub(super) Regex);
 
-impl PartialEq for Pattern {
+impl PartialEq for NamePattern {
     fn eq(&self, other: &Self) -> bool {
         self.0.as_str() == other.0.as_str()
     }
 }
 
-impl Pattern {
-    /// Of a word that begins with a slash; `None` for any other.
-    pub(super) fn of(word: &Word) -> Option<Result<Self, String>> {
-        let text = word.text.strip_prefix('/')?;
+impl NamePattern {
+    /// The regular expression in a token that starts with a slash; `None` for other tokens.
+    pub(super) fn from_token(token: &HbaToken) -> Option<Result<Self, String>> {
+        let text = token.text.strip_prefix('/')?;
         let built = RegexBuilder::new(text).size_limit(PATTERN_BYTES_MAX).build();
-        let built = built.map_err(|error| format!("{text:?} is no regular expression: {error}"));
+        let built =
+            built.map_err(|error| format!("{text:?} is not a valid regular expression: {error}"));
         Some(built.map(Self))
     }
 }
 
-/// Largest compiled expression.
+/// Size limit of a compiled expression, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-/// A database of a rule.
+/// A database name in a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum DatabaseName {
     All,
     SameUser,
-    /// Physical replication, which is of no database.
+    /// Physical replication, which has no database.
     Replication,
     Name(String),
-    Pattern(Pattern),
+    Pattern(NamePattern),
 }
 
 impl DatabaseName {
-    pub(super) fn parse(word: &Word) -> Result<Self, String> {
-        if let Some(pattern) = Pattern::of(word) {
+    pub(super) fn parse(token: &HbaToken) -> Result<Self, String> {
+        if let Some(pattern) = NamePattern::from_token(token) {
             return pattern.map(Self::Pattern);
         }
-        Ok(match word.text.as_str() {
-            "all" if !word.quoted => Self::All,
-            "sameuser" if !word.quoted => Self::SameUser,
-            "replication" if !word.quoted => Self::Replication,
-            role @ ("samerole" | "samegroup") if !word.quoted => {
+        Ok(match token.text.as_str() {
+            "all" if !token.is_quoted => Self::All,
+            "sameuser" if !token.is_quoted => Self::SameUser,
+            "replication" if !token.is_quoted => Self::Replication,
+            role @ ("samerole" | "samegroup") if !token.is_quoted => {
                 return Err(format!(
-                    "{role} is not there: who is in which role, only the server knows; name the \
+                    "{role} is not supported: only the server knows role memberships; list the \
                      databases"
                 ));
             }
@@ -57,7 +58,7 @@ impl DatabaseName {
         })
     }
 
-    pub(super) fn is(&self, database: &str, user: &str, is_physical: bool) -> bool {
+    pub(super) fn matches(&self, database: &str, user: &str, is_physical: bool) -> bool {
         if is_physical {
             return *self == Self::Replication;
         }
@@ -71,30 +72,30 @@ impl DatabaseName {
     }
 }
 
-/// A user of a rule or a map.
+/// A user name in a rule or a map.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum UserName {
     All,
     Name(String),
-    Pattern(Pattern),
+    Pattern(NamePattern),
 }
 
 impl UserName {
-    pub(super) fn parse(word: &Word) -> Result<Self, String> {
-        if let Some(pattern) = Pattern::of(word) {
+    pub(super) fn parse(token: &HbaToken) -> Result<Self, String> {
+        if let Some(pattern) = NamePattern::from_token(token) {
             return pattern.map(Self::Pattern);
         }
-        if word.text.starts_with('+') && !word.quoted {
+        if token.text.starts_with('+') && !token.is_quoted {
             return Err(format!(
-                "{} is not there: who is in which role, only the server knows; name the users, or a \
+                "{} is not supported: only the server knows role memberships; list the users, or a \
                  file of them with @",
-                word.text
+                token.text
             ));
         }
-        Ok(if word.is("all") { Self::All } else { Self::Name(word.text.clone()) })
+        Ok(if token.is_keyword("all") { Self::All } else { Self::Name(token.text.clone()) })
     }
 
-    pub(super) fn is(&self, user: &str) -> bool {
+    pub(super) fn matches(&self, user: &str) -> bool {
         match self {
             Self::All => true,
             Self::Name(name) => name == user,

@@ -7,17 +7,17 @@ use std::{
 
 use super::address::Network;
 
-/// The machine's own addresses, and the networks that these are in.
+/// The machine's own addresses and their networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
-    own: Vec<Network>,
-    near: Vec<Network>,
+    host_addresses: Vec<Network>,
+    host_networks: Vec<Network>,
 }
 
 impl Networks {
-    /// Those of now, as the kernel tells: `/proc/net/fib_trie` for IPv4, `/proc/net/if_inet6` for
-    /// IPv6. What cannot be read is not there.
-    pub fn of_machine() -> Self {
+    /// Reads the current addresses from the kernel: `/proc/net/fib_trie` for IPv4,
+    /// `/proc/net/if_inet6` for IPv6. Unreadable files count as empty.
+    pub fn from_kernel() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         let mut networks = Self::default();
         networks.add_v4(&text("/proc/net/fib_trie"));
@@ -25,7 +25,7 @@ impl Networks {
         networks
     }
 
-    /// Leaves of the trie are an address and below it what it is:
+    /// A leaf of the trie is an address, with its type below:
     ///
     /// ```text
     ///     |-- 10.1.0.0
@@ -39,43 +39,43 @@ impl Networks {
             if let Some(address) = line.strip_prefix("|-- ") {
                 leaf = address.parse().ok();
             } else if let (Some(address), Some(rest)) = (leaf, line.strip_prefix('/')) {
-                let mut words = rest.split_whitespace();
-                let bits = words.next().and_then(|bits| bits.parse().ok());
+                let mut fields = rest.split_whitespace();
+                let bits = fields.next().and_then(|bits| bits.parse().ok());
                 let network = bits.and_then(|bits| Network::new(address.into(), bits));
-                let kind = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+                let kind = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
                 match kind {
-                    (_, "LOCAL") => self.own.extend(network),
-                    ("link", "UNICAST") => self.near.extend(network),
+                    (_, "LOCAL") => self.host_addresses.extend(network),
+                    ("link", "UNICAST") => self.host_networks.extend(network),
                     _ => {}
                 }
             }
         }
     }
 
-    /// `address interface bits scope flags name`, in hexadecimal.
+    /// A line is `address interface bits scope flags name`, in hexadecimal.
     fn add_v6(&mut self, text: &str) {
         for line in text.lines() {
-            let mut words = line.split_whitespace();
-            let address = words.next().and_then(|word| u128::from_str_radix(word, 16).ok());
-            let bits = words.nth(1).and_then(|word| u32::from_str_radix(word, 16).ok());
+            let mut fields = line.split_whitespace();
+            let address = fields.next().and_then(|field| u128::from_str_radix(field, 16).ok());
+            let bits = fields.nth(1).and_then(|field| u32::from_str_radix(field, 16).ok());
             let (Some(address), Some(bits)) = (address, bits) else { continue };
             let address: IpAddr = Ipv6Addr::from_bits(address).into();
-            self.own.push(Network::only(address));
-            self.near.extend(Network::new(address, bits));
+            self.host_addresses.push(Network::host(address));
+            self.host_networks.extend(Network::new(address, bits));
         }
     }
 
-    pub(super) fn are_of_host(&self, address: IpAddr) -> bool {
-        self.own.iter().any(|own| own.has(address))
+    pub(super) fn contains_host(&self, address: IpAddr) -> bool {
+        self.host_addresses.iter().any(|own| own.contains(address))
     }
 
-    pub(super) fn are_near(&self, address: IpAddr) -> bool {
-        self.are_of_host(address) || self.near.iter().any(|near| near.has(address))
+    pub(super) fn contains_near(&self, address: IpAddr) -> bool {
+        self.contains_host(address) || self.host_networks.iter().any(|near| near.contains(address))
     }
 }
 
 #[test]
-fn the_kernels_tables_are_read() {
+fn kernel_tables_are_parsed() {
     let mut networks = Networks::default();
     networks.add_v4(
         "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     \
@@ -98,8 +98,11 @@ fn the_kernels_tables_are_read() {
         ("2001:db8::1", false, false),
     ] {
         let address = address.parse().unwrap();
-        assert_eq!(networks.are_of_host(address), is_own, "{address}");
-        assert_eq!(networks.are_near(address), is_near, "{address}");
+        assert_eq!(networks.contains_host(address), is_own, "{address}");
+        assert_eq!(networks.contains_near(address), is_near, "{address}");
     }
-    assert!(Networks::of_machine().are_of_host(Ipv4Addr::LOCALHOST.into()), "this one has lo");
+    assert!(
+        Networks::from_kernel().contains_host(Ipv4Addr::LOCALHOST.into()),
+        "the loopback interface exists"
+    );
 }

@@ -1,16 +1,16 @@
-//! One line of `pg_hba.conf`.
+//! [`HbaRule`]: a line of `pg_hba.conf`.
 
 use super::{
-    ConnectionInfo, Networks, Origin,
-    address::Addresses,
+    ClientOrigin, ConnectionInfo, Networks,
+    address::RuleAddresses,
     names::{DatabaseName, UserName},
-    words::Word,
+    tokenizer::HbaToken,
 };
 
-/// One line of `pg_hba.conf`.
+/// A line of `pg_hba.conf`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Rule {
-    door: ConnType,
+pub(super) struct HbaRule {
+    conn_type: ConnType,
     databases: Vec<DatabaseName>,
     users: Vec<UserName>,
     pub(super) method: RuleMethod,
@@ -18,25 +18,25 @@ pub(super) struct Rule {
     certificate: Option<ClientCertOption>,
 }
 
-/// Which connections it is about.
+/// The connection type of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnType {
     /// Unix sockets.
     Local,
-    /// TCP, from these addresses; with TLS, without, or both.
-    Host(Encryption, Addresses),
+    /// TCP from these addresses, with TLS, without TLS, or both.
+    Host(RuleEncryption, RuleAddresses),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Encryption {
+enum RuleEncryption {
     Any,
     Tls,
     NoTls,
-    /// By GSSAPI, which is not spoken: never.
+    /// With GSSAPI encryption, which is not supported: never matches.
     Gss,
 }
 
-/// What has to be proven.
+/// The authentication method of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleMethod {
     Trust,
@@ -48,141 +48,150 @@ pub(super) enum RuleMethod {
     Peer,
 }
 
-/// Whose certificate is asked for, beside what the method asks for.
+/// The `clientcert` option: a certificate required in addition to the method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientCertOption {
-    /// Anybody's whom we believe.
-    Anybodys,
-    /// The user's.
-    Users,
+    /// Any verified certificate.
+    VerifyCa,
+    /// A verified certificate with the user's name.
+    VerifyFull,
 }
 
-impl Rule {
-    pub(super) fn parse(fields: &[Vec<Word>]) -> Result<Self, String> {
+impl HbaRule {
+    pub(super) fn parse(fields: &[Vec<HbaToken>]) -> Result<Self, String> {
         let [kind, databases, users, rest @ ..] = fields else {
-            return Err("a rule is type, databases, users, an address but for local, method".into());
+            return Err(
+                "a rule must have a type, databases, users, an address unless local, and a method"
+                    .into(),
+            );
         };
         let [kind] = &kind[..] else {
             return Err("one type is expected: local, host, hostssl or hostnossl".to_owned());
         };
         let databases = databases.iter().map(DatabaseName::parse).collect::<Result<_, _>>()?;
         let users = users.iter().map(UserName::parse).collect::<Result<_, _>>()?;
-        let (door, rest) = match kind.text.as_str() {
+        let (conn_type, rest) = match kind.text.as_str() {
             "local" => (ConnType::Local, rest),
             name => {
                 let encryption = match name {
-                    "host" | "hostnogssenc" => Encryption::Any,
-                    "hostssl" => Encryption::Tls,
-                    "hostnossl" => Encryption::NoTls,
-                    "hostgssenc" => Encryption::Gss,
+                    "host" | "hostnogssenc" => RuleEncryption::Any,
+                    "hostssl" => RuleEncryption::Tls,
+                    "hostnossl" => RuleEncryption::NoTls,
+                    "hostgssenc" => RuleEncryption::Gss,
                     _ => {
                         let known = "local, host, hostssl, hostnossl";
-                        return Err(format!("{name:?} is no type of connection ({known})"));
+                        return Err(format!("{name:?} is not a connection type ({known})"));
                     }
                 };
-                let (addresses, rest) = Addresses::parse(rest)?;
+                let (addresses, rest) = RuleAddresses::parse(rest)?;
                 (ConnType::Host(encryption, addresses), rest)
             }
         };
         let [method, options @ ..] = rest else { return Err("a method is missing".to_owned()) };
         let [method] = &method[..] else { return Err("one method is expected".to_owned()) };
-        let method = RuleMethod::parse(&method.text, door)?;
-        let mut rule = Self { door, databases, users, method, map: None, certificate: None };
+        let method = RuleMethod::parse(&method.text, conn_type)?;
+        let mut rule = Self { conn_type, databases, users, method, map: None, certificate: None };
         for option in options.iter().flatten() {
-            let (name, value) = option
-                .text
-                .split_once('=')
-                .ok_or_else(|| format!("{:?} is no option: name=value is expected", option.text))?;
+            let (name, value) = option.text.split_once('=').ok_or_else(|| {
+                format!("{:?} is not an option: name=value is expected", option.text)
+            })?;
             rule.option(name, value)?;
         }
         Ok(rule)
     }
 
     fn option(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let is_tls = matches!(self.door, ConnType::Host(Encryption::Tls, _));
+        let is_tls = matches!(self.conn_type, ConnType::Host(RuleEncryption::Tls, _));
         match (name, value) {
             ("map", _) if !matches!(self.method, RuleMethod::Cert | RuleMethod::Peer) => {
-                Err("map is for the methods cert and peer".to_owned())
+                Err("map is only valid for the methods cert and peer".to_owned())
             }
             ("map", value) => {
                 self.map = Some(value.to_owned());
                 Ok(())
             }
-            ("clientcert", _) if !is_tls => Err("clientcert is for hostssl".to_owned()),
+            ("clientcert", _) if !is_tls => Err("clientcert is only valid for hostssl".to_owned()),
             ("clientcert", "verify-ca") if self.method == RuleMethod::Cert => {
-                Err("cert has to see whose certificate it is: clientcert=verify-full".to_owned())
+                Err("method cert needs the name in the certificate: use clientcert=verify-full"
+                    .to_owned())
             }
             ("clientcert", "verify-ca") => {
-                self.certificate = Some(ClientCertOption::Anybodys);
+                self.certificate = Some(ClientCertOption::VerifyCa);
                 Ok(())
             }
             ("clientcert", "verify-full") => {
-                self.certificate = Some(ClientCertOption::Users);
+                self.certificate = Some(ClientCertOption::VerifyFull);
                 Ok(())
             }
-            ("clientcert", _) => Err("clientcert is verify-ca or verify-full".to_owned()),
+            ("clientcert", _) => Err("clientcert must be verify-ca or verify-full".to_owned()),
             ("clientname", "CN") if is_tls => Ok(()),
-            ("clientname", _) => Err("of clientname, CN is there, and for hostssl".to_owned()),
-            _ => Err(format!("option {name:?} is not there (map and clientcert are)")),
+            ("clientname", _) => {
+                Err("clientname must be CN and is only valid for hostssl".to_owned())
+            }
+            _ => Err(format!("option {name:?} is not supported (map and clientcert are)")),
         }
     }
 
-    pub(super) fn wants_certificate(&self) -> bool {
+    pub(super) fn needs_certificate(&self) -> bool {
         self.certificate.is_some() || self.method == RuleMethod::Cert
     }
 
-    /// Whether it is for somebody.
-    pub(super) fn is_about(&self, knock: &ConnectionInfo<'_>, networks: &Networks) -> bool {
-        let at_door = match (self.door, knock.from) {
-            (ConnType::Local, Origin::Unix { .. }) => true,
-            (ConnType::Host(encryption, addresses), Origin::Tcp(Some(address))) => {
+    /// Whether the rule matches a connection.
+    pub(super) fn matches(&self, connection: &ConnectionInfo<'_>, networks: &Networks) -> bool {
+        let at_door = match (self.conn_type, connection.from) {
+            (ConnType::Local, ClientOrigin::Unix { .. }) => true,
+            (ConnType::Host(encryption, addresses), ClientOrigin::Tcp(Some(address))) => {
                 let is_right = match encryption {
-                    Encryption::Any => true,
-                    Encryption::Tls => knock.is_tls,
-                    Encryption::NoTls => !knock.is_tls,
-                    Encryption::Gss => false,
+                    RuleEncryption::Any => true,
+                    RuleEncryption::Tls => connection.is_tls,
+                    RuleEncryption::NoTls => !connection.is_tls,
+                    RuleEncryption::Gss => false,
                 };
-                // A socket for both families shows IPv4 as a part of IPv6.
-                is_right && addresses.have(address.to_canonical(), networks)
+                // A dual-stack socket reports IPv4 addresses in IPv6 form.
+                is_right && addresses.contains(address.to_canonical(), networks)
             }
             _ => false,
         };
-        let ConnectionInfo { database, user, is_physical, .. } = *knock;
+        let ConnectionInfo { database, user, is_physical, .. } = *connection;
         at_door
-            && self.databases.iter().any(|name| name.is(database, user, is_physical))
-            && self.users.iter().any(|name| name.is(user))
+            && self.databases.iter().any(|name| name.matches(database, user, is_physical))
+            && self.users.iter().any(|name| name.matches(user))
     }
 
-    /// Whether somebody has shown the certificate that is asked for beside the method.
-    pub(super) fn has_certificate_of(&self, knock: &ConnectionInfo<'_>) -> bool {
-        match (self.certificate, knock.certificate) {
+    /// Whether the connection has the certificate that `clientcert` requires.
+    pub(super) fn certificate_matches(&self, connection: &ConnectionInfo<'_>) -> bool {
+        match (self.certificate, connection.certificate) {
             (None, _) => true,
             (Some(_), None) => false,
-            (Some(ClientCertOption::Anybodys), Some(_)) => true,
-            // Whether it may be another's, a map says.
-            (Some(ClientCertOption::Users), Some(_)) if self.method == RuleMethod::Cert => true,
-            (Some(ClientCertOption::Users), Some(shown)) => shown.common_name == Some(knock.user),
+            (Some(ClientCertOption::VerifyCa), Some(_)) => true,
+            // For the method cert, the user name map is checked instead.
+            (Some(ClientCertOption::VerifyFull), Some(_)) if self.method == RuleMethod::Cert => {
+                true
+            }
+            (Some(ClientCertOption::VerifyFull), Some(certificate)) => {
+                certificate.common_name == Some(connection.user)
+            }
         }
     }
 }
 
 impl RuleMethod {
-    fn parse(text: &str, door: ConnType) -> Result<Self, String> {
-        let is_local = door == ConnType::Local;
+    fn parse(text: &str, conn_type: ConnType) -> Result<Self, String> {
+        let is_local = conn_type == ConnType::Local;
         match text {
             "trust" => Ok(Self::Trust),
             "reject" => Ok(Self::Reject),
             "password" | "plain" => Ok(Self::Plain),
             "md5" => Ok(Self::Md5),
             "scram-sha-256" => Ok(Self::ScramSha256),
-            "cert" if matches!(door, ConnType::Host(Encryption::Tls, _)) => Ok(Self::Cert),
-            "cert" => Err("cert is for hostssl".to_owned()),
-            // On unix sockets they are one.
+            "cert" if matches!(conn_type, ConnType::Host(RuleEncryption::Tls, _)) => Ok(Self::Cert),
+            "cert" => Err("cert is only valid for hostssl".to_owned()),
+            // On unix sockets ident means peer.
             "peer" | "ident" if is_local => Ok(Self::Peer),
-            "peer" | "ident" => Err(format!("{text} is for local")),
+            "peer" | "ident" => Err(format!("{text} is only valid for local")),
             _ => Err(format!(
-                "method {text:?} is not there (trust, reject, password, md5, scram-sha-256, cert and \
-                 peer are)"
+                "method {text:?} is not supported (trust, reject, password, md5, scram-sha-256, cert \
+                 and peer are)"
             )),
         }
     }

@@ -1,11 +1,11 @@
-//! A table of who may come in, and one of what files must not say.
+//! A table of connections and their outcomes, and one of errors in files.
 
 use super::*;
 
 /// Files in memory.
-struct Texts<'a>(&'a [(&'a str, &'a str)]);
+struct MemoryFiles<'a>(&'a [(&'a str, &'a str)]);
 
-impl Files for Texts<'_> {
+impl Files for MemoryFiles<'_> {
     fn text(&self, path: &Path) -> io::Result<String> {
         let found = self.0.iter().find(|(name, _)| Path::new(name) == path);
         found.map(|(_, text)| (*text).to_owned()).ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -21,7 +21,7 @@ impl Files for Texts<'_> {
 fn read(files: &[(&str, &str)]) -> Result<Hba, Vec<String>> {
     let maps = files.iter().find(|(name, _)| *name == "ident").map(|(name, _)| Path::new(*name));
     let os_users = BTreeMap::from([(0, "root".to_owned()), (1000, "ann".to_owned())]);
-    Hba::read(Path::new("hba"), maps, &Texts(files), Networks::of_machine(), os_users)
+    Hba::read(Path::new("hba"), maps, &MemoryFiles(files), Networks::from_kernel(), os_users)
         .map_err(|wrong| wrong.iter().map(ToString::to_string).collect())
 }
 
@@ -30,24 +30,29 @@ fn hba(rules: &str, ident: &str) -> Hba {
         .unwrap()
 }
 
-/// `from` is an address, or a uid for a unix socket; `how` is ssl, or a certificate's name.
-fn knock<'a>(user: &'a str, database: &'a str, from: &str, how: &'a str) -> ConnectionInfo<'a> {
+/// `from` is an address, or a UID for a unix socket; `how` is ssl, or a certificate's name.
+fn connection<'a>(
+    user: &'a str,
+    database: &'a str,
+    from: &str,
+    how: &'a str,
+) -> ConnectionInfo<'a> {
     let from = match from.parse() {
-        Ok(uid) => Origin::Unix { uid: Some(uid) },
-        Err(_) => Origin::Tcp(Some(from.parse().unwrap())),
+        Ok(uid) => ClientOrigin::Unix { uid: Some(uid) },
+        Err(_) => ClientOrigin::Tcp(Some(from.parse().unwrap())),
     };
     let name = how.strip_prefix("cn=");
-    let certificate = name.map(|name| Certificate { common_name: Some(name) });
+    let certificate = name.map(|name| ClientCertificate { common_name: Some(name) });
     let (is_tls, is_physical) = (!how.is_empty(), database == "<replication>");
     ConnectionInfo { user, database, is_physical, from, is_tls, certificate }
 }
 
 #[test]
-fn the_first_rule_about_somebody_decides() {
-    use Refusal::{NoRule, Peer, Rejected};
-    use RequiredAuth::{Md5, Plain, Proven, ScramSha256, Trust};
-    type Case<'a> = (&'a str, [&'a str; 4], Result<RequiredAuth, Refusal>);
-    let cases: &[Case<'_>] = &[
+fn first_matching_rule_decides() {
+    use HbaRefusal::{NoRule, Peer, Rejected};
+    use RequiredAuth::{Md5, Plain, ScramSha256, Trust, Verified};
+    type HbaCase<'a> = (&'a str, [&'a str; 4], Result<RequiredAuth, HbaRefusal>);
+    let cases: &[HbaCase<'_>] = &[
         ("local all all trust", ["a", "d", "1000", ""], Ok(Trust)),
         ("local all all trust", ["a", "d", "127.0.0.1", ""], Err(NoRule)),
         ("host all all 127.0.0.1/32 md5", ["a", "d", "127.0.0.1", ""], Ok(Md5)),
@@ -91,54 +96,54 @@ fn the_first_rule_about_somebody_decides() {
         ("local all a reject\nlocal all all trust", ["b", "d", "0", ""], Ok(Trust)),
         ("local all all md5 # x\nlocal all all trust", ["b", "d", "0", ""], Ok(Md5)),
         ("local all \\\n all trust", ["b", "d", "0", ""], Ok(Trust)),
-        ("local all all peer", ["ann", "d", "1000", ""], Ok(Proven)),
-        ("local all all ident", ["ann", "d", "1000", ""], Ok(Proven)),
+        ("local all all peer", ["ann", "d", "1000", ""], Ok(Verified)),
+        ("local all all ident", ["ann", "d", "1000", ""], Ok(Verified)),
         ("local all all peer", ["bob", "d", "1000", ""], Err(Peer)),
         ("local all all peer", ["ann", "d", "4711", ""], Err(Peer)),
-        ("local all all peer map=m", ["postgres", "d", "0", ""], Ok(Proven)),
+        ("local all all peer map=m", ["postgres", "d", "0", ""], Ok(Verified)),
         ("local all all peer map=m", ["root", "d", "0", ""], Err(Peer)),
         ("local all all peer map=none", ["root", "d", "0", ""], Err(Peer)),
-        ("local all all peer \"map=two words\"", ["anybody", "d", "1000", ""], Ok(Proven)),
+        ("local all all peer \"map=two words\"", ["anybody", "d", "1000", ""], Ok(Verified)),
     ];
     let ident = "m root postgres # the boss\n\"two words\" ann all\n";
     for (rules, [user, database, from, how], expected) in cases {
-        let judged = hba(rules, ident).judge(&knock(user, database, from, how));
+        let judged = hba(rules, ident).required_auth(&connection(user, database, from, how));
         assert_eq!(judged, *expected, "{rules}: {user} {database} {from} {how}");
     }
 }
 
 #[test]
-fn certificates_prove_who_somebody_is() {
-    use Refusal::Certificate as Wrong;
-    let cases: &[(&str, &str, &str, Result<RequiredAuth, Refusal>)] = &[
-        ("cert", "ann", "cn=ann", Ok(RequiredAuth::Proven)),
+fn certificates_authenticate_users() {
+    use HbaRefusal::Certificate as Wrong;
+    let cases: &[(&str, &str, &str, Result<RequiredAuth, HbaRefusal>)] = &[
+        ("cert", "ann", "cn=ann", Ok(RequiredAuth::Verified)),
         ("cert", "bob", "cn=ann", Err(Wrong)),
         ("cert", "ann", "ssl", Err(Wrong)),
-        ("cert clientcert=verify-full", "ann", "cn=ann", Ok(RequiredAuth::Proven)),
-        ("cert clientname=CN", "ann", "cn=ann", Ok(RequiredAuth::Proven)),
-        ("cert map=mail", "ann", "cn=ann@example.com", Ok(RequiredAuth::Proven)),
+        ("cert clientcert=verify-full", "ann", "cn=ann", Ok(RequiredAuth::Verified)),
+        ("cert clientname=CN", "ann", "cn=ann", Ok(RequiredAuth::Verified)),
+        ("cert map=mail", "ann", "cn=ann@example.com", Ok(RequiredAuth::Verified)),
         ("cert map=mail", "ann", "cn=ann@example.org", Err(Wrong)),
         ("cert map=mail", "bob", "cn=ann@example.com", Err(Wrong)),
-        ("cert map=mail", "all", "cn=all@example.com", Ok(RequiredAuth::Proven)),
+        ("cert map=mail", "all", "cn=all@example.com", Ok(RequiredAuth::Verified)),
         ("cert map=mail", "bob", "cn=all@example.com", Err(Wrong)),
-        ("cert map=mail", "app_7", "cn=apps", Ok(RequiredAuth::Proven)),
+        ("cert map=mail", "app_7", "cn=apps", Ok(RequiredAuth::Verified)),
         ("cert map=mail", "app_x", "cn=apps", Err(Wrong)),
         ("md5 clientcert=verify-full", "ann", "cn=ann", Ok(RequiredAuth::Md5)),
         ("md5 clientcert=verify-full", "ann", "cn=bob", Err(Wrong)),
         ("md5 clientcert=verify-ca", "ann", "cn=bob", Ok(RequiredAuth::Md5)),
         ("md5 clientcert=verify-ca", "ann", "ssl", Err(Wrong)),
-        ("reject clientcert=verify-ca", "ann", "ssl", Err(Refusal::Rejected)),
+        ("reject clientcert=verify-ca", "ann", "ssl", Err(HbaRefusal::Rejected)),
     ];
     let ident = "mail /^(.*)@example\\.com$ \\1\nmail apps /^app_\\d$\n";
     for (method, user, how, expected) in cases {
         let hba = hba(&format!("hostssl all all all {method}"), ident);
-        let judged = hba.judge(&knock(user, "d", "127.0.0.1", how));
+        let judged = hba.required_auth(&connection(user, "d", "127.0.0.1", how));
         assert_eq!(judged, *expected, "{method}: {user} {how}");
     }
 }
 
 #[test]
-fn files_may_include_others() {
+fn included_files_are_read() {
     let files = [
         ("hba", "include sub/a\ninclude_if_exists nowhere\ninclude_dir sub/d\n"),
         ("sub/a", "include b\n"),
@@ -149,52 +154,56 @@ fn files_may_include_others() {
         ("sub/d/other.txt", "broken\n"),
     ];
     let hba = read(&files).unwrap();
-    let judge = |user| hba.judge(&knock(user, "d", "0", ""));
+    let judge = |user| hba.required_auth(&connection(user, "d", "0", ""));
     assert_eq!(judge("a"), Ok(RequiredAuth::Md5));
     assert_eq!(judge("b"), Ok(RequiredAuth::Trust));
-    assert_eq!(judge("c"), Err(Refusal::Rejected));
+    assert_eq!(judge("c"), Err(HbaRefusal::Rejected));
 }
 
 #[test]
-fn what_cannot_be_is_told_with_file_and_line() {
-    let long = "x ".repeat(WORDS);
+fn errors_are_reported_with_file_and_line() {
+    let long = "x ".repeat(TOO_MANY_TOKENS);
     let cases: &[(&str, &str, &str)] = &[
-        ("local all", "", "hba:1: a rule is type"),
+        ("local all", "", "hba:1: a rule must have a type"),
         ("\n\nlocal all all", "", "hba:3: a method is missing"),
-        ("remote all all all trust", "", "hba:1: \"remote\" is no type of connection"),
-        ("local all +dba trust", "", "hba:1: +dba is not there"),
-        ("local samerole all trust", "", "hba:1: samerole is not there"),
-        ("host all all db.example.com trust", "", "hba:1: \"db.example.com\" is no address"),
+        ("remote all all all trust", "", "hba:1: \"remote\" is not a connection type"),
+        ("local all +dba trust", "", "hba:1: +dba is not supported"),
+        ("local samerole all trust", "", "hba:1: samerole is not supported"),
+        ("host all all db.example.com trust", "", "hba:1: \"db.example.com\" is not an address"),
         ("host all all 10.0.0.1 trust", "", "hba:1: 10.0.0.1 needs a mask"),
         ("host all all 10.0.0.1", "", "hba:1: 10.0.0.1 needs a mask"),
         ("host all all 10.0.0.1 ffff:: md5", "", "hba:1: 10.0.0.1 and its mask"),
         ("host all all 10.0.0.1/99 md5", "", "hba:1: \"10.0.0.1/99\": the address has fewer"),
         ("host all all all", "", "hba:1: a method is missing"),
         ("host all all a,b trust", "", "hba:1: one address is expected"),
-        ("local all all kerberos", "", "hba:1: method \"kerberos\" is not there"),
-        ("host all all all peer", "", "hba:1: peer is for local"),
-        ("host all all all cert", "", "hba:1: cert is for hostssl"),
-        ("host all all all md5 clientcert=verify-ca", "", "hba:1: clientcert is for hostssl"),
-        ("hostssl all all all md5 clientcert=1", "", "hba:1: clientcert is verify-ca"),
-        ("hostssl all all all md5 map=x", "", "hba:1: map is for the methods"),
-        ("hostssl all all all cert clientname=DN", "", "hba:1: of clientname"),
-        ("local all all trust ldapserver=x", "", "hba:1: option \"ldapserver\" is not there"),
-        ("local all all trust x", "", "hba:1: \"x\" is no option"),
-        ("local all \"a trust", "", "hba:1: a quote is not closed"),
-        ("local /( all trust", "", "hba:1: \"(\" is no regular expression"),
+        ("local all all kerberos", "", "hba:1: method \"kerberos\" is not supported"),
+        ("host all all all peer", "", "hba:1: peer is only valid for local"),
+        ("host all all all cert", "", "hba:1: cert is only valid for hostssl"),
+        (
+            "host all all all md5 clientcert=verify-ca",
+            "",
+            "hba:1: clientcert is only valid for hostssl",
+        ),
+        ("hostssl all all all md5 clientcert=1", "", "hba:1: clientcert must be verify-ca"),
+        ("hostssl all all all md5 map=x", "", "hba:1: map is only valid for the methods"),
+        ("hostssl all all all cert clientname=DN", "", "hba:1: clientname must be CN"),
+        ("local all all trust ldapserver=x", "", "hba:1: option \"ldapserver\" is not supported"),
+        ("local all all trust x", "", "hba:1: \"x\" is not an option"),
+        ("local all \"a trust", "", "hba:1: unterminated quote"),
+        ("local /( all trust", "", "hba:1: \"(\" is not a valid regular expression"),
         ("local @nowhere all trust", "", "hba:1: cannot read nowhere"),
-        ("local @again all trust", "", "hba:1: files include each other more than 10 deep"),
+        ("local @again all trust", "", "hba:1: files are included more than 10 levels deep"),
         ("include nowhere", "", "hba:1: cannot read nowhere"),
-        ("include a b", "", "hba:1: include takes one name"),
+        ("include a b", "", "hba:1: include takes one file name"),
         ("include_dir nowhere", "", "hba:1: cannot read nowhere"),
-        ("include hba", "", "hba:1: files include each other more than 10 deep"),
-        ("include hba\ninclude hba\ninclude hba", "", "hba:1: files include each other"),
-        ("local all @long trust", "", "hba:1: there are more than 1000000 words"),
+        ("include hba", "", "hba:1: files are included more than 10 levels deep"),
+        ("include hba\ninclude hba\ninclude hba", "", "hba:1: files are included more"),
+        ("local all @long trust", "", "hba:1: there are more than 1000000 tokens"),
         ("# nothing", "", "hba:0: there is no rule"),
-        ("local all all trust", "m root", "ident:1: a line of a map is"),
+        ("local all all trust", "m root", "ident:1: a line must have a map name"),
         ("local all all trust", "m root a,b", "ident:1: one name is expected"),
-        ("local all all trust", "m root \\1x\nm /^x$ \\1", "ident:2: \"\\\\1\" names a group"),
-        ("local all all trust", "m root +dba", "ident:1: +dba is not there"),
+        ("local all all trust", "m root \\1x\nm /^x$ \\1", "ident:2: \"\\\\1\" refers to a group"),
+        ("local all all trust", "m root +dba", "ident:1: +dba is not supported"),
     ];
     for (rules, ident, expected) in cases {
         let files = [("hba", *rules), ("ident", *ident), ("again", "@again"), ("long", &long)];
@@ -206,5 +215,5 @@ fn what_cannot_be_is_told_with_file_and_line() {
     assert!(missing[0].starts_with("hba:0: cannot be read"), "{missing:?}");
 }
 
-/// One more than there may be.
-const WORDS: usize = 1_000_001;
+/// One more than the limit.
+const TOO_MANY_TOKENS: usize = 1_000_001;

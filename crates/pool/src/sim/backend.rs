@@ -1,77 +1,77 @@
-//! [`Backend`]: a server that speaks PostgreSQL's protocol as PostgreSQL does, with a language of a
-//! few words.
+//! [`SimBackend`]: a server that speaks PostgreSQL's protocol, with a language of a few commands.
 //!
-//! Every text and every parameter of a client carries its owner, as `c7.12`: client 7, token 12. So a
-//! backend can tell when it is used by somebody while it still holds another's state.
+//! Every text and every parameter of a client ends with a token such as `c7.12`: client 7, token
+//! 12. So a backend notices when one client uses it while it still holds another's state.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use howdah_wire::{
-    Format, Frame,
+    Frame, ValueFormat,
     backend::{
-        Field, Severity, TransactionStatus,
+        FieldDescription, Severity, TransactionStatus,
         encode::{self, Bare, CopyStart},
     },
-    frontend::{Message, Target},
+    frontend::{DescribeTarget, FrontendMessage},
 };
 
-/// What a session is.
+/// A session.
 #[derive(Debug, Default)]
-pub(super) struct Backend {
+pub(super) struct SimBackend {
     input: Vec<u8>,
-    /// What it has said; taken by the world.
+    /// Bytes to send; taken by the simulation.
     pub(super) output: Vec<u8>,
-    failed: bool,
-    in_block: bool,
-    skipping: bool,
-    copying: Option<Copying>,
+    is_failed: bool,
+    is_in_block: bool,
+    is_skipping: bool,
+    copying: Option<SimCopy>,
     statements: HashMap<Vec<u8>, Vec<u8>>,
     portals: HashMap<Vec<u8>, String>,
-    /// Statements whose results have other columns now.
+    /// Statements whose result columns have changed.
     outdated: HashSet<Vec<u8>>,
     settings: BTreeMap<String, String>,
     at_login: BTreeMap<String, String>,
-    /// Values when the transaction block began.
+    /// Parameters at the start of the transaction block.
     before_block: Option<BTreeMap<String, String>>,
-    /// Values as of the last ReadyForQuery, for those that are reported.
+    /// Reported parameters, as of the last ReadyForQuery.
     reported: BTreeMap<String, String>,
     /// Locks, channels and tables that outlive transactions.
     leftovers: Vec<&'static str>,
-    left_by: Option<u32>,
-    /// Channels that are listened to, and what the transaction does to them: `None` ends all.
+    leftover_owner: Option<u32>,
+    /// Channels listened to, and pending changes of them: `None` unlistens all.
     channels: Vec<String>,
     pending: Vec<Option<String>>,
-    /// Client whose statement runs or ran last.
-    pub(super) owner: Option<u32>,
-    /// The same, of what was fed last.
-    pub(super) ran: Option<u32>,
-    /// Of several shards, which this is.
+    /// The client whose statement ran last.
+    pub(super) last_client: Option<u32>,
+    /// The same, for the input fed last.
+    pub(super) fed_client: Option<u32>,
+    /// Its shard, if there are several.
     pub(super) shard: Option<u32>,
-    /// Of one that answers the pooler's commands, too: which shard its client is at.
-    pub(super) client_at: Option<u32>,
-    /// A statement that takes its time: what it says in the end.
+    /// The shard selected by its client, in a reference model, which also answers the pooler's
+    /// commands.
+    pub(super) client_shard: Option<u32>,
+    /// The reply of a statement that takes time.
     pub(super) sleeping: Option<String>,
-    /// Tokens of statements that nobody may run a second time; taken by the world.
-    pub(super) echoed: Vec<String>,
-    /// What must not have happened.
+    /// Tokens of statements that may run only once; taken by the simulation.
+    pub(super) executed_once: Vec<String>,
+    /// Violated guarantees.
     pub(super) violations: Vec<String>,
-    pub(super) terminated: bool,
+    pub(super) is_terminated: bool,
 }
 
 #[derive(Debug)]
-struct Copying {
+struct SimCopy {
     token: String,
     rows: usize,
     fails_at: usize,
     extended: bool,
 }
 
-/// What becomes the values of `TimeZone` and `backslash_quote` when a statement is parsed.
+/// Replaced by the values of `TimeZone` and `backslash_quote` when a statement is parsed.
 pub(super) const LITERAL: &str = "'literal'";
 
 const REPORTED: [&str; 2] = ["TimeZone", "application_name"];
 
-impl Backend {
+impl SimBackend {
     pub(super) fn new(settings: &[(&str, &str)]) -> Self {
         let at_login: BTreeMap<_, _> = settings
             .iter()
@@ -82,43 +82,43 @@ impl Backend {
 
     /// Whether its transaction has failed.
     pub(super) fn has_failed(&self) -> bool {
-        self.failed
+        self.is_failed
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8]) {
-        self.ran = None;
+        self.fed_client = None;
         self.input.extend_from_slice(bytes);
-        self.work();
+        self.process_input();
     }
 
-    /// A sleeping statement ends by itself.
+    /// Finishes a sleeping statement.
     pub(super) fn wake(&mut self) {
         if let Some(token) = self.sleeping.take() {
             self.row(&token);
             self.complete("SELECT 1");
             self.ready();
-            self.work();
+            self.process_input();
         }
     }
 
-    /// A CancelRequest has arrived, for a client if one wanted it.
+    /// Handles a CancelRequest, on behalf of a client if one requested it.
     pub(super) fn cancel(&mut self, client: Option<u32>) {
         if self.sleeping.take().is_none() {
             return;
         }
         if let Some(client) = client
-            && self.owner != Some(client)
+            && self.last_client != Some(client)
         {
-            let owner = self.owner;
+            let owner = self.last_client;
             self.violations.push(format!("a cancel of c{client} hit a statement of {owner:?}"));
         }
         self.fail("57014", "canceling statement due to user request");
         self.ready();
-        self.work();
+        self.process_input();
     }
 
-    /// Reports that nobody asked for.
-    pub(super) fn chatter(&mut self, notice: bool) {
+    /// Sends unrequested reports.
+    pub(super) fn send_unrequested(&mut self, notice: bool) {
         if notice {
             let fields = encode::essentials(Severity::Notice, b"00000", b"hello");
             encode::notice_response(&mut self.output, fields).unwrap();
@@ -131,8 +131,8 @@ impl Backend {
         }
     }
 
-    /// Tables that its statements read are altered.
-    pub(super) fn outdate(&mut self) {
+    /// Alters the tables that its statements read.
+    pub(super) fn outdate_statements(&mut self) {
         let is_own = |name: &[u8]| {
             matches!(name, b"howdah_set" | b"howdah_put_back" | b"howdah_parse_settings")
         };
@@ -140,86 +140,90 @@ impl Backend {
         self.outdated = prepared.cloned().collect();
     }
 
-    fn is_outdated(&mut self, name: &[u8]) -> bool {
-        let is = !self.failed && self.outdated.contains(name);
+    fn fail_if_outdated(&mut self, name: &[u8]) -> bool {
+        let is = !self.is_failed && self.outdated.contains(name);
         if is {
             self.fail_extended("0A000", "cached plan must not change result type");
         }
         is
     }
 
-    fn work(&mut self) {
-        while self.sleeping.is_none() && !self.terminated {
+    fn process_input(&mut self) {
+        while self.sleeping.is_none() && !self.is_terminated {
             let input = std::mem::take(&mut self.input);
-            let Some((frame, rest)) = Frame::split(&input, 1 << 30).expect("a good header") else {
+            let Some((frame, rest)) = Frame::split(&input, 1 << 30).expect("a valid header") else {
                 self.input = input;
                 return;
             };
-            let message = Message::parse(frame)
+            let message = FrontendMessage::parse(frame)
                 .unwrap_or_else(|error| panic!("{error}: {}", frame.body.escape_ascii()));
-            self.message(message);
+            self.handle_message(message);
             self.input = [rest, &self.input].concat();
         }
     }
 
-    fn message(&mut self, message: Message<'_>) {
+    fn handle_message(&mut self, message: FrontendMessage<'_>) {
         if let Some(copying) = self.copying.take() {
             return self.copy(copying, message);
         }
-        if self.skipping && !matches!(message, Message::Sync | Message::Terminate) {
+        if self.is_skipping
+            && !matches!(message, FrontendMessage::Sync | FrontendMessage::Terminate)
+        {
             return;
         }
         match message {
-            Message::Query { sql } => self.query(&String::from_utf8_lossy(sql)),
-            Message::Parse(parse) => self.parse(parse.statement, parse.sql),
-            Message::Bind(bind) => {
+            FrontendMessage::Query { sql } => self.query(&String::from_utf8_lossy(sql)),
+            FrontendMessage::Parse(parse) => self.parse(parse.statement, parse.sql),
+            FrontendMessage::Bind(bind) => {
                 let values: Vec<_> = bind
                     .values
                     .map(|value| String::from_utf8_lossy(value.unwrap_or(b"\\N")).into_owned())
                     .collect();
                 self.bind(bind.portal, bind.statement, &values);
             }
-            Message::Describe(Target::Statement(name)) => {
-                if self.failed && self.statements.contains_key(name) {
+            FrontendMessage::Describe(DescribeTarget::Statement(name)) => {
+                if self.is_failed && self.statements.contains_key(name) {
                     self.fail_extended("25P02", "current transaction is aborted");
-                } else if self.is_outdated(name) {
+                } else if self.fail_if_outdated(name) {
                 } else if self.statements.contains_key(name) {
                     encode::parameter_description(&mut self.output, &[25]).unwrap();
                     encode::bare(&mut self.output, Bare::NoData);
                 } else {
-                    self.missing(name);
+                    self.fail_missing_statement(name);
                 }
             }
-            Message::Describe(Target::Portal(_)) => encode::bare(&mut self.output, Bare::NoData),
-            Message::Execute { portal, .. } => match self.portals.get(portal).cloned() {
+            FrontendMessage::Describe(DescribeTarget::Portal(_)) => {
+                encode::bare(&mut self.output, Bare::NoData);
+            }
+            FrontendMessage::Execute { portal, .. } => match self.portals.get(portal).cloned() {
                 Some(sql) => self.execute(&sql, true),
                 None => self.fail_extended("34000", "portal does not exist"),
             },
-            Message::Close(target) => {
+            FrontendMessage::Close(target) => {
                 match target {
-                    Target::Statement(name) => {
+                    DescribeTarget::Statement(name) => {
                         self.statements.remove(name);
                         self.outdated.remove(name);
                     }
-                    Target::Portal(name) => drop(self.portals.remove(name)),
+                    DescribeTarget::Portal(name) => drop(self.portals.remove(name)),
                 }
                 encode::bare(&mut self.output, Bare::CloseComplete);
             }
-            Message::Sync => {
-                self.skipping = false;
+            FrontendMessage::Sync => {
+                self.is_skipping = false;
                 self.ready();
             }
-            Message::Terminate => self.terminated = true,
-            Message::FunctionCall(call) => {
+            FrontendMessage::Terminate => self.is_terminated = true,
+            FrontendMessage::FunctionCall(call) => {
                 let argument = call.arguments.flatten().next().unwrap_or_default();
-                if self.failed {
+                if self.is_failed {
                     self.fail("25P02", "current transaction is aborted");
                 } else {
                     encode::function_call_response(&mut self.output, Some(argument)).unwrap();
                 }
                 self.ready();
             }
-            // Flush: all is said at once. COPY messages outside of a COPY are not looked at.
+            // Flush: everything is sent at once. COPY messages outside of a COPY are ignored.
             _ => {}
         }
     }
@@ -230,7 +234,7 @@ impl Backend {
         for part in sql.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             self.execute(part, false);
             if self.sleeping.is_some() || self.copying.is_some() {
-                return; // Both end the string, and ReadyForQuery comes with their own end.
+                return; // Both end the string, and send ReadyForQuery themselves.
             }
             if self.output.ends_with(b"!\0\0") {
                 break;
@@ -246,19 +250,19 @@ impl Backend {
         }
         if sql.starts_with(b"wrong") {
             self.fail_extended("42601", "syntax error");
-        } else if self.failed && sql != b"ROLLBACK" {
+        } else if self.is_failed && sql != b"ROLLBACK" {
             self.fail_extended("25P02", "current transaction is aborted");
         } else if !name.is_empty() && self.statements.contains_key(name) {
             let text =
                 format!("prepared statement \"{}\" already exists", String::from_utf8_lossy(name));
             self.fail_extended_as("42P05", &text);
         } else {
-            // A literal is what it is under the settings in force now.
+            // A literal keeps its meaning under the current parse settings.
             let sql = String::from_utf8_lossy(sql);
-            let sql = match sql.contains(LITERAL) {
-                true => sql
-                    .replace(LITERAL, &format!("{}/{}", self.settings["TimeZone"], self.quoting())),
-                false => sql.into_owned(),
+            let sql = if sql.contains(LITERAL) {
+                sql.replace(LITERAL, &format!("{}/{}", self.settings["TimeZone"], self.quoting()))
+            } else {
+                sql.into_owned()
             };
             self.statements.insert(name.to_vec(), sql.into_bytes());
             encode::bare(&mut self.output, Bare::ParseComplete);
@@ -266,12 +270,14 @@ impl Backend {
     }
 
     fn bind(&mut self, portal: &[u8], statement: &[u8], values: &[String]) {
-        let Some(sql) = self.statements.get(statement) else { return self.missing(statement) };
+        let Some(sql) = self.statements.get(statement) else {
+            return self.fail_missing_statement(statement);
+        };
         let mut sql = String::from_utf8_lossy(sql).into_owned();
-        if self.failed && sql != "ROLLBACK" {
+        if self.is_failed && sql != "ROLLBACK" {
             return self.fail_extended("25P02", "current transaction is aborted");
         }
-        if self.is_outdated(statement) {
+        if self.fail_if_outdated(statement) {
             return;
         }
         for (at, value) in values.iter().enumerate() {
@@ -281,12 +287,12 @@ impl Backend {
         encode::bare(&mut self.output, Bare::BindComplete);
     }
 
-    /// The value of a setting that is not reported.
+    /// The value of an unreported parameter.
     fn quoting(&self) -> &str {
         self.settings.get("backslash_quote").map_or("safe_encoding", |value| value)
     }
 
-    /// Values of settings by name.
+    /// Returns parameters by name.
     fn current_settings(&mut self, sql: &str) {
         let names = sql.split("current_setting('").skip(1).filter_map(|it| it.split('\'').next());
         let values: Vec<Option<String>> = names
@@ -300,7 +306,7 @@ impl Backend {
         self.complete("SELECT 1");
     }
 
-    fn missing(&mut self, name: &[u8]) {
+    fn fail_missing_statement(&mut self, name: &[u8]) {
         let name = String::from_utf8_lossy(name);
         let text = format!("prepared statement \"{name}\" does not exist");
         self.fail_extended_as("26000", &text);
@@ -312,29 +318,29 @@ impl Backend {
         let token = rest.rsplit(' ').next().unwrap_or("").to_owned();
         let upper = verb.to_ascii_uppercase();
         let ends = matches!(upper.as_str(), "ROLLBACK" | "COMMIT");
-        // The pooler answers for itself, whatever has failed.
-        let asks = sql == "SHOW SHARD" && self.client_at.is_some();
-        if self.failed && !ends && !asks {
+        // The pooler answers its own commands even in a failed transaction.
+        let asks = sql == "SHOW SHARD" && self.client_shard.is_some();
+        if self.is_failed && !ends && !asks {
             return self.fail_as(extended, "25P02", "current transaction is aborted");
         }
         match upper.as_str() {
             "BEGIN" => {
-                if token.is_empty() && !self.in_block {
-                    self.owner = None; // It does not say whose it is.
+                if token.is_empty() && !self.is_in_block {
+                    self.last_client = None; // It does not name its client.
                 }
-                if !self.in_block {
+                if !self.is_in_block {
                     self.before_block = Some(self.settings.clone());
                 }
-                self.in_block = true;
+                self.is_in_block = true;
                 self.complete("BEGIN");
             }
             "COMMIT" | "ROLLBACK" => {
                 let before = self.before_block.take();
-                if upper == "ROLLBACK" || self.failed {
+                if upper == "ROLLBACK" || self.is_failed {
                     self.pending.clear();
                     self.settings = before.unwrap_or_else(|| self.settings.clone());
                 }
-                (self.in_block, self.failed) = (false, false);
+                (self.is_in_block, self.is_failed) = (false, false);
                 self.complete(&upper);
             }
             "SELECT" if rest.starts_with("* from") => {
@@ -342,7 +348,7 @@ impl Backend {
                 self.complete("SELECT 1");
             }
             "ECHO" => {
-                self.echoed.push(token.clone());
+                self.executed_once.push(token.clone());
                 self.row(&token);
                 self.complete("SELECT 1");
             }
@@ -357,24 +363,27 @@ impl Backend {
             }
             "FAIL" => self.fail_as(extended, "22012", &format!("division by zero {token}!")),
             "SLEEP" => self.sleeping = Some(token),
-            "SET" if rest.starts_with("SHARD") => self.command(match rest.starts_with("SHARD ") {
-                true => "SET SHARD",
-                false => "SET SHARDING KEY",
-            }),
+            "SET" if rest.starts_with("SHARD") => {
+                self.pooler_command(if rest.starts_with("SHARD ") {
+                    "SET SHARD"
+                } else {
+                    "SET SHARDING KEY"
+                });
+            }
             "SHOW" if rest == "SHARD" => {
-                let shard = self.client_at.map(|shard| shard.to_string()).unwrap_or_default();
-                let field = Field {
+                let shard = self.client_shard.map(|shard| shard.to_string()).unwrap_or_default();
+                let field = FieldDescription {
                     name: b"shard",
                     table: 0,
                     column: 0,
                     type_oid: 25,
                     type_bytes: -1,
                     type_modifier: -1,
-                    format: Format::Text,
+                    format: ValueFormat::Text,
                 };
                 encode::row_description(&mut self.output, [field]).unwrap();
                 self.row(&shard);
-                self.command("SELECT 1");
+                self.pooler_command("SELECT 1");
             }
             "SET" if sql.starts_with("SET SESSION AUTHORIZATION") => self.complete("SET"),
             "SET" => {
@@ -382,7 +391,7 @@ impl Backend {
                 let name = words.next().unwrap_or("").to_owned();
                 let value = words.nth(1).unwrap_or("").to_owned();
                 if !REPORTED.contains(&name.as_str()) {
-                    self.leave("setting");
+                    self.add_leftover("setting");
                 }
                 self.settings.insert(name, value);
                 self.complete("SET");
@@ -394,7 +403,7 @@ impl Backend {
                 self.settings.insert(rest.to_owned(), value);
                 self.complete("RESET");
             }
-            "DISCARD" if rest == "ALL" && self.in_block => {
+            "DISCARD" if rest == "ALL" && self.is_in_block => {
                 self.fail_as(
                     extended,
                     "25001",
@@ -409,16 +418,16 @@ impl Backend {
             }
             "RESET" => {
                 self.settings = self.at_login.clone();
-                self.clean("setting");
+                self.remove_leftover("setting");
                 self.complete("RESET");
             }
             "LISTEN" => {
-                self.leave("channel");
+                self.add_leftover("channel");
                 self.pending.push(Some(rest.trim_matches('"').to_owned()));
                 self.complete("LISTEN");
             }
             "UNLISTEN" => {
-                self.clean("channel");
+                self.remove_leftover("channel");
                 self.pending.push(None);
                 self.complete("UNLISTEN");
             }
@@ -429,30 +438,30 @@ impl Backend {
                 self.complete("SELECT 1");
             }
             "SELECT" if rest.contains("unlock_all") => {
-                self.clean("lock");
+                self.remove_leftover("lock");
                 self.row("");
                 self.complete("SELECT 1");
             }
             "SELECT" if rest.contains("pg_advisory_lock") => {
-                self.leave("lock");
+                self.add_leftover("lock");
                 self.row(&token);
                 self.complete("SELECT 1");
             }
             "CREATE" => {
-                self.leave("table");
+                self.add_leftover("table");
                 self.complete("CREATE TABLE");
             }
             "DISCARD" => {
-                self.clean("table");
+                self.remove_leftover("table");
                 self.complete("DISCARD TEMP");
             }
             "PREPARE" => {
-                self.leave("statement");
+                self.add_leftover("statement");
                 self.complete("PREPARE");
             }
             "DEALLOCATE" if rest == "ALL" => {
                 self.statements.clear();
-                self.clean("statement");
+                self.remove_leftover("statement");
                 self.complete("DEALLOCATE ALL");
             }
             "DEALLOCATE" => match self.statements.remove(rest.as_bytes()) {
@@ -464,7 +473,8 @@ impl Backend {
             },
             "CLOSE" => self.complete("CLOSE CURSOR"),
             "COPYOUT" => {
-                encode::copy_response(&mut self.output, CopyStart::Out, Format::Text, &[]).unwrap();
+                encode::copy_response(&mut self.output, CopyStart::Out, ValueFormat::Text, &[])
+                    .unwrap();
                 for _ in 0..3 {
                     encode::copy_data(&mut self.output, token.as_bytes()).unwrap();
                 }
@@ -472,21 +482,22 @@ impl Backend {
                 self.complete("COPY 3");
             }
             "COPYIN" | "COPYBAD" => {
-                encode::copy_response(&mut self.output, CopyStart::In, Format::Text, &[]).unwrap();
+                encode::copy_response(&mut self.output, CopyStart::In, ValueFormat::Text, &[])
+                    .unwrap();
                 let fails_at = if upper == "COPYIN" { usize::MAX } else { 2 };
-                self.copying = Some(Copying { token, rows: 0, fails_at, extended });
+                self.copying = Some(SimCopy { token, rows: 0, fails_at, extended });
             }
             _ => self.fail_as(extended, "42601", &format!("no such thing as {sql}!")),
         }
     }
 
-    fn copy(&mut self, mut copying: Copying, message: Message<'_>) {
+    fn copy(&mut self, mut copying: SimCopy, message: FrontendMessage<'_>) {
         let extended = copying.extended;
         match message {
-            Message::CopyData(data) => {
+            FrontendMessage::CopyData(data) => {
                 if !data.starts_with(copying.token.as_bytes()) {
                     let data = String::from_utf8_lossy(data).into_owned();
-                    self.violations.push(format!("{copying:?} got the data {data:?}"));
+                    self.violations.push(format!("{copying:?} received the data {data:?}"));
                 }
                 copying.rows += 1;
                 if copying.rows < copying.fails_at {
@@ -495,13 +506,13 @@ impl Backend {
                 }
                 self.fail_as(extended, "22P02", "bad data!");
             }
-            Message::CopyDone => self.complete(&format!("COPY {}", copying.rows)),
-            Message::CopyFail { .. } => self.fail_as(extended, "57014", "COPY failed!"),
-            Message::Sync | Message::Flush => {
+            FrontendMessage::CopyDone => self.complete(&format!("COPY {}", copying.rows)),
+            FrontendMessage::CopyFail { .. } => self.fail_as(extended, "57014", "COPY failed!"),
+            FrontendMessage::Sync | FrontendMessage::Flush => {
                 self.copying = Some(copying);
                 return;
             }
-            Message::Terminate => self.terminated = true,
+            FrontendMessage::Terminate => self.is_terminated = true,
             other => {
                 self.violations.push(format!("{} during COPY", other.kind()));
                 self.fail_as(extended, "08P01", "unexpected message!");
@@ -528,7 +539,7 @@ impl Backend {
         self.complete("SELECT 1");
     }
 
-    /// Notices when a statement of one client finds what another left.
+    /// Checks that a statement finds no state of another client.
     fn check_owner(&mut self, sql: &str) {
         let Some(token) = sql.rsplit(' ').next().filter(|token| token.starts_with('c')) else {
             return;
@@ -539,31 +550,32 @@ impl Backend {
         if self.shard.is_some() && meant != self.shard {
             self.violations.push(format!("{sql} runs on shard {:?}", self.shard));
         }
-        let foreign = self.owner.is_some_and(|before| before != owner);
-        if foreign && (self.in_block || self.failed) {
-            self.violations.push(format!("{sql} runs in a transaction of {:?}", self.owner));
+        let foreign = self.last_client.is_some_and(|before| before != owner);
+        if foreign && (self.is_in_block || self.is_failed) {
+            self.violations.push(format!("{sql} runs in a transaction of {:?}", self.last_client));
         }
-        if self.left_by.is_some_and(|by| by != owner) && !self.leftovers.is_empty() {
-            self.violations.push(format!("{sql} finds {:?} of {:?}", self.leftovers, self.left_by));
+        if self.leftover_owner.is_some_and(|by| by != owner) && !self.leftovers.is_empty() {
+            self.violations
+                .push(format!("{sql} finds {:?} of {:?}", self.leftovers, self.leftover_owner));
         }
-        self.owner = Some(owner);
-        self.ran = Some(owner);
+        self.last_client = Some(owner);
+        self.fed_client = Some(owner);
     }
 
-    /// One of the pooler's commands, which no server is to see.
-    fn command(&mut self, tag: &str) {
-        if self.client_at.is_none() {
-            self.violations.push(format!("a server is told {tag}"));
+    /// A command of the pooler, which no server may receive.
+    fn pooler_command(&mut self, tag: &str) {
+        if self.client_shard.is_none() {
+            self.violations.push(format!("a server received {tag}"));
         }
         self.complete(tag);
     }
 
-    fn leave(&mut self, what: &'static str) {
+    fn add_leftover(&mut self, what: &'static str) {
         self.leftovers.push(what);
-        self.left_by = self.owner;
+        self.leftover_owner = self.last_client;
     }
 
-    fn clean(&mut self, what: &str) {
+    fn remove_leftover(&mut self, what: &str) {
         self.leftovers.retain(|left| *left != what);
     }
 
@@ -584,7 +596,7 @@ impl Backend {
                     .unwrap();
             }
         }
-        if !self.in_block {
+        if !self.is_in_block {
             self.portals.clear();
             for channel in std::mem::take(&mut self.pending) {
                 match channel {
@@ -593,7 +605,7 @@ impl Backend {
                 }
             }
         }
-        let status = match (self.failed, self.in_block) {
+        let status = match (self.is_failed, self.is_in_block) {
             (true, _) => TransactionStatus::Failed,
             (false, true) => TransactionStatus::InTransaction,
             (false, false) => TransactionStatus::Idle,
@@ -603,7 +615,7 @@ impl Backend {
 
     fn fail_as(&mut self, extended: bool, sqlstate: &str, message: &str) {
         self.fail(sqlstate, message);
-        self.skipping |= extended;
+        self.is_skipping |= extended;
     }
 
     fn fail_extended(&mut self, sqlstate: &str, message: &str) {
@@ -613,9 +625,9 @@ impl Backend {
     fn fail_extended_as(&mut self, sqlstate: &str, message: &str) {
         let fields = encode::essentials(Severity::Error, sqlstate.as_bytes(), message.as_bytes());
         encode::error_response(&mut self.output, fields).unwrap();
-        self.failed = self.in_block;
+        self.is_failed = self.is_in_block;
         self.pending.clear();
-        self.skipping = true;
+        self.is_skipping = true;
     }
 
     fn fail(&mut self, sqlstate: &str, message: &str) {
@@ -623,7 +635,7 @@ impl Backend {
             if message.ends_with('!') { message.to_owned() } else { format!("{message}!") };
         let fields = encode::essentials(Severity::Error, sqlstate.as_bytes(), message.as_bytes());
         encode::error_response(&mut self.output, fields).unwrap();
-        self.failed = self.in_block;
+        self.is_failed = self.is_in_block;
         self.pending.clear();
     }
 }

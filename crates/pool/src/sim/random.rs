@@ -1,10 +1,10 @@
-//! Numbers that depend on nothing but a seed.
+//! Random numbers that depend only on a seed.
 
 /// A generator of 64-bit numbers (splitmix64).
 #[derive(Debug)]
-pub(super) struct Random(u64);
+pub(super) struct SimRandom(u64);
 
-impl Random {
+impl SimRandom {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed)
     }
@@ -16,17 +16,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 to `below - 1`.
+    /// A number from 0 to `below - 1`.
     pub(super) fn below(&mut self, below: u64) -> u64 {
         self.next() % below.max(1)
     }
 
-    /// Whether something happens that does so in `percent` of cases.
+    /// True in `percent` of cases.
     pub(super) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
     pub(super) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[usize::try_from(self.below(from.len() as u64)).expect("it is below a usize")]
+        &from[usize::try_from(self.below(from.len() as u64)).expect("it is less than a usize")]
     }
 }

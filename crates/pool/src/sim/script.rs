@@ -1,54 +1,55 @@
-//! [`SimClient`]: a client that knows what it must be told, because a backend of its own hears
-//! everything it says.
+//! [`SimClient`]: a client that knows the replies to expect, because its reference model receives
+//! the same input.
 
 use std::collections::VecDeque;
 
 use howdah_wire::{
-    Format, Header,
-    frontend::{Target, encode},
+    Header, ValueFormat,
+    frontend::{DescribeTarget, encode},
 };
 
-use super::{backend::Backend, random::Random, world::shards::shard_of};
-use crate::ServerRole;
+use super::{backend::SimBackend, random::SimRandom, simulation::shards::shard_of};
+use crate::TargetRole;
 
 /// A client, its script and its expectations.
 pub(super) struct SimClient {
     pub(super) number: u32,
     pub(super) zone: String,
-    /// Which servers would do, of a database with several.
-    pub(super) role: ServerRole,
-    /// How many shards its database has, if it has any.
+    /// Which servers are suitable, for a cluster.
+    pub(super) role: TargetRole,
+    /// How many shards its database has, if any.
     pub(super) shards: u32,
-    shadow: Backend,
-    /// What it was promised, in order.
-    promised: VecDeque<Promise>,
+    reference: SimBackend,
+    /// Expected replies, in order.
+    expected: VecDeque<ExpectedReply>,
     received: Vec<u8>,
-    greeted: bool,
-    /// It was told that its connection ends.
-    pub(super) dismissed: bool,
-    /// And that was not for what it did.
-    pub(super) is_wronged: bool,
-    /// Whether it says what is known to only read.
-    pub(super) reads: bool,
+    is_welcomed: bool,
+    /// It received a fatal error.
+    pub(super) is_disconnected: bool,
+    /// It did nothing to cause that error.
+    pub(super) is_disconnected_without_cause: bool,
+    /// Whether it mostly sends statements that are known to only read.
+    pub(super) is_mostly_reading: bool,
     pub(super) steps_left: u32,
     tokens: u32,
-    in_block: bool,
-    /// Its unnamed statement is known to exist: nothing has failed since it was prepared.
+    is_in_block: bool,
+    /// Whether its unnamed statement is known to exist: nothing has failed since it was prepared.
     has_unnamed: bool,
-    /// COPY rows still to send, if a COPY has begun; whether a Sync has to follow.
+    /// COPY rows still to send, if a COPY has started, and whether a Sync must follow.
     copying: Option<(u32, bool)>,
     /// The batch has been flushed and needs its Sync.
-    batch_open: bool,
-    pub(super) sleeps: bool,
-    pub(super) terminated: bool,
-    /// It was told that a statement is outdated, which its own server would not have said. That is
-    /// right where it is too late to do anything about it; it knows no further.
-    pub(super) gives_up: bool,
+    has_open_batch: bool,
+    pub(super) is_sleeping: bool,
+    pub(super) is_terminated: bool,
+    /// It received an error for an outdated statement, which its reference model does not return.
+    /// This is correct if it is too late for a retry; the expected replies are unknown from here
+    /// on.
+    pub(super) is_giving_up: bool,
 }
 
-struct Promise {
+struct ExpectedReply {
     bytes: Vec<u8>,
-    cancellable: bool,
+    is_cancellable: bool,
 }
 
 impl SimClient {
@@ -56,40 +57,43 @@ impl SimClient {
         Self {
             number,
             zone: settings[0].1.to_owned(),
-            role: ServerRole::Any,
+            role: TargetRole::Any,
             shards: 0,
-            shadow: Backend::new(settings),
-            promised: VecDeque::new(),
+            reference: SimBackend::new(settings),
+            expected: VecDeque::new(),
             received: Vec::new(),
-            greeted: false,
-            dismissed: false,
-            is_wronged: false,
+            is_welcomed: false,
+            is_disconnected: false,
+            is_disconnected_without_cause: false,
             steps_left: steps,
-            reads: false,
+            is_mostly_reading: false,
             tokens: 0,
-            in_block: false,
+            is_in_block: false,
             has_unnamed: false,
             copying: None,
-            batch_open: false,
-            sleeps: false,
-            terminated: false,
-            gives_up: false,
+            has_open_batch: false,
+            is_sleeping: false,
+            is_terminated: false,
+            is_giving_up: false,
         }
     }
 
-    /// Whether it is owed something.
-    pub(super) fn waits(&self) -> bool {
-        !self.greeted || !self.promised.is_empty()
+    /// Whether a reply is outstanding.
+    pub(super) fn is_awaiting_reply(&self) -> bool {
+        !self.is_welcomed || !self.expected.is_empty()
     }
 
-    /// What it waits for, in words.
-    pub(super) fn owed(&self) -> String {
-        let promise = self.promised.front().map(|promise| promise.bytes.escape_ascii().to_string());
-        format!("c{} is owed {promise:?}", self.number)
+    /// Describes the expected reply.
+    pub(super) fn describe_expected(&self) -> String {
+        let expected_reply = self
+            .expected
+            .front()
+            .map(|expected_reply| expected_reply.bytes.escape_ascii().to_string());
+        format!("c{} awaits {expected_reply:?}", self.number)
     }
 
-    /// Takes what the pooler sent.
-    pub(super) fn hear(&mut self, bytes: &[u8]) -> Result<(), String> {
+    /// Handles bytes from the pooler.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.received.extend_from_slice(bytes);
         loop {
             let Ok(Some(header)) = Header::parse(&self.received) else { return Ok(()) };
@@ -98,50 +102,51 @@ impl SimClient {
                 return Ok(());
             }
             let message: Vec<u8> = self.received.drain(..end).collect();
-            self.message(&without_mark(message))?;
+            self.check_message(&without_suffix(message))?;
         }
     }
 
-    fn message(&mut self, message: &[u8]) -> Result<(), String> {
+    fn check_message(&mut self, message: &[u8]) -> Result<(), String> {
         let fatal = message[0] == b'E' && memchr::memmem::find(message, b"VFATAL\0").is_some();
-        if fatal && self.greeted && memchr::memmem::find(message, b"starting up").is_some() {
-            return Err(format!("c{} was sent away because a login failed", self.number));
+        if fatal && self.is_welcomed && memchr::memmem::find(message, b"starting up").is_some() {
+            return Err(format!("c{} was disconnected because a login failed", self.number));
         }
-        if self.dismissed || fatal {
-            // A transaction block where there may be none.
-            self.is_wronged |= fatal && memchr::memmem::find(message, b"C08P01\0").is_none();
-            self.dismissed = true;
+        if self.is_disconnected || fatal {
+            // A transaction block in statement mode.
+            self.is_disconnected_without_cause |=
+                fatal && memchr::memmem::find(message, b"C08P01\0").is_none();
+            self.is_disconnected = true;
             return Ok(());
         }
-        if !self.greeted {
-            self.greeted = message[0] == b'Z';
+        if !self.is_welcomed {
+            self.is_welcomed = message[0] == b'Z';
             return Ok(());
         }
-        if is_chatter(message[0]) {
+        if is_unrequested(message[0]) {
             return Ok(());
         }
-        let unexpected = |promise: Option<&Promise>| {
+        let unexpected = |expected_reply: Option<&ExpectedReply>| {
             let show = |bytes: &[u8]| bytes.escape_ascii().to_string();
-            let promised = promise.map(|promise| show(&promise.bytes));
-            format!("c{} was told {}, and promised {promised:?}", self.number, show(message))
+            let expected = expected_reply.map(|expected_reply| show(&expected_reply.bytes));
+            format!("c{} received {}, expected {expected:?}", self.number, show(message))
         };
-        let Some(promise) = self.promised.front_mut() else { return Err(unexpected(None)) };
+        let Some(expected_reply) = self.expected.front_mut() else { return Err(unexpected(None)) };
         if memchr::memmem::find(message, b"C0A000\0").is_some() {
-            (self.dismissed, self.gives_up) = (true, true);
+            (self.is_disconnected, self.is_giving_up) = (true, true);
             return Ok(());
         }
-        if promise.cancellable && memchr::memmem::find(message, b"C57014\0").is_some() {
+        if expected_reply.is_cancellable && memchr::memmem::find(message, b"C57014\0").is_some() {
             self.has_unnamed = false;
-            promise.bytes = b"Z\0\0\0\x05I".to_vec();
+            expected_reply.bytes = b"Z\0\0\0\x05I".to_vec();
             return Ok(());
         }
-        if !promise.bytes.starts_with(message) {
-            return Err(unexpected(Some(promise)));
+        if !expected_reply.bytes.starts_with(message) {
+            return Err(unexpected(Some(expected_reply)));
         }
-        promise.bytes.drain(..message.len());
-        if promise.bytes.is_empty() {
-            self.promised.pop_front();
-            self.sleeps = false;
+        expected_reply.bytes.drain(..message.len());
+        if expected_reply.bytes.is_empty() {
+            self.expected.pop_front();
+            self.is_sleeping = false;
         }
         Ok(())
     }
@@ -151,72 +156,72 @@ impl SimClient {
         self.last_token()
     }
 
-    /// Client, number, and the shard that it is for.
+    /// Client, number, and shard.
     fn last_token(&self) -> String {
         let of = format!("c{}.{}", self.number, self.tokens);
-        self.shadow.client_at.map_or(of.clone(), |shard| format!("{of}.{shard}"))
+        self.reference.client_shard.map_or(of.clone(), |shard| format!("{of}.{shard}"))
     }
 
-    /// What it has to say next: nothing while it is in the middle of something.
-    pub(super) fn speak(&mut self, random: &mut Random) -> Vec<u8> {
+    /// The next bytes to send; none while it must wait.
+    pub(super) fn next_input(&mut self, random: &mut SimRandom) -> Vec<u8> {
         let mut buf = Vec::new();
-        if self.terminated || !self.greeted || self.sleeps {
+        if self.is_terminated || !self.is_welcomed || self.is_sleeping {
             return buf;
         }
-        let pipelines = !self.reads && self.promised.len() < 3 && random.percent(30);
-        if self.waits() && !pipelines {
+        let pipelines = !self.is_mostly_reading && self.expected.len() < 3 && random.percent(30);
+        if self.is_awaiting_reply() && !pipelines {
             return buf;
         }
-        if self.batch_open || self.copying.is_some() {
-            if self.waits() {
+        if self.has_open_batch || self.copying.is_some() {
+            if self.is_awaiting_reply() {
                 return buf;
             }
-            self.go_on(&mut buf);
+            self.continue_batch(&mut buf);
         } else if self.steps_left == 0 {
-            if self.waits() {
+            if self.is_awaiting_reply() {
                 return buf;
             }
-            if self.in_block {
-                self.say(&mut buf, "COMMIT");
-                self.in_block = false;
+            if self.is_in_block {
+                self.push_query(&mut buf, "COMMIT");
+                self.is_in_block = false;
             } else {
                 encode::terminate(&mut buf);
-                self.terminated = true;
+                self.is_terminated = true;
             }
         } else {
             self.steps_left -= 1;
             self.step(&mut buf, random);
         }
-        self.promise(&buf);
+        self.expect_reply(&buf);
         buf
     }
 
-    /// Has the shadow hear it too, whose answer is the promise.
-    fn promise(&mut self, said: &[u8]) {
-        self.shadow.feed(said);
-        self.sleeps = self.shadow.sleeping.is_some();
-        self.shadow.wake();
+    /// Feeds the reference model, whose replies are expected.
+    fn expect_reply(&mut self, input: &[u8]) {
+        self.reference.feed(input);
+        self.is_sleeping = self.reference.sleeping.is_some();
+        self.reference.wake();
         let mut bytes = Vec::new();
-        let mut rest = &self.shadow.output[..];
+        let mut rest = &self.reference.output[..];
         while let Ok(Some(header)) = Header::parse(rest) {
             let (message, later) = rest.split_at(Header::BYTES + header.body_bytes as usize);
             self.has_unnamed &= message[0] != b'E';
-            if !is_chatter(message[0]) {
+            if !is_unrequested(message[0]) {
                 bytes.extend_from_slice(message);
             }
             rest = later;
         }
-        self.shadow.output.clear();
+        self.reference.output.clear();
         if !bytes.is_empty() {
-            self.promised.push_back(Promise { bytes, cancellable: self.sleeps });
+            self.expected.push_back(ExpectedReply { bytes, is_cancellable: self.is_sleeping });
         }
     }
 
-    fn say(&self, buf: &mut Vec<u8>, sql: &str) {
+    fn push_query(&self, buf: &mut Vec<u8>, sql: &str) {
         encode::query(buf, sql.as_bytes()).unwrap();
     }
 
-    fn go_on(&mut self, buf: &mut Vec<u8>) {
+    fn continue_batch(&mut self, buf: &mut Vec<u8>) {
         if let Some((rows, extended)) = self.copying.take() {
             let token = self.last_token();
             for row in 0..rows {
@@ -227,45 +232,48 @@ impl SimClient {
                 encode::sync(buf);
             }
         } else {
-            self.batch_open = false;
+            self.has_open_batch = false;
             encode::sync(buf);
         }
     }
 
-    fn step(&mut self, buf: &mut Vec<u8>, random: &mut Random) {
-        if self.shards > 0 && (self.shadow.client_at.is_none() || random.percent(25)) {
+    fn step(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom) {
+        if self.shards > 0 && (self.reference.client_shard.is_none() || random.percent(25)) {
             return self.command(buf, random);
         }
         let token = self.token();
-        if self.reads && !self.in_block && random.percent(60) {
-            let text = match random.percent(70) {
-                true => format!("select * from {}", read_token(&token)),
-                false => format!("echo {token}"),
+        if self.is_mostly_reading && !self.is_in_block && random.percent(60) {
+            let text = if random.percent(70) {
+                format!("select * from {}", read_token(&token))
+            } else {
+                format!("echo {token}")
             };
-            return self.say(buf, &text);
+            return self.push_query(buf, &text);
         }
         match random.below(26) {
-            0..=2 => self.say(buf, &format!("echo {token}")),
-            3 => self.say(buf, &format!("state {token}")),
-            4 if !self.in_block => {
-                self.in_block = true;
-                // Of a bare one the pooler knows what it is: where it goes depends on what comes behind it.
+            0..=2 => self.push_query(buf, &format!("echo {token}")),
+            3 => self.push_query(buf, &format!("state {token}")),
+            4 if !self.is_in_block => {
+                self.is_in_block = true;
+                // The pooler recognizes a bare BEGIN: the next statement decides where it goes.
                 let is_bare = self.shards > 0 && random.percent(50);
                 let begin = if is_bare { "BEGIN".to_owned() } else { format!("begin {token}") };
-                self.say(buf, &begin);
+                self.push_query(buf, &begin);
             }
-            4..=5 if self.in_block => {
-                self.in_block = false;
-                self.say(buf, if random.percent(50) { "COMMIT" } else { "ROLLBACK" });
+            4..=5 if self.is_in_block => {
+                self.is_in_block = false;
+                self.push_query(buf, if random.percent(50) { "COMMIT" } else { "ROLLBACK" });
             }
-            5 => self.say(buf, &format!("echo {token}; state {token}; echo {token}")),
-            6 => self.say(buf, &format!("echo {token}; fail {token}; echo {token}")),
-            7 if !self.in_block && !self.waits() => self.say(buf, &format!("sleep {token}")),
+            5 => self.push_query(buf, &format!("echo {token}; state {token}; echo {token}")),
+            6 => self.push_query(buf, &format!("echo {token}; fail {token}; echo {token}")),
+            7 if !self.is_in_block && !self.is_awaiting_reply() => {
+                self.push_query(buf, &format!("sleep {token}"));
+            }
             8 => {
                 let zone = random.pick(&["UTC", "CET", "O'Zone\\"]);
-                self.say(buf, &format!("set TimeZone = {zone} {token}"));
+                self.push_query(buf, &format!("set TimeZone = {zone} {token}"));
                 if random.percent(30) {
-                    // What follows at once is parsed in the new zone.
+                    // A batch sent at once must be parsed in the new zone.
                     self.batch(buf, random, &token);
                 }
             }
@@ -278,36 +286,37 @@ impl SimClient {
                     "create temp table t",
                     "prepare p as",
                 ]);
-                self.say(buf, &format!("{dirty} {token}"));
+                self.push_query(buf, &format!("{dirty} {token}"));
             }
-            10 => self.say(buf, &format!("copyout {token}")),
-            11 | 12 if !self.waits() => {
+            10 => self.push_query(buf, &format!("copyout {token}")),
+            11 | 12 if !self.is_awaiting_reply() => {
                 let bad = random.percent(40);
                 let extended = random.percent(50);
                 let sql = format!("{} {token}", if bad { "copybad" } else { "copyin" });
                 if extended {
-                    self.has_unnamed = false; // The batches are not to run a COPY.
+                    self.has_unnamed = false; // The batches must not run a COPY.
                     encode::parse(buf, b"", sql.as_bytes(), &[]).unwrap();
                     bind(buf, b"", &[]);
                     encode::execute(buf, b"", 0).unwrap();
                     encode::sync(buf);
                 } else {
-                    self.say(buf, &sql);
+                    self.push_query(buf, &sql);
                 }
                 self.copying = Some((u32::try_from(random.below(5)).unwrap(), extended));
-                if self.shadow_failed() {
+                if self.reference_failed() {
                     self.copying = None;
                 }
             }
             14 => {
                 let sql = ["RESET ALL", "RESET TimeZone", "DISCARD ALL", "DEALLOCATE ALL"];
-                self.say(buf, random.pick::<&str>(&sql));
+                self.push_query(buf, random.pick::<&str>(&sql));
             }
             15 => {
-                encode::function_call(buf, 7, &[], [Some(token.as_bytes())], Format::Text).unwrap();
+                encode::function_call(buf, 7, &[], [Some(token.as_bytes())], ValueFormat::Text)
+                    .unwrap();
             }
             16 => {
-                self.has_unnamed = false; // What it is now is for this only.
+                self.has_unnamed = false; // It is only for this portal.
                 encode::parse(buf, b"", b"echo $1", &[25]).unwrap();
                 bind_portal(buf, b"held", b"", &[&token]);
                 encode::sync(buf);
@@ -316,29 +325,29 @@ impl SimClient {
             }
             13 => {
                 let name = random.pick(&["s1", "s2", "s3"]);
-                self.say(buf, &format!("DEALLOCATE {name}"));
+                self.push_query(buf, &format!("DEALLOCATE {name}"));
             }
             _ => self.batch(buf, random, &token),
         }
     }
 
-    /// Says which shard it wants from now on, or asks which that is.
-    fn command(&mut self, buf: &mut Vec<u8>, random: &mut Random) {
-        let is_new = self.shadow.client_at.is_none();
-        if self.in_block || !is_new && random.percent(30) {
-            return self.say(buf, "SHOW SHARD");
+    /// Selects a shard, or asks which one is selected.
+    fn command(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom) {
+        let is_new = self.reference.client_shard.is_none();
+        if self.is_in_block || !is_new && random.percent(30) {
+            return self.push_query(buf, "SHOW SHARD");
         }
         let sql = if random.percent(50) {
             let shard = u32::try_from(random.below(self.shards.into())).unwrap();
-            self.shadow.client_at = Some(shard);
+            self.reference.client_shard = Some(shard);
             format!("SET SHARD TO '{shard}'")
         } else {
             let key = u32::try_from(random.below(1000)).unwrap();
-            self.shadow.client_at = Some(shard_of(key, self.shards));
+            self.reference.client_shard = Some(shard_of(key, self.shards));
             format!("SET SHARDING KEY TO '{key}'")
         };
         if random.percent(60) {
-            return self.say(buf, &sql);
+            return self.push_query(buf, &sql);
         }
         self.has_unnamed = false;
         encode::parse(buf, b"", sql.as_bytes(), &[]).unwrap();
@@ -347,20 +356,20 @@ impl SimClient {
         encode::sync(buf);
     }
 
-    /// Whether its transaction has failed, so that nothing begins now.
-    fn shadow_failed(&self) -> bool {
-        self.shadow.has_failed()
+    /// Whether its transaction has failed, so that no COPY starts.
+    fn reference_failed(&self) -> bool {
+        self.reference.has_failed()
     }
 
-    /// Messages of the extended protocol, in any order that a client may send them.
-    fn batch(&mut self, buf: &mut Vec<u8>, random: &mut Random, token: &str) {
+    /// Messages of the extended protocol, in any valid order.
+    fn batch(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom, token: &str) {
         for _ in 0..1 + random.below(4) {
             let name: &[u8] = random.pick::<&[u8]>(&[b"", b"s1", b"s2", b"s3", b"howdah_1"]);
             let missing = name.is_empty() && !self.has_unnamed;
             match random.below(if missing { 5 } else { 8 }) {
                 1 if missing => {}
-                0 => encode::close(buf, Target::Statement(name)).unwrap(),
-                1 => encode::describe(buf, Target::Statement(name)).unwrap(),
+                0 => encode::close(buf, DescribeTarget::Statement(name)).unwrap(),
+                1 => encode::describe(buf, DescribeTarget::Statement(name)).unwrap(),
                 2 => {
                     encode::parse(buf, name, b"wrong", &[]).unwrap();
                     self.has_unnamed &= !name.is_empty();
@@ -378,27 +387,27 @@ impl SimClient {
                 }
                 _ => {
                     bind(buf, name, &[token]);
-                    encode::describe(buf, Target::Portal(b"")).unwrap();
+                    encode::describe(buf, DescribeTarget::Portal(b"")).unwrap();
                     encode::execute(buf, b"", 0).unwrap();
                 }
             }
         }
-        if random.percent(20) && !self.waits() {
+        if random.percent(20) && !self.is_awaiting_reply() {
             encode::flush(buf);
-            self.batch_open = true;
+            self.has_open_batch = true;
         } else {
             encode::sync(buf);
         }
     }
 }
 
-/// A token in a text that is sure to only read.
+/// A token in a text that is known to only read.
 fn read_token(token: &str) -> String {
     token.replacen('.', ".t", 1)
 }
 
-/// An error without the mark that the pooler adds to a name which begins like those it gives.
-fn without_mark(mut message: Vec<u8>) -> Vec<u8> {
+/// An error without the suffix that the pooler adds to names that look like its own.
+fn without_suffix(mut message: Vec<u8>) -> Vec<u8> {
     if message[0] == b'E'
         && let Some(at) = memchr::memmem::find(&message, b"?\" does not exist")
     {
@@ -408,8 +417,8 @@ fn without_mark(mut message: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// What a pooler may say or leave out as it sees fit.
-fn is_chatter(tag: u8) -> bool {
+/// Messages that a pooler may send or omit at any time.
+fn is_unrequested(tag: u8) -> bool {
     matches!(tag, b'S' | b'N' | b'A' | b'K')
 }
 
@@ -419,5 +428,5 @@ fn bind(buf: &mut Vec<u8>, statement: &[u8], values: &[&str]) {
 
 fn bind_portal(buf: &mut Vec<u8>, portal: &[u8], statement: &[u8], values: &[&str]) {
     let values = values.iter().map(|value| Some(value.as_bytes()));
-    encode::bind(buf, portal, statement, &[Format::Text], values, &[]).unwrap();
+    encode::bind(buf, portal, statement, &[ValueFormat::Text], values, &[]).unwrap();
 }

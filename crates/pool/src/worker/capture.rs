@@ -1,4 +1,4 @@
-//! Beginning and ending captures: a recorder, and a tape for each worker.
+//! Starting and stopping captures: a recorder, and a buffer for each worker.
 
 use std::{
     fs,
@@ -6,151 +6,159 @@ use std::{
     sync::{Arc, Mutex, PoisonError, mpsc},
 };
 
-use howdah_record::{BeginError, CopyRows, Recorder, Settings, Status};
-use howdah_sift::{KeyError, RedactionKey};
+use howdah_capture::live::{
+    CaptureRecorder, CaptureStartError, CopyRows, RecorderSettings, RecorderStatus,
+};
+use howdah_capture::{KeyError, RedactionKey};
 use howdah_traffic::Timestamp;
 
-use super::{control::Control, front::Front, mail::WorkerMessage};
+use super::{control::PoolerHandle, messages::WorkerMessage, shared_state::SharedState};
 use crate::{
     PoolId,
-    config::{Capture, CopyCapture},
+    config::{CaptureConfig, CopyCapture},
 };
 
-/// Captures of this process: one at a time.
+/// The captures of this process, one at a time.
 #[derive(Debug, Default)]
-pub(super) struct Captures(Mutex<Current>);
+pub(super) struct Captures(Mutex<CaptureState>);
 
 #[derive(Debug, Default)]
-struct Current {
-    /// The one under way, or the last.
-    recorder: Option<Arc<Recorder>>,
-    /// How many were begun.
-    begun: u32,
+struct CaptureState {
+    /// The recorder of the running capture, or of the last one.
+    recorder: Option<Arc<CaptureRecorder>>,
+    /// Number of captures started.
+    started: u32,
 }
 
-/// A capture does not begin.
+/// A capture could not be started or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// There is no folder for it.
+    /// `capture.path` is not set.
     #[error("there is no folder for captures: set capture.path")]
     NoPath,
-    /// Its name is none for a folder.
-    #[error("{name:?} is no name for a capture: use letters, digits, '-', '_' and '.'")]
+    /// The name is not allowed.
+    #[error("{name:?} is not a valid capture name: use letters, digits, '-', '_' and '.'")]
     Name {
         /// The name.
         name: String,
     },
-    /// One is under way.
-    #[error("a capture is under way in {}", path.display())]
+    /// A capture is already running.
+    #[error("a capture is already running in {}", path.display())]
     UnderWay {
-        /// Where.
+        /// The folder of the running capture.
         path: PathBuf,
     },
-    /// There is none to be ended.
-    #[error("no capture is under way")]
+    /// No capture is running.
+    #[error("no capture is running")]
     None,
-    /// The key of redaction.
-    #[error("cannot read the key of redaction {}", path.display())]
+    /// The redaction key file cannot be read.
+    #[error("cannot read the redaction key file {}", path.display())]
     KeyFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         #[source]
         source: std::io::Error,
     },
-    /// What is in that file, or nothing random to be had.
-    #[error("no key of redaction")]
+    /// The redaction key is invalid, or no random bytes are available for one.
+    #[error("cannot create the redaction key")]
     Key(#[from] KeyError),
-    /// The folder cannot be written.
+    /// The folder cannot be created or written.
     #[error(transparent)]
-    Begin(#[from] BeginError),
+    Begin(#[from] CaptureStartError),
 }
 
 impl Captures {
-    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
+    fn current(&self) -> std::sync::MutexGuard<'_, CaptureState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the capture under way is written, after the workers have ended.
-    pub(super) fn end(&self) {
+    /// Waits until the running capture is written; called after the workers have ended.
+    pub(super) fn finish(&self) {
         let recorder = self.current().recorder.clone();
-        if let Some(recorder) = recorder.filter(|recorder| !recorder.status().is_over) {
-            recorder.end();
+        if let Some(recorder) = recorder.filter(|recorder| !recorder.status().is_finished) {
+            recorder.stop();
         }
     }
 }
 
-impl Control {
-    /// Begins a capture of clients' traffic, in a folder of this name below `capture.path`, or of one
-    /// that tells the time. Gives where it is, once every worker records.
+impl PoolerHandle {
+    /// Starts a capture of client traffic in a folder below `capture.path`, named `name` or after
+    /// the current time. Returns its path once every worker records.
     ///
     /// # Errors
     ///
     /// [`CaptureError`]; nothing is captured.
     pub fn start_capture(&self, name: Option<&str>) -> Result<PathBuf, CaptureError> {
         let config = self.config();
-        let mut current = self.front.captures.current();
+        let mut current = self.shared.captures.current();
         if let Some(recorder) = &current.recorder
-            && !recorder.status().is_over
+            && !recorder.status().is_finished
         {
             return Err(CaptureError::UnderWay { path: recorder.path().to_owned() });
         }
-        let path = place(&config.capture, name)?;
-        current.begun += 1;
+        let path = capture_path(&config.capture, name)?;
+        current.started += 1;
         let workers = self.mailboxes.len();
-        let settings =
-            settings(&config.capture, path.clone(), workers, current.begun, &self.front)?;
-        let front = Arc::clone(&self.front);
-        let who_is = move |pool: u32| {
-            let entry = front.directory.by_id(PoolId(pool))?;
+        let settings = recorder_settings(
+            &config.capture,
+            path.clone(),
+            workers,
+            current.started,
+            &self.shared,
+        )?;
+        let shared = Arc::clone(&self.shared);
+        let names_of = move |pool: u32| {
+            let entry = shared.directory.by_id(PoolId(pool))?;
             let login = &entry.settings.login;
             Some((login.user.as_str().into(), login.database.as_str().into()))
         };
-        let (recorder, tapes) = Recorder::begin(settings, Box::new(who_is))?;
+        let (recorder, buffers) = CaptureRecorder::start(settings, Box::new(names_of))?;
         current.recorder = Some(Arc::new(recorder));
         let (to, done) = mpsc::channel();
-        for (mailbox, tape) in self.mailboxes.iter().zip(tapes) {
-            mailbox.send(WorkerMessage::Record { tape: Box::new(tape), done: to.clone() });
+        for (mailbox, buffer) in self.mailboxes.iter().zip(buffers) {
+            mailbox
+                .send(WorkerMessage::StartRecording { buffer: Box::new(buffer), done: to.clone() });
         }
         drop((current, to));
         self.wait_for_all(&done);
-        tracing::info!(path = %path.display(), "capturing traffic");
+        tracing::info!(path = %path.display(), "capture started");
         Ok(path)
     }
 
-    /// Ends the capture, and waits until it is written.
+    /// Stops the capture and waits until it is written.
     ///
     /// # Errors
     ///
-    /// [`CaptureError::None`].
-    pub fn stop_capture(&self) -> Result<Status, CaptureError> {
-        let recorder = self.front.captures.current().recorder.clone();
-        let recorder = recorder.filter(|recorder| !recorder.status().is_over);
+    /// [`CaptureError::None`]: no capture is running.
+    pub fn stop_capture(&self) -> Result<RecorderStatus, CaptureError> {
+        let recorder = self.shared.captures.current().recorder.clone();
+        let recorder = recorder.filter(|recorder| !recorder.status().is_finished);
         let recorder = recorder.ok_or(CaptureError::None)?;
-        self.tell(|| WorkerMessage::StopRecording);
-        let status = recorder.end();
-        let Status { path, tally, .. } = &status;
-        tracing::info!(path = %path.display(), events = tally.events, "captured traffic");
+        self.broadcast(|| WorkerMessage::StopRecording);
+        let status = recorder.stop();
+        let RecorderStatus { path, tally, .. } = &status;
+        tracing::info!(path = %path.display(), events = tally.events, "capture stopped");
         Ok(status)
     }
 
-    /// How the capture under way is, or the last.
-    pub fn capture(&self) -> Option<Status> {
-        let recorder = self.front.captures.current().recorder.clone();
+    /// The status of the running capture, or of the last one.
+    pub fn capture(&self) -> Option<RecorderStatus> {
+        let recorder = self.shared.captures.current().recorder.clone();
         recorder.map(|recorder| recorder.status())
     }
 }
 
-/// Where a capture is put.
-fn place(capture: &Capture, name: Option<&str>) -> Result<PathBuf, CaptureError> {
+/// The folder of a new capture.
+fn capture_path(capture: &CaptureConfig, name: Option<&str>) -> Result<PathBuf, CaptureError> {
     let folder: &Path = capture.path.as_deref().ok_or(CaptureError::NoPath)?;
     let name = match name {
         Some(name) => name.to_owned(),
         None => {
-            let digits = |letter: char| letter.is_ascii_digit() || letter == 'T';
+            let digits = |character: char| character.is_ascii_digit() || character == 'T';
             let now = Timestamp::now().to_string();
-            let now: String = now.chars().filter(|letter| digits(*letter)).take(18).collect();
+            let now: String = now.chars().filter(|character| digits(*character)).take(18).collect();
             format!("capture-{now}")
         }
     };
@@ -161,23 +169,23 @@ fn place(capture: &Capture, name: Option<&str>) -> Result<PathBuf, CaptureError>
     Ok(folder.join(name))
 }
 
-fn settings(
-    capture: &Capture,
+fn recorder_settings(
+    capture: &CaptureConfig,
     path: PathBuf,
     workers: usize,
     number: u32,
-    front: &Front,
-) -> Result<Settings, CaptureError> {
+    shared: &SharedState,
+) -> Result<RecorderSettings, CaptureError> {
     let redaction = match (&capture.redact_key, capture.redact) {
         (_, false) => None,
         (None, true) => Some(RedactionKey::random()?),
         (Some(path), true) => {
-            let failed = |source| CaptureError::KeyFile { path: path.clone(), source };
-            Some(RedactionKey::from_secret(&fs::read(path).map_err(failed)?)?)
+            let cannot_read = |source| CaptureError::KeyFile { path: path.clone(), source };
+            Some(RedactionKey::from_secret(&fs::read(path).map_err(cannot_read)?)?)
         }
     };
-    let since = i64::try_from(front.began.elapsed().as_micros()).unwrap_or(0);
-    Ok(Settings {
+    let since = i64::try_from(shared.started_at.elapsed().as_micros()).unwrap_or(0);
+    Ok(RecorderSettings {
         path,
         copy: match capture.copy {
             CopyCapture::Full => CopyRows::Full { bytes_max: capture.copy_bytes_max as usize },
@@ -189,8 +197,8 @@ fn settings(
         file_bytes: capture.file_bytes as usize,
         file_time: capture.file_time,
         workers,
-        number,
-        zero: Timestamp::from_micros(Timestamp::now().as_micros().saturating_sub(since)),
+        capture_number: number,
+        clock_origin: Timestamp::from_micros(Timestamp::now().as_micros().saturating_sub(since)),
         origin: format!("howdah pool, process {}", std::process::id()),
     })
 }

@@ -1,9 +1,11 @@
-//! [`Control`]: what operators, and programs that watch, can ask of a running pooler and order it to do.
-//! Workers are asked by letters and answer in their own time; the path of a query knows nothing of it.
+//! [`PoolerHandle`]: administration and monitoring of a running pooler.
+//!
+//! Workers are controlled with messages, which they handle between events; the data path is not
+//! involved.
 
 mod history;
-mod names;
-mod view;
+mod ids;
+mod snapshot;
 
 use std::{
     collections::HashMap,
@@ -16,89 +18,91 @@ use std::{
 
 use howdah_wire::startup::CancelKey;
 
-pub(super) use self::history::History;
-use self::names::split;
+pub(super) use self::history::StatsHistory;
+use self::ids::split as parse_client_id;
 use super::{
     directory::{self, PoolEntry},
-    front::Front,
-    mail::{Mailbox, WorkerMessage},
+    messages::{Mailbox, WorkerMessage},
+    shared_state::SharedState,
     takeover,
 };
 use crate::{
-    Counts, Gate, Member, Peer, Place, PoolId, Report, View, WorkerId,
+    AdminState, CoreReport, MemberHealth, PeerId, PoolCounts, PoolId, PoolerSnapshot,
+    SocketAddresses, WorkerId,
     config::Config,
-    console::{Databases, Shutdown},
+    console::{DatabaseSelector, ShutdownRequest},
 };
 
 /// A handle to a running pooler.
 #[derive(Clone, Debug)]
-pub struct Control {
+pub struct PoolerHandle {
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
-    pub(super) front: Arc<Front>,
+    pub(super) shared: Arc<SharedState>,
 }
 
-/// What a worker tells about itself.
+/// A report from a worker.
 #[derive(Debug)]
 pub(super) struct WorkerReport {
     pub(super) worker: WorkerId,
-    pub(super) report: Report,
-    /// Of clients and servers that have sockets.
-    pub(super) places: HashMap<Peer, Place>,
+    pub(super) report: CoreReport,
+    /// The addresses of clients and servers that have sockets.
+    pub(super) addresses: HashMap<PeerId, SocketAddresses>,
 }
 
-/// Longest time to wait for the workers' answers: each answers within a turn of its loop.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time to wait for replies from the workers. Each replies within one iteration of its
+/// loop.
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between two looks at whether something has come to pass.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Interval of checks for a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// An order that does not go with those before it.
+/// An administration command that conflicts with the current state.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unfit {
-    NoDatabase(NoDatabase),
-    /// Everything stands still already.
+pub(super) enum AdminError {
+    NoDatabase(NoSuchDatabase),
+    /// The pooler is already suspended.
     Suspended,
     /// Databases are paused.
     Paused,
-    /// It was taken back, or the pooler ends.
+    /// RESUME was issued meanwhile, or the pooler is stopping.
     Ended,
 }
 
-impl From<NoDatabase> for Unfit {
-    fn from(none: NoDatabase) -> Self {
+impl From<NoSuchDatabase> for AdminError {
+    fn from(none: NoSuchDatabase) -> Self {
         Self::NoDatabase(none)
     }
 }
 
-/// A server was not banned, or a ban not ended.
+/// A server could not be banned or unbanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotBanned {
-    /// No database of several servers has it.
+    /// No database with several servers has it.
     Unknown,
     /// It is the primary, which is never banned.
     Primary,
-    /// It has no ban.
+    /// It is not banned.
     NoBan,
 }
 
-/// What became of a pause for one user.
+/// The result of a RESUME for one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UserPause {
-    Ended,
-    /// There was none.
-    None,
-    /// All users of the database are paused, so this one still is.
-    OfAll,
+pub(super) enum UserResume {
+    Resumed,
+    /// The user was not paused.
+    NotPaused,
+    /// All users of the database are paused, so this one stays paused.
+    AllPaused,
 }
 
-/// There is no database of that name.
+/// There is no database with this name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoDatabase(pub(super) String);
+pub(super) struct NoSuchDatabase(pub(super) String);
 
-impl Control {
-    /// The settings that hold now.
+impl PoolerHandle {
+    /// The current settings.
     pub fn config(&self) -> Arc<Config> {
-        self.front.directory.config()
+        self.shared.directory.config()
     }
 
     fn reports(&self, with_peers: bool) -> Vec<WorkerReport> {
@@ -107,9 +111,9 @@ impl Control {
             mailbox.send(WorkerMessage::Report { with_peers, to: to.clone() });
         }
         drop(to);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut found = Vec::new();
-        // One that has ended, or ends, drops its letters, and so its end of the channel.
+        // A worker that has ended drops its messages, and with them its end of the channel.
         while found.len() < self.mailboxes.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             match reports.recv_timeout(left) {
@@ -120,82 +124,89 @@ impl Control {
         found
     }
 
-    /// How many clients all workers have; `None` if one of them does not say.
-    pub(super) fn counts_clients(&self) -> Option<usize> {
+    /// The number of clients in all workers; `None` if a worker did not reply.
+    pub(super) fn client_count(&self) -> Option<usize> {
         let reports = self.reports(false);
         let pools = reports.iter().flat_map(|it| &it.report.pools);
-        let count = |counts: &Counts| (counts.clients_active + counts.clients_waiting) as usize;
+        let count = |counts: &PoolCounts| (counts.clients_active + counts.clients_waiting) as usize;
         let running = self.mailboxes.iter().filter(|mailbox| !mailbox.is_closed()).count();
         let are_all = reports.len() >= running;
         are_all.then(|| pools.map(|pool| count(&pool.counts)).sum())
     }
 
-    /// Has a CancelRequest followed whose key another process gave.
+    /// Forwards a CancelRequest whose key may come from another process.
     pub(super) fn cancel_foreign(&self, key: &CancelKey) {
-        self.tell(|| WorkerMessage::CancelForeign(key.clone()));
-        takeover::pass_cancel_on(key, &self.front);
+        self.broadcast(|| WorkerMessage::CancelForeign(key.clone()));
+        takeover::forward_cancel(key, &self.shared);
     }
 
-    /// Has workers, and those who listen for clients, look at what was ordered.
-    fn tell_of_gates(&self) {
-        self.tell(|| WorkerMessage::GatesTurned);
-        self.front.hubs.look();
+    /// Tells workers and LISTEN multiplexers that an administrator has changed a database's state.
+    fn notify_admin_state(&self) {
+        self.broadcast(|| WorkerMessage::AdminStateChanged);
+        self.shared.multiplexers.wake_all();
     }
 
-    pub(super) fn tell(&self, mail: impl Fn() -> WorkerMessage) {
-        self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail()));
+    pub(super) fn broadcast(&self, message: impl Fn() -> WorkerMessage) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(message()));
     }
 
-    /// Returns when every worker that is there has said that it is done.
+    /// Waits until every running worker has confirmed.
     pub(super) fn wait_for_all(&self, done: &mpsc::Receiver<()>) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         for _ in 0..self.mailboxes.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             if done.recv_timeout(left).is_err() {
-                return; // One that has ended drops its letters.
+                return; // A worker that has ended drops its messages.
             }
         }
     }
 
-    /// The gates that are meant, by the names of their databases.
-    fn gates(&self, databases: &Databases) -> Result<Vec<(String, Arc<Gate>)>, NoDatabase> {
+    /// The selected databases with their admin states.
+    fn admin_states(
+        &self,
+        databases: &DatabaseSelector,
+    ) -> Result<Vec<(String, Arc<AdminState>)>, NoSuchDatabase> {
         match databases {
-            Databases::All => Ok(self.front.directory.gates()),
-            Databases::One(name) => match self.front.directory.gate(name) {
-                Some(gate) => Ok(vec![(name.clone(), gate)]),
-                None => Err(NoDatabase(name.clone())),
+            DatabaseSelector::All => Ok(self.shared.directory.admin_states()),
+            DatabaseSelector::One(name) => match self.shared.directory.admin_state(name) {
+                Some(state) => Ok(vec![(name.clone(), state)]),
+                None => Err(NoSuchDatabase(name.clone())),
             },
         }
     }
 
-    /// Lets nobody have a server of any database, as PAUSE does, and does not wait for it. Gives whether
-    /// that was to be: not while everything is suspended.
+    /// Pauses all databases, as PAUSE does, without waiting for servers to become idle. Returns
+    /// `false` without effect if the pooler is suspended.
     pub fn pause_all(&self) -> bool {
-        let may = !self.front.is_suspended();
+        let may = !self.shared.is_suspended();
         if may {
-            self.front.directory.gates().iter().for_each(|(_, gate)| gate.set_paused(true));
-            self.tell_of_gates();
+            self.shared
+                .directory
+                .admin_states()
+                .iter()
+                .for_each(|(_, state)| state.set_paused(true));
+            self.notify_admin_state();
         }
         may
     }
 
-    /// Ends all pauses, and a suspension. Gives whether there were any.
+    /// Ends all pauses and a suspension. Returns whether there were any.
     pub fn resume_all(&self) -> bool {
-        self.resume(&Databases::All) == Ok(true)
+        self.resume(&DatabaseSelector::All) == Ok(true)
     }
 
-    /// Lets nobody have a server of these databases, and waits until they have none.
-    pub(super) fn pause(&self, databases: &Databases) -> Result<(), Unfit> {
-        let gates = self.gates(databases)?;
-        if self.front.is_suspended() {
-            return Err(Unfit::Suspended);
+    /// Pauses databases and waits until all their servers are closed.
+    pub(super) fn pause(&self, databases: &DatabaseSelector) -> Result<(), AdminError> {
+        let admin_states = self.admin_states(databases)?;
+        if self.shared.is_suspended() {
+            return Err(AdminError::Suspended);
         }
-        gates.iter().for_each(|(_, gate)| gate.set_paused(true));
-        self.tell_of_gates();
-        let is_in = |name: &str| gates.iter().any(|(gate, _)| gate == name);
+        admin_states.iter().for_each(|(_, state)| state.set_paused(true));
+        self.notify_admin_state();
+        let is_in = |name: &str| admin_states.iter().any(|(state, _)| state == name);
         self.wait_until(|view| {
-            // Somebody may have changed their mind.
-            !gates.iter().all(|(_, gate)| gate.is_paused())
+            // RESUME may have been issued meanwhile.
+            !admin_states.iter().all(|(_, state)| state.is_paused())
                 || !view.servers.iter().any(|server| {
                     let pool = &view.pools[server.pool];
                     is_in(&pool.database) && !pool.is_mirror
@@ -204,17 +215,17 @@ impl Control {
         Ok(())
     }
 
-    /// The same for the clients of one user.
-    pub(super) fn pause_user(&self, database: &str, user: &str) -> Result<(), Unfit> {
-        let gate = self.front.directory.gate(database);
-        let gate = gate.ok_or_else(|| NoDatabase(database.to_owned()))?;
-        if self.front.is_suspended() {
-            return Err(Unfit::Suspended);
+    /// Pauses the clients of one user, and waits until all their servers are closed.
+    pub(super) fn pause_user(&self, database: &str, user: &str) -> Result<(), AdminError> {
+        let state = self.shared.directory.admin_state(database);
+        let state = state.ok_or_else(|| NoSuchDatabase(database.to_owned()))?;
+        if self.shared.is_suspended() {
+            return Err(AdminError::Suspended);
         }
-        gate.set_paused_for(user, true);
-        self.tell_of_gates();
+        state.set_paused_for_user(user, true);
+        self.notify_admin_state();
         self.wait_until(|view| {
-            !gate.is_paused_for(user)
+            !state.is_paused_for_user(user)
                 || !view.servers.iter().any(|server| {
                     let pool = &view.pools[server.pool];
                     pool.database == database && pool.user == user && !pool.is_mirror
@@ -223,92 +234,104 @@ impl Control {
         Ok(())
     }
 
-    /// Ends that.
-    pub(super) fn resume_user(&self, database: &str, user: &str) -> Result<UserPause, NoDatabase> {
-        let gate = self.front.directory.gate(database);
-        let gate = gate.ok_or_else(|| NoDatabase(database.to_owned()))?;
-        let was_paused = gate.is_paused_for(user);
-        gate.set_paused_for(user, false);
-        self.tell_of_gates();
+    /// Ends the pause of one user.
+    pub(super) fn resume_user(
+        &self,
+        database: &str,
+        user: &str,
+    ) -> Result<UserResume, NoSuchDatabase> {
+        let state = self.shared.directory.admin_state(database);
+        let state = state.ok_or_else(|| NoSuchDatabase(database.to_owned()))?;
+        let was_paused = state.is_paused_for_user(user);
+        state.set_paused_for_user(user, false);
+        self.notify_admin_state();
         Ok(match was_paused {
-            false => UserPause::None,
-            true if gate.is_paused() => UserPause::OfAll,
-            true => UserPause::Ended,
+            false => UserResume::NotPaused,
+            true if state.is_paused() => UserResume::AllPaused,
+            true => UserResume::Resumed,
         })
     }
 
-    /// Has workers stand still, and waits until all that was to be sent is sent, or its time is over.
-    pub(super) fn suspend(&self) -> Result<(), Unfit> {
-        if self.front.directory.gates().iter().any(|(_, gate)| gate.is_paused_for_any()) {
-            return Err(Unfit::Paused);
+    /// Suspends all workers and waits until their output is sent or `timeouts.suspend` has passed.
+    pub(super) fn suspend(&self) -> Result<(), AdminError> {
+        if self
+            .shared
+            .directory
+            .admin_states()
+            .iter()
+            .any(|(_, state)| state.is_paused_for_any_user())
+        {
+            return Err(AdminError::Paused);
         }
-        if self.front.set_suspended(true) {
-            return Err(Unfit::Suspended);
+        if self.shared.set_suspended(true) {
+            return Err(AdminError::Suspended);
         }
         let until = self.config().timeouts.suspend.map(|limit| Instant::now() + limit);
         let (to, done) = mpsc::channel();
-        self.tell(|| WorkerMessage::Suspend { until, done: to.clone() });
+        self.broadcast(|| WorkerMessage::Suspend { until, done: to.clone() });
         drop(to);
-        // Nobody says anything: each drops its end, and one that is over its letters.
-        while !self.front.is_over()
-            && done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout)
+        // No message is ever sent: each worker drops its end when it is done or has ended.
+        while !self.shared.is_stopped()
+            && done.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout)
         {}
-        if self.front.is_suspended() { Ok(()) } else { Err(Unfit::Ended) }
+        if self.shared.is_suspended() { Ok(()) } else { Err(AdminError::Ended) }
     }
 
-    /// Ends that, and pauses.
-    pub(super) fn resume(&self, databases: &Databases) -> Result<bool, NoDatabase> {
-        let gates = self.gates(databases)?;
-        let was_suspended = *databases == Databases::All && self.front.set_suspended(false);
-        if *databases == Databases::All {
-            self.tell(|| WorkerMessage::GoOn);
+    /// Ends pauses, and with all databases also a suspension. Returns whether there were any.
+    pub(super) fn resume(&self, databases: &DatabaseSelector) -> Result<bool, NoSuchDatabase> {
+        let admin_states = self.admin_states(databases)?;
+        let was_suspended = *databases == DatabaseSelector::All && self.shared.set_suspended(false);
+        if *databases == DatabaseSelector::All {
+            self.broadcast(|| WorkerMessage::Resume);
         }
-        let was_paused = was_suspended || gates.iter().any(|(_, gate)| gate.is_paused_for_any());
-        gates.iter().for_each(|(_, gate)| gate.set_paused(false));
-        self.tell_of_gates();
+        let was_paused =
+            was_suspended || admin_states.iter().any(|(_, state)| state.is_paused_for_any_user());
+        admin_states.iter().for_each(|(_, state)| state.set_paused(false));
+        self.notify_admin_state();
         Ok(was_paused)
     }
 
-    /// Lets new clients of a database in, or not.
-    pub(super) fn enable(&self, database: &str, enable: bool) -> Result<(), NoDatabase> {
-        let gate = self.front.directory.gate(database);
-        gate.ok_or_else(|| NoDatabase(database.to_owned()))?.set_disabled(!enable);
+    /// Enables or disables logins to a database.
+    pub(super) fn set_enabled(&self, database: &str, enable: bool) -> Result<(), NoSuchDatabase> {
+        let state = self.shared.directory.admin_state(database);
+        state.ok_or_else(|| NoSuchDatabase(database.to_owned()))?.set_disabled(!enable);
         Ok(())
     }
 
-    /// Ends all clients and servers of these databases, and pauses them.
-    pub(super) fn kill(&self, databases: &Databases) -> Result<(), NoDatabase> {
-        let gates = self.gates(databases)?;
-        gates.iter().for_each(|(_, gate)| gate.set_paused(true));
-        let entries = self.front.directory.pools();
-        let is_in =
-            |entry: &&Arc<PoolEntry>| gates.iter().any(|(name, _)| *name == entry.key.database);
+    /// Pauses databases and closes all their clients and servers.
+    pub(super) fn kill(&self, databases: &DatabaseSelector) -> Result<(), NoSuchDatabase> {
+        let admin_states = self.admin_states(databases)?;
+        admin_states.iter().for_each(|(_, state)| state.set_paused(true));
+        let entries = self.shared.directory.pools();
+        let is_in = |entry: &&Arc<PoolEntry>| {
+            admin_states.iter().any(|(name, _)| *name == entry.key.database)
+        };
         let pools: Arc<[PoolId]> = entries.iter().filter(is_in).map(|entry| entry.id).collect();
-        self.tell(|| WorkerMessage::Kill(Arc::clone(&pools)));
+        self.broadcast(|| WorkerMessage::KillPools(Arc::clone(&pools)));
         Ok(())
     }
 
-    /// Ends a client. Gives whether there was one of that name.
+    /// Closes a client by its ID. Returns whether it existed.
     pub(super) fn kill_client(&self, id: u64) -> bool {
-        let (worker, client) = split(id);
+        let (worker, client) = parse_client_id(id);
         let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) else { return false };
         let (to, done) = mpsc::channel();
         mailbox.send(WorkerMessage::KillClient { client, to });
-        done.recv_timeout(PATIENCE).unwrap_or(false)
+        done.recv_timeout(REPLY_TIMEOUT).unwrap_or(false)
     }
 
-    /// Has every server of these databases replaced when it becomes free.
-    pub(super) fn reconnect(&self, databases: &Databases) -> Result<(), NoDatabase> {
-        let gates = self.gates(databases)?;
-        gates.iter().for_each(|(_, gate)| gate.begin_epoch());
-        self.tell_of_gates();
+    /// Replaces every server connection of these databases when it becomes idle.
+    pub(super) fn reconnect(&self, databases: &DatabaseSelector) -> Result<(), NoSuchDatabase> {
+        let admin_states = self.admin_states(databases)?;
+        admin_states.iter().for_each(|(_, state)| state.start_epoch());
+        self.notify_admin_state();
         Ok(())
     }
 
-    /// Waits until no server of these databases is left that is to be replaced.
-    pub(super) fn wait_close(&self, databases: &Databases) -> Result<(), NoDatabase> {
-        let gates = self.gates(databases)?;
-        let is_in = |name: &str| gates.iter().any(|(gate, _)| gate == name);
+    /// Waits until all outdated server connections of these databases are closed.
+    pub(super) fn wait_close(&self, databases: &DatabaseSelector) -> Result<(), NoSuchDatabase> {
+        let admin_states = self.admin_states(databases)?;
+        let is_in = |name: &str| admin_states.iter().any(|(state, _)| state == name);
         self.wait_until(|view| {
             let mut outdated = view.servers.iter().filter(|server| server.is_outdated);
             !outdated.any(|server| {
@@ -319,78 +342,78 @@ impl Control {
         Ok(())
     }
 
-    /// Bans a server of several, by `host` or `host:port`, in all databases. Gives which they were.
+    /// Bans a server, given as `host` or `host:port`, in all clusters. Returns the banned servers.
     pub(super) fn ban(
         &self,
         server: &str,
         lasts: Option<Duration>,
     ) -> Result<Vec<String>, NotBanned> {
-        let now = self.front.now();
-        let ban = |member: &Member| member.ban(now, lasts, "an operator's order");
-        self.with_members(server, ban, NotBanned::Primary)
+        let now = self.shared.now();
+        let ban = |member: &MemberHealth| member.ban(now, lasts, "requested by an administrator");
+        self.for_members_at(server, ban, NotBanned::Primary)
     }
 
-    /// Ends that.
+    /// Ends the ban of a server. Returns the unbanned servers.
     pub(super) fn unban(&self, server: &str) -> Result<Vec<String>, NotBanned> {
-        self.with_members(server, Member::unban, NotBanned::NoBan)
+        self.for_members_at(server, MemberHealth::unban, NotBanned::NoBan)
     }
 
-    /// Forgets what is known of the servers of a database but for what those say that answer. Gives what each is
-    /// then; `None` if it has no such servers, or none was used yet.
+    /// Resets the known timelines and roles of a database's servers to what the reachable ones
+    /// report. Returns the new roles; `None` if the database is not a cluster or was not used yet.
     pub(super) fn reset_cluster(&self, database: &str) -> Option<Vec<String>> {
         let config = self.config();
         let name = directory::entry_name(&config, database);
         let mut roles = Vec::new();
-        for watched in self.front.directory.watched().iter().filter(|it| it.name == name) {
+        for monitor in self.shared.directory.monitors().iter().filter(|it| it.name == name) {
             tracing::warn!(
-                database = watched.name,
-                "timelines and roles are forgotten by an operator's order"
+                database = monitor.name,
+                "timelines and roles reset by an administrator"
             );
-            watched.forget(self.front.now());
-            let members = watched.cluster.servers.iter().zip(&watched.state.members);
+            monitor.reset(self.shared.now());
+            let members = monitor.cluster.servers.iter().zip(&monitor.state.members);
             roles.extend(members.map(|(server, member)| {
                 format!("{} is {}", server.endpoint, member.report().role)
             }));
         }
-        self.tell(|| WorkerMessage::ClustersTurned);
+        self.broadcast(|| WorkerMessage::ClusterStateChanged);
         (!roles.is_empty()).then_some(roles)
     }
 
-    fn with_members(
+    fn for_members_at(
         &self,
         server: &str,
-        act: impl Fn(&Member) -> bool,
+        act: impl Fn(&MemberHealth) -> bool,
         otherwise: NotBanned,
     ) -> Result<Vec<String>, NotBanned> {
         let (mut done, mut failed) = (Vec::new(), NotBanned::Unknown);
-        for watched in self.front.directory.watched() {
-            for (place, member) in watched.members_at(server) {
+        for monitor in self.shared.directory.monitors() {
+            for (place, member) in monitor.members_at(server) {
                 if act(member) {
-                    done.push(format!("{place} of {}", watched.name));
+                    done.push(format!("{place} of {}", monitor.name));
                 } else {
                     failed = otherwise;
                 }
             }
         }
-        self.tell(|| WorkerMessage::ClustersTurned);
+        self.broadcast(|| WorkerMessage::ClusterStateChanged);
         if done.is_empty() { Err(failed) } else { Ok(done) }
     }
 
-    /// Ends the pooler.
-    pub(super) fn shut_down(&self, how: Shutdown) {
-        if how != Shutdown::Now {
-            self.front.begin_shutdown();
+    /// Shuts the pooler down.
+    pub(super) fn shut_down(&self, how: ShutdownRequest) {
+        if how != ShutdownRequest::Now {
+            self.shared.start_shutdown();
         }
         match how {
-            Shutdown::Now => self.tell(|| WorkerMessage::Stop),
-            Shutdown::WaitForServers => self.tell(|| WorkerMessage::Drain),
-            Shutdown::WaitForClients => self.tell(|| WorkerMessage::Leave),
+            ShutdownRequest::Now => self.broadcast(|| WorkerMessage::Stop),
+            ShutdownRequest::WaitForServers => self.broadcast(|| WorkerMessage::Drain),
+            ShutdownRequest::WaitForClients => self.broadcast(|| WorkerMessage::WaitForClients),
         }
     }
 
-    fn wait_until(&self, is_so: impl Fn(&View) -> bool) {
-        while !self.front.is_over() && !is_so(&self.view(true)) {
-            std::thread::sleep(LOOK_EVERY);
+    fn wait_until(&self, is_so: impl Fn(&PoolerSnapshot) -> bool) {
+        while !self.shared.is_stopped() && !is_so(&self.snapshot(true)) {
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

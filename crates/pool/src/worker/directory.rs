@@ -1,17 +1,17 @@
-//! [`Directory`]: which pools there are, the same for all workers. Pools come to be when the first
-//! client of a user in a database has logged in.
+//! [`Directory`]: all pools, shared by all workers. A pool is created when the first client of a
+//! user logs in to a database.
 //!
-//! A pool keeps its number to the end. When settings change, each pool is made anew under its number,
-//! with the limits that it had, so that what is taken of them stays counted. Clients learn in the first
-//! moments of a session whether a server is theirs alone and whether it knows their statements' names;
-//! so where that changes, those who are there keep the pool that they have, and who comes gets another
-//! number, under the same limits. A pool that nobody has used for its time is given up, see [`vacancies`];
-//! then its number is free.
+//! A pool keeps its ID for life. When settings change, each pool is rebuilt under its ID with its
+//! existing limits, so that permits stay counted. Whether a client has a server for itself, and
+//! whether servers keep its prepared statements' names, is fixed at the start of a session. Where a
+//! change concerns that, connected clients stay in their pool, which is retired, and new clients
+//! get a pool with another ID under the same limits. A pool that is not used for its idle timeout
+//! is removed, see [`idle_pools`]; then its ID is reused.
 
 mod entry;
+mod idle_pools;
 mod mirrors;
 mod spec;
-mod vacancies;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,105 +21,105 @@ use std::{
 };
 
 pub(super) use self::{
-    entry::{ClientLimits, PoolEntry, Route, ServerTls},
+    entry::{ClientLimits, PoolEntry, ServerRoute, ServerTls},
     spec::entry_name,
 };
 use self::{
-    spec::{max, place, settings, shared_key, spec},
-    vacancies::IdlePoolReaper,
+    idle_pools::IdlePoolReaper,
+    spec::{attach_cluster, max_or_unlimited, pool_settings, pool_spec, shared_key},
 };
-use super::{StartError, names::Names, watch::Watched};
+use super::{PoolerStartError, cluster_monitor::ClusterMonitor, host_resolver::HostResolver};
 use crate::{
-    Gate, Limit, Mirror, Permits, PoolId, PoolSpec, Setting,
-    cluster::Seat,
+    AdminState, ConnectionLimit, Mirror, Permits, PoolId, PoolSpec, SessionParameter,
+    cluster::MemberIndex,
     config::{ANY_DATABASE, ClusterPool, Config, PoolMode, PoolSettings},
 };
 
-/// Most pools there may be: where users may name any database, they could make more without end.
+/// Most pools. Where clients may name any database, they could otherwise create any number.
 const POOLS_MAX: usize = 100_000;
 
-/// A server that is idle for this long in a pool to which nobody comes any more is closed.
-const RETIRED_SERVER_IDLE: Duration = Duration::from_secs(2);
+/// Idle timeout of servers in a retired pool.
+const RETIRED_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// All pools.
 #[derive(Debug)]
 pub(super) struct Directory {
-    names: Names,
-    /// Written while `inner` is held, so who holds that finds both of one time.
-    current: RwLock<Current>,
-    /// How many clients may be logged in.
-    clients: Arc<Limit>,
-    inner: Mutex<Inner>,
+    names: HostResolver,
+    /// Written only while `state` is locked, so under that lock both are consistent.
+    current: RwLock<CurrentConfig>,
+    /// The limit on clients of the whole pooler.
+    clients: Arc<ConnectionLimit>,
+    state: Mutex<DirectoryState>,
 }
 
-/// What holds now.
+/// The current settings.
 #[derive(Clone, Debug)]
-struct Current {
+struct CurrentConfig {
     config: Arc<Config>,
     tls: Arc<ServerTls>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct DirectoryState {
     pools: Vec<Option<Arc<PoolEntry>>>,
-    vacancies: IdlePoolReaper,
-    /// Of those that new clients come to.
-    by_key: HashMap<Key, PoolId>,
-    limits: HashMap<LimitOf, Arc<Limit>>,
-    /// Of databases, by the names that clients use.
-    gates: BTreeMap<String, Arc<Gate>>,
-    /// Of databases with several servers, by their names in the settings and the shard.
-    watched: HashMap<(String, usize), Arc<Watched>>,
-    /// What is counted of mirrors, by the names of their databases in the settings and their own.
+    reaper: IdlePoolReaper,
+    /// The pools that new clients get.
+    by_key: HashMap<PoolKey, PoolId>,
+    limits: HashMap<LimitKey, Arc<ConnectionLimit>>,
+    /// By database, with the names that clients use.
+    admin_states: BTreeMap<String, Arc<AdminState>>,
+    /// The monitors of clusters, by the database's name in the settings and the shard.
+    monitors: HashMap<(String, usize), Arc<ClusterMonitor>>,
+    /// The statistics of mirrors, by the database's name in the settings and the mirror's name.
     mirrors: BTreeMap<(String, String), Arc<Mirror>>,
-    /// How requests are routed, by the names of databases in the settings: one for all users.
-    routes: HashMap<String, Arc<howdah_route::Settings>>,
+    /// The routing settings, by the database's name in the settings; shared by all users.
+    routes: HashMap<String, Arc<howdah_route::RouteSettings>>,
 }
 
-/// Whom a pool is for.
+/// Identifies the clients and servers that a pool is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct PoolKey {
     /// The database, by the name that clients use.
     pub(super) database: String,
-    /// The client's user, or the one that the database forces: it has one pool for all clients.
+    /// The client's user, or the database's forced user, who has one pool for all clients.
     pub(super) user: String,
-    /// What the startup packet says of `replication`, if it is for that, and the client's settings:
-    /// a replication connection has to begin with them.
-    pub(super) replication: Option<(&'static str, Vec<Setting>)>,
-    /// Which of its servers; `None` is what clients come to.
-    pub(super) part: Option<Part>,
+    /// For a replication connection: the value of `replication`, and the client's startup
+    /// parameters, which must be sent at the server's login.
+    pub(super) replication: Option<(&'static str, Vec<SessionParameter>)>,
+    /// The cluster member or mirror; `None` for the pool that clients get.
+    pub(super) part: Option<PoolPart>,
 }
 
-/// Servers that have pools of their own beside what clients come to.
+/// A server with a pool of its own, besides the pool that clients get.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Part {
-    /// One of several that hold the same.
-    Member(Seat),
+pub(super) enum PoolPart {
+    /// A member of a cluster.
+    Member(MemberIndex),
     /// A mirror, by its name in the settings.
     Mirror(String),
 }
 
-impl Key {
-    /// Which of several servers that hold the same.
-    pub(super) fn seat(&self) -> Option<Seat> {
+impl PoolKey {
+    /// The member of a cluster, if the pool is for one.
+    pub(super) fn member_index(&self) -> Option<MemberIndex> {
         match self.part {
-            Some(Part::Member(seat)) => Some(seat),
+            Some(PoolPart::Member(member_index)) => Some(member_index),
             _ => None,
         }
     }
 
-    /// Whether it is of a mirror, whose numbers are not the database's.
+    /// Whether it is for a mirror. Mirrors are not part of a database's statistics.
     pub(super) fn is_mirror(&self) -> bool {
-        matches!(self.part, Some(Part::Mirror(_)))
+        matches!(self.part, Some(PoolPart::Mirror(_)))
     }
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum LimitOf {
-    PoolServers(Key),
-    PoolReserve(Key),
+enum LimitKey {
+    PoolServers(PoolKey),
+    PoolReserve(PoolKey),
     DatabaseServers(String),
-    /// By where they are; pools with several have them together.
+    /// By endpoint; a pool with a list of hosts has one limit for the list.
     HostServers(String),
     UserServers(String),
     DatabaseClients(String),
@@ -129,289 +129,294 @@ enum LimitOf {
 impl Directory {
     /// # Errors
     ///
-    /// The files that the server leg's TLS needs cannot be used.
-    pub(super) fn new(config: Config, names: Names) -> Result<Self, StartError> {
+    /// The TLS files for connections to servers cannot be used.
+    pub(super) fn new(config: Config, names: HostResolver) -> Result<Self, PoolerStartError> {
         let tls = Arc::new(ServerTls::new(&config)?);
-        let clients = Limit::new(config.limits.clients);
-        let current = RwLock::new(Current { config: Arc::new(config), tls });
-        Ok(Self { names, current, clients, inner: Mutex::default() })
+        let clients = ConnectionLimit::new(config.limits.clients);
+        let current = RwLock::new(CurrentConfig { config: Arc::new(config), tls });
+        Ok(Self { names, current, clients, state: Mutex::default() })
     }
 
-    /// How names of servers are looked up.
-    pub(super) fn names(&self) -> &Names {
+    /// The resolver for host names of servers.
+    pub(super) fn names(&self) -> &HostResolver {
         &self.names
     }
 
-    /// The settings that hold now.
+    /// The current settings.
     pub(super) fn config(&self) -> Arc<Config> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config)
     }
 
-    fn current(&self) -> Current {
+    fn current(&self) -> CurrentConfig {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, DirectoryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has all pools follow other settings. Workers are to be told.
-    pub(super) fn change(&self, config: Arc<Config>, tls: ServerTls) {
-        let mut inner = self.inner();
+    /// Applies new settings to all pools. The caller notifies the workers.
+    pub(super) fn apply_config(&self, config: Arc<Config>, tls: ServerTls) {
+        let mut state = self.state();
         let before = self.current();
-        let is_elsewhere = before.config.tls.server != config.tls.server;
-        let now = Current { config, tls: Arc::new(tls) };
+        let has_moved = before.config.tls.server != config.tls.server;
+        let now = CurrentConfig { config, tls: Arc::new(tls) };
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = now.clone();
         self.clients.set_max(now.config.limits.clients);
-        for index in 0..inner.pools.len() {
-            let Some(before) = inner.pools[index].clone() else { continue };
-            let changed = self.changed(&mut inner, &now, &before, is_elsewhere);
-            inner.pools[index] = Some(Arc::new(changed));
+        for index in 0..state.pools.len() {
+            let Some(before) = state.pools[index].clone() else { continue };
+            let changed = self.reconfigured(&mut state, &now, &before, has_moved);
+            state.pools[index] = Some(Arc::new(changed));
         }
-        let Inner { pools, by_key, vacancies, .. } = &mut *inner;
+        let DirectoryState { pools, by_key, reaper, .. } = &mut *state;
         let pools = pools.iter().flatten();
-        let open = pools.filter(|pool| !pool.is_retired && !vacancies.is_leaving(pool.id));
+        let open = pools.filter(|pool| !pool.is_retired && !reaper.is_closing(pool.id));
         *by_key = open.map(|pool| (pool.key.clone(), pool.id)).collect();
     }
 
-    /// A pool by whose login a server of a cluster can be checked: of who is named for it, or of one of
-    /// those who use it, another at each attempt.
-    pub(super) fn checker(
+    /// A pool with whose login a cluster member can be checked: that of the configured check user,
+    /// or of a user of the database, a different one at each attempt.
+    pub(super) fn health_check_pool(
         &self,
-        watched: &Watched,
+        monitor: &ClusterMonitor,
         member: usize,
         attempt: usize,
     ) -> Option<Arc<PoolEntry>> {
         let config = self.config();
-        let seat = Seat { shard: watched.shard as usize, member };
+        let member_index = MemberIndex { shard: monitor.shard as usize, member };
         let is_its = |pool: &&Arc<PoolEntry>| {
             let key = &pool.key;
-            key.seat() == Some(seat)
+            key.member_index() == Some(member_index)
                 && key.replication.is_none()
                 && !pool.is_retired
-                && entry_name(&config, &key.database) == watched.name
+                && entry_name(&config, &key.database) == monitor.name
         };
         let pools = self.pools();
         let users: Vec<_> = pools.iter().filter(is_its).collect();
-        let Some(user) = watched.cluster.settings.check_user.clone() else {
+        let Some(user) = monitor.cluster.settings.check_user.clone() else {
             return users.get(attempt % users.len().max(1)).map(|pool| Arc::clone(pool));
         };
-        let is_name = watched.name != ANY_DATABASE;
-        let database = if is_name { &watched.name } else { &users.first()?.key.database };
-        let home = Key { database: database.clone(), user, replication: None, part: None };
+        let is_name = monitor.name != ANY_DATABASE;
+        let database = if is_name { &monitor.name } else { &users.first()?.key.database };
+        let home = PoolKey { database: database.clone(), user, replication: None, part: None };
         let home = shared_key(&config, &home);
         let count = |entry: &PoolEntry, _: &ClientLimits| {
-            Ok::<_, Infallible>(Permits::take(&entry.occupancy))
+            Ok::<_, Infallible>(Permits::acquire(&entry.occupancy))
         };
-        let _used = self.enter(&home, count)?;
-        let inner = self.inner();
-        let id = inner.by_key.get(&Key { part: Some(Part::Member(seat)), ..home })?;
-        inner.pools.get(id.index())?.clone()
+        let _used = self.admit(&home, count)?;
+        let state = self.state();
+        let id =
+            state.by_key.get(&PoolKey { part: Some(PoolPart::Member(member_index)), ..home })?;
+        state.pools.get(id.index())?.clone()
     }
 
-    /// What is known of the servers of all clusters that were used.
-    pub(super) fn watched(&self) -> Vec<Arc<Watched>> {
-        self.inner().watched.values().cloned().collect()
+    /// The monitors of all clusters used so far.
+    pub(super) fn monitors(&self) -> Vec<Arc<ClusterMonitor>> {
+        self.state().monitors.values().cloned().collect()
     }
 
-    /// A pool as it is by other settings.
-    fn changed(
+    /// A pool rebuilt with new settings.
+    fn reconfigured(
         &self,
-        inner: &mut Inner,
-        now: &Current,
+        state: &mut DirectoryState,
+        now: &CurrentConfig,
         before: &PoolEntry,
-        is_elsewhere: bool,
+        has_moved: bool,
     ) -> PoolEntry {
-        let wanted = settings(&now.config, &before.key);
-        let is_gone = wanted.is_none();
+        let new_settings = pool_settings(&now.config, &before.key);
+        let is_gone = new_settings.is_none();
         let was_cluster = !before.settings.clusters.is_empty();
-        if wanted.as_ref().is_some_and(|it| it.clusters.is_empty() == was_cluster) {
-            return before.retired(); // Who is there stays where it is.
+        if new_settings.as_ref().is_some_and(|it| it.clusters.is_empty() == was_cluster) {
+            return before.retired(); // Connected clients stay in this pool.
         }
-        let mut settings = wanted.unwrap_or_else(|| before.settings.clone());
+        let mut settings = new_settings.unwrap_or_else(|| before.settings.clone());
         let mode = std::mem::replace(&mut settings.mode, before.settings.mode);
         let occupants = Arc::clone(&before.occupants);
-        self.make_members(inner, now, &before.key, &settings, &occupants);
-        let mut entry = self.entry(inner, now, before.id, &before.key, settings, occupants);
-        let is_kind = mode == before.settings.mode
+        self.create_parts(state, now, &before.key, &settings, &occupants);
+        let mut entry = self.new_entry(state, now, before.id, &before.key, settings, occupants);
+        let is_same_kind = mode == before.settings.mode
             && (mode == PoolMode::Session
                 || (entry.spec.statements_per_server == 0)
                     == (before.spec.statements_per_server == 0));
         let is_shared = shared_key(&now.config, &before.key) != before.key;
-        entry.is_retired = is_gone || !is_kind || is_shared;
-        let is_elsewhere = is_elsewhere
+        entry.is_retired = is_gone || !is_same_kind || is_shared;
+        let has_moved = has_moved
             || entry.settings.servers != before.settings.servers
             || entry.settings.login != before.settings.login;
         let mut spec = PoolSpec {
-            greeting: Arc::clone(&before.spec.greeting),
-            edition: before.spec.edition.wrapping_add(u32::from(is_elsewhere)),
-            closes: is_gone && before.key.part.is_none(),
+            welcome: Arc::clone(&before.spec.welcome),
+            edition: before.spec.edition.wrapping_add(u32::from(has_moved)),
+            is_closing: is_gone && before.key.part.is_none(),
             ..PoolSpec::clone(&entry.spec)
         };
         if entry.is_retired {
             spec.servers_min = 0;
-            spec.timeouts.server_idle = Some(RETIRED_SERVER_IDLE);
+            spec.timeouts.server_idle = Some(RETIRED_IDLE_TIMEOUT);
         }
-        if !is_kind {
+        if !is_same_kind {
             spec.statements_per_server = before.spec.statements_per_server;
         }
         entry.spec = Arc::new(spec);
         if entry.settings.login.secret == before.settings.login.secret {
             let keys = before.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
             entry.client_keys = Mutex::new(keys);
-            let found = before.found_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            entry.found_secret = Mutex::new(found);
+            let found = before.cached_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            entry.cached_secret = Mutex::new(found);
         }
         entry
     }
 
-    /// All pools, in the order of their numbers.
+    /// All pools, in order of their IDs.
     pub(super) fn pools(&self) -> Vec<Arc<PoolEntry>> {
-        self.inner().pools.iter().flatten().cloned().collect()
+        self.state().pools.iter().flatten().cloned().collect()
     }
 
-    /// The gate of a database; `None` if there is no such database.
-    pub(super) fn gate(&self, database: &str) -> Option<Arc<Gate>> {
+    /// The admin state of a database; `None` if there is no such database.
+    pub(super) fn admin_state(&self, database: &str) -> Option<Arc<AdminState>> {
         self.config().database(database)?;
-        Some(self.inner().gate(database))
+        Some(self.state().admin_state(database))
     }
 
-    /// The gates of all databases that have a name of their own or were used, by name.
-    pub(super) fn gates(&self) -> Vec<(String, Arc<Gate>)> {
-        let mut inner = self.inner();
+    /// The admin states of all databases that are configured by name or were used, sorted by name.
+    pub(super) fn admin_states(&self) -> Vec<(String, Arc<AdminState>)> {
+        let mut state = self.state();
         let config = self.config();
         for name in config.databases.keys().filter(|name| *name != ANY_DATABASE) {
-            inner.gate(name);
+            state.admin_state(name);
         }
-        let known = inner.gates.iter().filter(|(name, _)| config.database(name).is_some());
-        known.map(|(name, gate)| (name.clone(), Arc::clone(gate))).collect()
+        let known = state.admin_states.iter().filter(|(name, _)| config.database(name).is_some());
+        known.map(|(name, admin_state)| (name.clone(), Arc::clone(admin_state))).collect()
     }
 
-    /// The pool with this number, which somebody has been given before.
+    /// The pool with this ID; `None` if it was removed.
     pub(super) fn by_id(&self, id: PoolId) -> Option<Arc<PoolEntry>> {
-        self.inner().pools.get(id.index())?.clone()
+        self.state().pools.get(id.index())?.clone()
     }
 
-    /// The pool for a client whom `admit` gives its permits, of the limits on clients that hold for it or
-    /// others, among them those of [`PoolEntry::occupancy`]; for as long as it has them the pool is not given up. `None` if there is
-    /// no such database, or if there are too many pools.
+    /// The pool for a new client, created if needed. `None` if there is no such database, or if
+    /// there are too many pools.
+    ///
+    /// `take_permits` returns the client's permits, which must include [`PoolEntry::occupancy`]:
+    /// the pool is not removed while they exist.
     ///
     /// # Errors
     ///
-    /// That of `admit`.
-    pub(super) fn enter<E>(
+    /// That of `take_permits`.
+    pub(super) fn admit<E>(
         &self,
-        key: &Key,
-        admit: impl FnOnce(&PoolEntry, &ClientLimits) -> Result<Permits, E>,
+        key: &PoolKey,
+        take_permits: impl FnOnce(&PoolEntry, &ClientLimits) -> Result<Permits, E>,
     ) -> Option<Result<(Arc<PoolEntry>, Permits), E>> {
-        let mut inner = self.inner();
+        let mut state = self.state();
         let current = self.current();
-        let entry = self.find_or_make(&mut inner, &shared_key(&current.config, key))?;
-        let limits = self.client_limits(&mut inner, &current.config, &key.user, &entry);
-        // Before the lock goes: whoever gives up pools finds it occupied.
-        let permits = admit(&entry, &limits);
-        inner.vacancies.is_used(entry.id);
+        let entry = self.find_or_create(&mut state, &shared_key(&current.config, key))?;
+        let limits = self.client_limits(&mut state, &current.config, &key.user, &entry);
+        // Under the lock, so that the reaper sees the pool as occupied.
+        let permits = take_permits(&entry, &limits);
+        state.reaper.mark_used(entry.id);
         for pool in entry.parts() {
-            inner.vacancies.is_used(pool);
+            state.reaper.mark_used(pool);
         }
         Some(permits.map(|permits| (entry, permits)))
     }
 
-    /// Pools of which servers are to be open before anybody comes: of databases that force their user,
-    /// since of others nobody knows who will. Made where they are missing.
+    /// The pools that open servers before their first client: those with a minimum size and a
+    /// forced user. Without one, the users are not known beforehand. Missing pools are created.
     pub(super) fn forced_pools_with_minimum(&self) -> Vec<PoolId> {
-        let mut inner = self.inner();
+        let mut state = self.state();
         let config = self.config();
         let forced = config.databases.iter().filter(|(name, _)| *name != ANY_DATABASE);
         let forced = forced.filter_map(|(name, entry)| Some((name, entry.user.as_ref()?)));
         let keys = forced.map(|(database, user)| {
             let (database, user) = (database.clone(), user.clone());
-            Key { database, user, replication: None, part: None }
+            PoolKey { database, user, replication: None, part: None }
         });
-        let has_minimum =
-            |key: &Key| settings(&config, key).is_some_and(|settings| settings.min_size > 0);
-        let made = keys.filter(has_minimum).filter_map(|key| self.find_or_make(&mut inner, &key));
+        let has_minimum = |key: &PoolKey| {
+            pool_settings(&config, key).is_some_and(|settings| settings.min_size > 0)
+        };
+        let made = keys.filter(has_minimum).filter_map(|key| self.find_or_create(&mut state, &key));
         made.map(|entry| entry.id).collect()
     }
 
-    fn find_or_make(&self, inner: &mut Inner, key: &Key) -> Option<Arc<PoolEntry>> {
-        if let Some(id) = inner.by_key.get(key) {
-            return inner.pools.get(id.index())?.clone();
+    fn find_or_create(&self, state: &mut DirectoryState, key: &PoolKey) -> Option<Arc<PoolEntry>> {
+        if let Some(id) = state.by_key.get(key) {
+            return state.pools.get(id.index())?.clone();
         }
-        self.make(inner, &self.current(), key, &Limit::new(u32::MAX))
+        self.create(state, &self.current(), key, &ConnectionLimit::new(u32::MAX))
     }
 
-    /// Makes a pool, and those of the members of its cluster. They have their occupants in common, so
-    /// that all of them are used or none.
-    fn make(
+    /// Creates a pool, and those of its cluster members and mirrors. They share their occupants, so
+    /// that all of them are in use or none.
+    fn create(
         &self,
-        inner: &mut Inner,
-        current: &Current,
-        key: &Key,
-        occupants: &Arc<Limit>,
+        state: &mut DirectoryState,
+        current: &CurrentConfig,
+        key: &PoolKey,
+        occupants: &Arc<ConnectionLimit>,
     ) -> Option<Arc<PoolEntry>> {
-        let settings = settings(&current.config, key)?;
-        let id = match inner.vacancies.number(Instant::now()) {
+        let settings = pool_settings(&current.config, key)?;
+        let id = match state.reaper.take_free_id(Instant::now()) {
             Some(free) => free,
-            None if inner.pools.len() < POOLS_MAX => {
-                inner.pools.push(None);
-                PoolId(u32::try_from(inner.pools.len() - 1).ok()?)
+            None if state.pools.len() < POOLS_MAX => {
+                state.pools.push(None);
+                PoolId(u32::try_from(state.pools.len() - 1).ok()?)
             }
             None => return None,
         };
-        let make = |inner: &mut Inner| {
+        let make = |state: &mut DirectoryState| {
             let (settings, occupants) = (settings.clone(), Arc::clone(occupants));
-            self.entry(inner, current, id, key, settings, occupants)
+            self.new_entry(state, current, id, key, settings, occupants)
         };
-        let mut entry = Arc::new(make(inner));
-        inner.pools[id.index()] = Some(Arc::clone(&entry));
-        inner.by_key.insert(key.clone(), id);
+        let mut entry = Arc::new(make(state));
+        state.pools[id.index()] = Some(Arc::clone(&entry));
+        state.by_key.insert(key.clone(), id);
         if !settings.clusters.is_empty() || !settings.mirrors.is_empty() {
-            // Home and members know each other by their numbers.
-            self.make_members(inner, current, key, &settings, occupants);
-            let greeting = Arc::clone(&entry.spec.greeting);
-            let mut home = make(inner);
-            home.spec = Arc::new(PoolSpec { greeting, ..PoolSpec::clone(&home.spec) });
+            // Built a second time: owner pool and members refer to each other by ID.
+            self.create_parts(state, current, key, &settings, occupants);
+            let greeting = Arc::clone(&entry.spec.welcome);
+            let mut home = make(state);
+            home.spec = Arc::new(PoolSpec { welcome: greeting, ..PoolSpec::clone(&home.spec) });
             entry = Arc::new(home);
-            inner.pools[id.index()] = Some(Arc::clone(&entry));
+            state.pools[id.index()] = Some(Arc::clone(&entry));
         }
         Some(entry)
     }
 
-    /// Makes the pools of members and mirrors that have none yet.
-    fn make_members(
+    /// Creates the missing pools of members and mirrors.
+    fn create_parts(
         &self,
-        inner: &mut Inner,
-        current: &Current,
-        home: &Key,
+        state: &mut DirectoryState,
+        current: &CurrentConfig,
+        home: &PoolKey,
         settings: &PoolSettings,
-        occupants: &Arc<Limit>,
+        occupants: &Arc<ConnectionLimit>,
     ) {
         let clusters = settings.clusters.iter().enumerate();
-        let seats = clusters.flat_map(|(shard, cluster)| {
-            (0..cluster.servers.len()).map(move |member| Part::Member(Seat { shard, member }))
+        let members = clusters.flat_map(|(shard, cluster)| {
+            (0..cluster.servers.len())
+                .map(move |member| PoolPart::Member(MemberIndex { shard, member }))
         });
-        let mirrors = settings.mirrors.iter().map(|mirror| Part::Mirror(mirror.name.clone()));
-        for part in seats.chain(mirrors) {
-            let key = Key { part: Some(part), ..home.clone() };
-            if inner.find(&key).is_none() {
-                self.make(inner, current, &key, occupants);
+        let mirrors = settings.mirrors.iter().map(|mirror| PoolPart::Mirror(mirror.name.clone()));
+        for part in members.chain(mirrors) {
+            let key = PoolKey { part: Some(part), ..home.clone() };
+            if state.find(&key).is_none() {
+                self.create(state, current, &key, occupants);
             }
         }
     }
 
-    fn entry(
+    fn new_entry(
         &self,
-        inner: &mut Inner,
-        current: &Current,
+        state: &mut DirectoryState,
+        current: &CurrentConfig,
         id: PoolId,
-        key: &Key,
+        key: &PoolKey,
         settings: PoolSettings,
-        occupants: Arc<Limit>,
+        occupants: Arc<ConnectionLimit>,
     ) -> PoolEntry {
-        let mut spec = spec(inner, &current.config, key, &settings, &occupants);
-        let watched = place(inner, &current.config, key, &settings, &mut spec);
-        spec.mirrors = mirrors::targets(inner, &current.config, key, &settings);
+        let mut spec = pool_spec(state, &current.config, key, &settings, &occupants);
+        let monitor = attach_cluster(state, &current.config, key, &settings, &mut spec);
+        spec.mirrors = mirrors::targets(state, &current.config, key, &settings);
         PoolEntry {
             id,
             key: key.clone(),
@@ -425,26 +430,26 @@ impl Directory {
             tls: Arc::clone(&current.tls),
             tcp: current.config.tcp.options(),
             client_keys: Mutex::default(),
-            found_secret: Mutex::default(),
+            cached_secret: Mutex::default(),
             next_host: AtomicUsize::new(0),
-            watched,
+            monitors: monitor,
         }
     }
 
     fn client_limits(
         &self,
-        inner: &mut Inner,
+        state: &mut DirectoryState,
         config: &Config,
         user: &str,
         entry: &PoolEntry,
     ) -> ClientLimits {
         let PoolEntry { key, settings, occupants, .. } = entry;
-        let of_database = LimitOf::DatabaseClients(key.database.clone());
-        let of_user = LimitOf::UserClients(user.to_owned());
+        let of_database = LimitKey::DatabaseClients(key.database.clone());
+        let of_user = LimitKey::UserClients(user.to_owned());
         let limits = [
             Arc::clone(&self.clients),
-            inner.limit(of_database, max(settings.database_clients)),
-            inner.limit(of_user, max(config.clients_of(user))),
+            state.limit(of_database, max_or_unlimited(settings.database_clients)),
+            state.limit(of_user, max_or_unlimited(config.max_clients(user))),
             Arc::clone(occupants),
         ];
         let names = ["max_client_conn", "max_db_client_connections", "max_user_client_connections"];
@@ -452,48 +457,48 @@ impl Directory {
     }
 }
 
-impl Inner {
-    fn gate(&mut self, database: &str) -> Arc<Gate> {
-        Arc::clone(self.gates.entry(database.to_owned()).or_default())
+impl DirectoryState {
+    fn admin_state(&mut self, database: &str) -> Arc<AdminState> {
+        Arc::clone(self.admin_states.entry(database.to_owned()).or_default())
     }
 
-    /// The pool of a key, be it for nobody any more.
-    fn find(&self, key: &Key) -> Option<PoolId> {
-        let is_it =
-            |pool: &&Arc<PoolEntry>| pool.key == *key && !self.vacancies.is_leaving(pool.id);
+    /// The pool of a key, even if it is retired.
+    fn find(&self, key: &PoolKey) -> Option<PoolId> {
+        let is_it = |pool: &&Arc<PoolEntry>| pool.key == *key && !self.reaper.is_closing(pool.id);
         let open = self.by_key.get(key).copied();
         open.or_else(|| self.pools.iter().flatten().find(is_it).map(|pool| pool.id))
     }
 
-    /// What is known of the servers of a shard. Other settings begin anew.
-    fn watched(
+    /// The monitor of a shard. Changed cluster settings start a new one.
+    fn monitor(
         &mut self,
         name: &str,
         shard: usize,
         shards: usize,
         cluster: &ClusterPool,
-    ) -> Arc<Watched> {
+    ) -> Arc<ClusterMonitor> {
         let key = (name.to_owned(), shard);
-        let is_same =
-            |known: &&Arc<Watched>| known.cluster == *cluster && known.is_sharded == (shards > 1);
-        if let Some(watched) = self.watched.get(&key).filter(is_same) {
-            return Arc::clone(watched);
+        let is_same = |known: &&Arc<ClusterMonitor>| {
+            known.cluster == *cluster && known.is_sharded == (shards > 1)
+        };
+        if let Some(monitor) = self.monitors.get(&key).filter(is_same) {
+            return Arc::clone(monitor);
         }
         let number = u32::try_from(shard).unwrap_or(u32::MAX);
-        let watched = Arc::new(Watched::new(name, (number, shards), cluster.clone()));
-        if let Some(before) = self.watched.insert(key, Arc::clone(&watched)) {
-            before.end();
+        let monitor = Arc::new(ClusterMonitor::new(name, (number, shards), cluster.clone()));
+        if let Some(before) = self.monitors.insert(key, Arc::clone(&monitor)) {
+            before.stop();
         }
-        watched
+        monitor
     }
 
-    /// How requests are routed: the same object while the settings are the same, so that what was learnt by
-    /// them is kept.
+    /// The shared routing settings: the same object while they are unchanged, so that caches stay
+    /// valid.
     fn routes(
         &mut self,
         name: &str,
-        routes: howdah_route::Settings,
-    ) -> Arc<howdah_route::Settings> {
+        routes: howdah_route::RouteSettings,
+    ) -> Arc<howdah_route::RouteSettings> {
         if let Some(same) = self.routes.get(name).filter(|known| ***known == routes) {
             return Arc::clone(same);
         }
@@ -502,9 +507,9 @@ impl Inner {
         routes
     }
 
-    /// A limit by whom it is of, so that pools share it and it outlives changes of its number.
-    fn limit(&mut self, of: LimitOf, max: u32) -> Arc<Limit> {
-        let limit = self.limits.entry(of).or_insert_with(|| Limit::new(max));
+    /// The shared limit of a key, set to `max`. Permits taken before a change stay counted.
+    fn limit(&mut self, of: LimitKey, max: u32) -> Arc<ConnectionLimit> {
+        let limit = self.limits.entry(of).or_insert_with(|| ConnectionLimit::new(max));
         limit.set_max(max);
         Arc::clone(limit)
     }

@@ -1,5 +1,5 @@
-//! [`Helpers`]: threads beside the data path, for the heavy steps of logins. Steps that may wait for somebody
-//! else, a server or a resolver, have threads of their own: they must not hold up those that only compute.
+//! [`Helpers`]: threads outside the data path for the slow steps of logins. Steps that wait for a
+//! server or a resolver have their own threads, so that they do not delay those that only compute.
 
 use std::{
     sync::{
@@ -10,92 +10,98 @@ use std::{
 };
 
 use super::{
-    entrance::PendingLogin,
-    front::Front,
-    lookup,
-    mail::{Mailbox, WorkerMessage},
-    resolve::Resolver,
+    auth_query,
+    messages::{Mailbox, WorkerMessage},
+    pending_login::PendingLogin,
+    resolver_threads::ResolverThreads,
+    shared_state::SharedState,
 };
 
-/// Threads for TLS handshakes, SCRAM and look-ups.
+/// Handles to the helper threads.
 #[derive(Clone, Debug)]
 pub(super) struct Helpers {
-    heavy: Sender<Job>,
-    lookups: Sender<Job>,
-    resolver: Resolver,
+    heavy: Sender<LoginJob>,
+    lookups: Sender<LoginJob>,
+    resolver: ResolverThreads,
 }
 
-/// A step to take, and where to report.
+/// A login step to run, and the worker to send the result to.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) entrance: Box<PendingLogin>,
-    pub(super) seat: usize,
+pub(super) struct LoginJob {
+    pub(super) pending: Box<PendingLogin>,
+    pub(super) slot: usize,
     pub(super) generation: u32,
-    pub(super) back: Arc<Mailbox>,
+    pub(super) reply_to: Arc<Mailbox>,
 }
 
-/// What kind of step it is.
+/// The kind of a login step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Errand {
-    /// It takes processor time.
+pub(super) enum JobKind {
+    /// A TLS handshake or SCRAM: takes CPU time.
     Heavy,
-    /// It waits for a server's answer. These have threads of their own: the server connection that
-    /// brings the answer may itself need a helper to be logged in.
-    LookUp,
-    /// It waits for the system's resolver.
+    /// Waits for a server. These steps have their own threads: the server connection for the query
+    /// may itself need a helper to log in.
+    AuthQuery,
+    /// Waits for the system's resolver.
     Resolve,
 }
 
-/// Of each kind; a step may block for seconds, and others are to go on meanwhile.
+/// Threads of each kind. A step may block for seconds while others proceed.
 const THREADS: usize = 4;
 
 impl Helpers {
-    /// Starts the threads; they end when the last handle is gone.
+    /// Starts the threads; they end when the last handle is dropped.
     ///
     /// # Errors
     ///
-    /// The system gives no more threads.
-    pub(super) fn start(front: &Arc<Front>) -> std::io::Result<Self> {
-        let heavy = start("login", front, |job, front| job.entrance.advance(front, true))?;
-        let lookups = start("lookup", front, |Job { entrance, back, .. }, front| {
-            entrance.look_up(|asked| lookup::find(&asked, back, front));
-            entrance.advance(front, true)
+    /// The operating system has no more threads.
+    pub(super) fn start(shared: &Arc<SharedState>) -> std::io::Result<Self> {
+        let heavy = start("login", shared, |job, shared| job.pending.advance(shared, true))?;
+        let lookups = start("lookup", shared, |LoginJob { pending, reply_to, .. }, shared| {
+            pending.run_auth_query(|auth_query| {
+                auth_query::user_secret(&auth_query, reply_to, shared)
+            });
+            pending.advance(shared, true)
         })?;
-        Ok(Self { heavy, lookups, resolver: Resolver::start(front)? })
+        Ok(Self { heavy, lookups, resolver: ResolverThreads::start(shared)? })
     }
 
-    /// Has a step taken. As many may wait as there are logins under way.
-    pub(super) fn submit(&self, errand: Errand, job: Job) {
+    /// Queues a login step. The queue is bounded by the number of logins in progress.
+    pub(super) fn submit(&self, errand: JobKind, job: LoginJob) {
         let queue = match errand {
-            Errand::Heavy => &self.heavy,
-            Errand::LookUp => &self.lookups,
-            Errand::Resolve => return self.resolver.submit(job),
+            JobKind::Heavy => &self.heavy,
+            JobKind::AuthQuery => &self.lookups,
+            JobKind::Resolve => return self.resolver.submit(job),
         };
-        // The threads live as long as any handle does.
+        // Never fails: the threads live as long as any handle.
         let _ = queue.send(job);
     }
 }
 
-type Step = fn(&mut Job, &Front) -> super::entrance::Progress;
+type LoginStepFn = fn(&mut LoginJob, &SharedState) -> super::pending_login::LoginProgress;
 
-fn start(name: &str, front: &Arc<Front>, step: Step) -> std::io::Result<Sender<Job>> {
-    let (jobs, queue) = mpsc::channel::<Job>();
+fn start(
+    name: &str,
+    shared: &Arc<SharedState>,
+    step: LoginStepFn,
+) -> std::io::Result<Sender<LoginJob>> {
+    let (jobs, queue) = mpsc::channel::<LoginJob>();
     let queue = Arc::new(Mutex::new(queue));
     for number in 0..THREADS {
-        let (queue, front) = (Arc::clone(&queue), Arc::clone(front));
+        let (queue, shared) = (Arc::clone(&queue), Arc::clone(shared));
         thread::Builder::new()
             .name(format!("{name}-{number}"))
-            .spawn(move || help(&queue, &front, step))?;
+            .spawn(move || run_jobs(&queue, &shared, step))?;
     }
     Ok(jobs)
 }
 
-fn help(queue: &Mutex<Receiver<Job>>, front: &Front, step: Step) {
+fn run_jobs(queue: &Mutex<Receiver<LoginJob>>, shared: &SharedState, step: LoginStepFn) {
     loop {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(mut job) = job else { return };
-        let progress = step(&mut job, front);
-        let Job { entrance, seat, generation, back } = job;
-        back.send(WorkerMessage::Helped { entrance, progress, seat, generation });
+        let progress = step(&mut job, shared);
+        let LoginJob { pending, slot, generation, reply_to } = job;
+        reply_to.send(WorkerMessage::LoginStepDone { pending, progress, slot, generation });
     }
 }

@@ -1,24 +1,23 @@
-//! The level of the process's log, as far as an operator may change it at the console.
+//! Changing the log level of the process at the console.
 
 use std::sync::OnceLock;
 
 use tracing::level_filters::LevelFilter;
 
-use super::control::Control;
+use super::control::PoolerHandle;
 
-/// How the level of the log is changed, if it can be: there is one log in a process, and it is the
-/// program's.
-static LOG_LEVEL: OnceLock<LogLevel> = OnceLock::new();
+/// Changes the log level, if the program allows it: the log belongs to the process.
+static LOG_LEVEL: OnceLock<LogLevelControl> = OnceLock::new();
 
-/// How the level of the process's log is changed.
+/// Changes the log level of the process.
 #[derive(Debug)]
-struct LogLevel {
-    /// The level that the process began with.
+struct LogLevelControl {
+    /// The level at process start.
     at_start: LevelFilter,
     change: fn(LevelFilter),
 }
 
-/// The level of the log was not changed.
+/// The log level was not changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LogLevelError {
     #[error("{name}: {value:?} is {expected}")]
@@ -27,27 +26,27 @@ pub(super) enum LogLevelError {
     Fixed { name: String },
 }
 
-impl Control {
-    /// Has operators change the level of the process's log by `change`: `SET log-level` and `SET verbose`.
-    /// Until then they cannot. Once only.
-    pub fn let_log_level_change(change: fn(LevelFilter)) {
-        let _ = LOG_LEVEL.set(LogLevel { at_start: LevelFilter::current(), change });
+impl PoolerHandle {
+    /// Allows `SET log-level` and `SET verbose` to change the log level of the process with
+    /// `change`. Only the first call has an effect.
+    pub fn allow_log_level_changes(change: fn(LevelFilter)) {
+        let _ = LOG_LEVEL.set(LogLevelControl { at_start: LevelFilter::current(), change });
     }
 
-    /// Whether a key is about the level of the log.
+    /// Whether a key sets the log level.
     pub(super) fn is_log_level(name: &str) -> bool {
         matches!(name, "verbose" | "log-level")
     }
 
-    /// Sets the level by one of these keys. Gives the change, unless it is as it was.
+    /// Sets the log level by one of these keys. Returns the change; `None` if there is none.
     ///
     /// # Errors
     ///
-    /// There is no such level, or no log that could be changed.
+    /// There is no such level, or the program does not allow changes.
     pub(super) fn set_log_level(name: &str, value: &str) -> Result<Option<String>, LogLevelError> {
         let fixed = || LogLevelError::Fixed { name: name.to_owned() };
         let log = LOG_LEVEL.get().ok_or_else(fixed)?;
-        let level = level(name, value, log.at_start)?;
+        let level = parse_level(name, value, log.at_start)?;
         let before = LevelFilter::current();
         if level == before {
             return Ok(None);
@@ -59,9 +58,13 @@ impl Control {
     }
 }
 
-/// The level that a value means. PgBouncer counts them: 0 is as the process began, but no more than
-/// info; 1 is debug, and whatever is above it trace.
-fn level(name: &str, value: &str, at_start: LevelFilter) -> Result<LevelFilter, LogLevelError> {
+/// Parses a level. `verbose` has PgBouncer's numbers: 0 is the level at start, at most info; 1 is
+/// debug; higher numbers are trace.
+fn parse_level(
+    name: &str,
+    value: &str,
+    at_start: LevelFilter,
+) -> Result<LevelFilter, LogLevelError> {
     let wrong = |expected| {
         let (name, value) = (name.to_owned(), value.to_owned());
         LogLevelError::Value { name, value, expected }
@@ -71,15 +74,15 @@ fn level(name: &str, value: &str, at_start: LevelFilter) -> Result<LevelFilter, 
             Ok(0) => Ok(at_start.min(LevelFilter::INFO)),
             Ok(1) => Ok(LevelFilter::DEBUG),
             Ok(_) => Ok(LevelFilter::TRACE),
-            Err(_) => Err(wrong("no whole number")),
+            Err(_) => Err(wrong("not a whole number")),
         };
     }
     let is_word = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_lowercase());
     let found = value.parse().ok().filter(|_| is_word);
-    found.ok_or_else(|| wrong("none of off, error, warn, info, debug, trace"))
+    found.ok_or_else(|| wrong("not one of off, error, warn, info, debug, trace"))
 }
 
-/// What SHOW CONFIG has as `verbose`, and whether it can be changed.
+/// The value of `verbose` in SHOW CONFIG, and whether it can be changed.
 pub(crate) fn verbosity() -> (&'static str, bool) {
     let number = match LevelFilter::current() {
         LevelFilter::TRACE => "2",
@@ -90,10 +93,10 @@ pub(crate) fn verbosity() -> (&'static str, bool) {
 }
 
 #[test]
-fn levels_have_pgbouncers_numbers_and_words() {
-    let set = |name, value| level(name, value, LevelFilter::WARN);
+fn log_level_accepts_names_and_pgbouncer_numbers() {
+    let set = |name, value| parse_level(name, value, LevelFilter::WARN);
     assert_eq!(set("verbose", "0"), Ok(LevelFilter::WARN));
-    assert_eq!(level("verbose", "0", LevelFilter::TRACE), Ok(LevelFilter::INFO));
+    assert_eq!(parse_level("verbose", "0", LevelFilter::TRACE), Ok(LevelFilter::INFO));
     assert_eq!(set("verbose", "1"), Ok(LevelFilter::DEBUG));
     assert_eq!(set("verbose", "3"), Ok(LevelFilter::TRACE));
     assert_eq!(set("log-level", "error"), Ok(LevelFilter::ERROR));

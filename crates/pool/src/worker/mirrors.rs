@@ -1,4 +1,4 @@
-//! Mirrors as operators see them, and the log's word when one begins to drop what it is sent, or keeps up
+//! Mirrors on the console, and log messages when a mirror starts to drop transactions or keeps up
 //! again.
 
 use std::{
@@ -9,10 +9,11 @@ use std::{
 
 use super::directory::{Directory, PoolEntry};
 use crate::{
-    Counts, Mirror, MirrorReport, MirrorView, PoolView, config::MirrorPool, mirror::DropReason,
+    Mirror, MirrorReport, MirrorView, PoolCounts, PoolView, config::MirrorPool,
+    core::mirror::target::DropReason,
 };
 
-/// Every mirror that the settings name, with what all its pools have.
+/// All configured mirrors, with the totals over their pools.
 pub(super) fn views(
     directory: &Directory,
     entries: &[Arc<PoolEntry>],
@@ -30,9 +31,9 @@ pub(super) fn views(
             name: mirror.name,
             endpoint: mirror.endpoint,
             dbname: mirror.entry.dbname,
-            share: mirror.entry.sample_rate,
+            sample_rate: mirror.entry.sample_rate,
             report: counted.report(),
-            counts: Counts::default(),
+            counts: PoolCounts::default(),
             queries: 0,
             query_time: Duration::ZERO,
         };
@@ -48,62 +49,64 @@ pub(super) fn views(
     directory.mirrors().into_iter().map(view).collect()
 }
 
-/// Nothing was dropped for this long: the mirror keeps up again.
-const QUIET: Duration = Duration::from_secs(5);
+/// Time without drops after which a mirror counts as keeping up again.
+const QUIET_PERIOD: Duration = Duration::from_secs(5);
 
-/// Between two lines about one mirror, at least.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Shortest interval between two log messages about a mirror.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the log was told of mirrors.
+/// The state of all mirrors as last logged.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    known: HashMap<(String, String), Known>,
+pub(super) struct MirrorLog {
+    states: HashMap<(String, String), MirrorLogState>,
 }
 
-/// Of one mirror.
+/// The state of a mirror as last logged.
 #[derive(Debug, Default)]
-struct Known {
+struct MirrorLogState {
     dropped: u64,
-    /// How many had been dropped, and when the last was, when there was a line about it.
-    dropping: Option<u64>,
-    last: Option<Instant>,
-    /// How many had been run when the last was dropped.
-    ran: u64,
-    told: Option<Instant>,
+    /// The number of drops before the current ones started, once that was logged; then the last
+    /// drop.
+    dropped_before: Option<u64>,
+    last_drop: Option<Instant>,
+    /// The number of transactions run at the time of the last drop.
+    transactions_at_drop: u64,
+    logged_at: Option<Instant>,
 }
 
-/// What there is to tell.
+/// A change to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
-    Drops,
-    /// Again, after so many were dropped.
-    KeepsUp(u64),
+enum MirrorLogEvent {
+    Dropping,
+    /// It keeps up again, after this many drops.
+    KeepingUp(u64),
 }
 
-impl Watch {
-    /// Looks at all mirrors, and tells the log what is new.
-    pub(super) fn look(&mut self, directory: &Directory, now: Instant) {
+impl MirrorLog {
+    /// Checks all mirrors and logs changes.
+    pub(super) fn update(&mut self, directory: &Directory, now: Instant) {
         let mirrors = directory.mirrors();
-        self.known.retain(|(database, name), _| {
+        self.states.retain(|(database, name), _| {
             mirrors.iter().any(|(its, mirror, _)| its == database && mirror.name == *name)
         });
         for (database, mirror, counted) in mirrors {
             let report = counted.report();
-            let known = self.known.entry((database.clone(), mirror.name.clone())).or_default();
+            let known = self.states.entry((database.clone(), mirror.name.clone())).or_default();
             let mirror = mirror.name;
-            match known.look(&report, now) {
-                Some(News::Drops) => {
-                    // The last error may have a client's values in its text: SHOW MIRRORS has it.
+            match known.next_event(&report, now) {
+                Some(MirrorLogEvent::Dropping) => {
+                    // Without the last error, which may contain a client's values: SHOW MIRRORS has
+                    // it.
                     let reasons = reasons(&report);
                     tracing::warn!(
                         database,
                         mirror,
                         reasons,
-                        "a mirror does not keep up: transactions are dropped"
+                        "mirror does not keep up: transactions are dropped"
                     );
                 }
-                Some(News::KeepsUp(dropped)) => {
-                    tracing::info!(database, mirror, dropped, "a mirror keeps up again");
+                Some(MirrorLogEvent::KeepingUp(dropped)) => {
+                    tracing::info!(database, mirror, dropped, "mirror keeps up again");
                 }
                 None => {}
             }
@@ -111,60 +114,67 @@ impl Watch {
     }
 }
 
-impl Known {
-    fn look(&mut self, report: &MirrorReport, now: Instant) -> Option<News> {
-        let dropped = at_fault(report).map(|(_, count)| count).sum();
+impl MirrorLogState {
+    fn next_event(&mut self, report: &MirrorReport, now: Instant) -> Option<MirrorLogEvent> {
+        let dropped = drops_by_mirror(report).map(|(_, count)| count).sum();
         let before = std::mem::replace(&mut self.dropped, dropped);
         if dropped > before {
-            (self.last, self.ran) = (Some(now), report.transactions);
+            (self.last_drop, self.transactions_at_drop) = (Some(now), report.transactions);
         }
-        let may_tell = self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
-        let quiet = self.last.is_none_or(|last| now.duration_since(last) >= QUIET);
-        let news = match self.dropping {
-            None if dropped > before && may_tell => {
-                self.dropping = Some(before);
-                News::Drops
+        let may_log =
+            self.logged_at.is_none_or(|logged| now.duration_since(logged) >= LOG_INTERVAL);
+        let is_quiet = self.last_drop.is_none_or(|last| now.duration_since(last) >= QUIET_PERIOD);
+        let event = match self.dropped_before {
+            None if dropped > before && may_log => {
+                self.dropped_before = Some(before);
+                MirrorLogEvent::Dropping
             }
-            Some(from) if quiet && report.transactions > self.ran && may_tell => {
-                self.dropping = None;
-                News::KeepsUp(dropped - from)
+            Some(from)
+                if is_quiet && report.transactions > self.transactions_at_drop && may_log =>
+            {
+                self.dropped_before = None;
+                MirrorLogEvent::KeepingUp(dropped - from)
             }
             _ => return None,
         };
-        self.told = Some(now);
-        Some(news)
+        self.logged_at = Some(now);
+        Some(event)
     }
 }
 
-/// How many were dropped for reasons that are the mirror's.
-fn at_fault(report: &MirrorReport) -> impl Iterator<Item = (DropReason, u64)> {
-    const ITS: [DropReason; 4] =
-        [DropReason::Full, DropReason::Unreachable, DropReason::Timeout, DropReason::Lost];
+/// The drops that the mirror is responsible for, by reason.
+fn drops_by_mirror(report: &MirrorReport) -> impl Iterator<Item = (DropReason, u64)> {
+    const ITS: [DropReason; 4] = [
+        DropReason::BufferFull,
+        DropReason::Unreachable,
+        DropReason::Timeout,
+        DropReason::ConnectionLost,
+    ];
     ITS.into_iter().map(|why| (why, report.dropped[why as usize]))
 }
 
 fn reasons(report: &MirrorReport) -> String {
-    let found = at_fault(report).filter(|(_, count)| *count > 0);
+    let found = drops_by_mirror(report).filter(|(_, count)| *count > 0);
     found.map(|(why, count)| format!("{} {count}", why.as_str())).collect::<Vec<_>>().join(", ")
 }
 
 #[test]
-fn the_log_hears_of_a_mirror_when_it_begins_to_drop_and_when_it_has_stopped() {
+fn start_and_end_of_mirror_drops_are_logged() {
     let start = Instant::now();
-    let mut known = Known::default();
+    let mut known = MirrorLogState::default();
     let mut look = |second: u64, transactions, full, left| {
         let mut report = MirrorReport { transactions, ..MirrorReport::default() };
-        report.dropped[DropReason::Full as usize] = full;
-        report.dropped[DropReason::Left as usize] = left;
-        known.look(&report, start + Duration::from_secs(second))
+        report.dropped[DropReason::BufferFull as usize] = full;
+        report.dropped[DropReason::ClientGone as usize] = left;
+        known.next_event(&report, start + Duration::from_secs(second))
     };
     assert_eq!(look(0, 5, 0, 0), None);
-    assert_eq!(look(1, 5, 0, 3), None, "that is not the mirror's fault");
-    assert_eq!(look(2, 5, 1, 3), Some(News::Drops));
+    assert_eq!(look(1, 5, 0, 3), None, "not the mirror's fault");
+    assert_eq!(look(2, 5, 1, 3), Some(MirrorLogEvent::Dropping));
     assert_eq!(look(3, 9, 4, 3), None);
-    assert_eq!(look(12, 9, 4, 3), None, "nothing was run since");
-    assert_eq!(look(13, 10, 4, 3), Some(News::KeepsUp(4)));
-    assert_eq!(look(14, 10, 5, 3), None, "it was told a moment ago");
-    assert_eq!(look(24, 10, 6, 3), Some(News::Drops));
-    assert_eq!(look(40, 12, 6, 3), Some(News::KeepsUp(1)));
+    assert_eq!(look(12, 9, 4, 3), None, "no transaction was run since");
+    assert_eq!(look(13, 10, 4, 3), Some(MirrorLogEvent::KeepingUp(4)));
+    assert_eq!(look(14, 10, 5, 3), None, "logged a moment ago");
+    assert_eq!(look(24, 10, 6, 3), Some(MirrorLogEvent::Dropping));
+    assert_eq!(look(40, 12, 6, 3), Some(MirrorLogEvent::KeepingUp(1)));
 }

@@ -1,5 +1,5 @@
-//! What a start opens, opened beforehand: whether the files and places that settings name can be used.
-//! Nothing is left open, and a pooler that runs on the same settings notices nothing.
+//! Checks before a start whether the files, directories and addresses in the settings can be used.
+//! Nothing stays open, and a running pooler with the same settings is not disturbed.
 
 use std::{
     fs::{self, File},
@@ -9,32 +9,34 @@ use std::{
     path::Path,
 };
 
+use howdah_capture::RedactionKey;
 use howdah_connect::tls::{self, TlsError};
 use howdah_net::Listener;
-use howdah_sift::RedactionKey;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::{
-    StartError, directory::ServerTls, group, listening, reload::chain, takeover, tls as client_tls,
+    PoolerStartError, directory::ServerTls, group, listen_sockets, reload::error_chain, takeover,
+    tls as client_tls,
 };
 use crate::{WorkerId, config::Config};
 
-/// What stands in the way of a start.
+/// Problems that would prevent a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preflight {
-    /// Keys below `[pool]`, and why what they name cannot be used.
+    /// Keys below `[pool]`, and why their values cannot be used.
     pub errors: Vec<(String, String)>,
-    /// The same for what may be as it should be: a port on which a pooler listens that is to be taken over.
+    /// The same for problems that may be intended: a port in use by a pooler that is to be taken
+    /// over.
     pub warnings: Vec<(String, String)>,
 }
 
-/// Longest path of a unix socket: `sun_path` in unix(7), without the zero byte at its end.
+/// Longest path of a unix socket: `sun_path` in unix(7), without its final zero byte.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Tries what a start with these settings opens: certificates and keys, addresses, directories, the group of
-/// sockets, the folder for captures. Other files were read with the settings. `listens` says whether the
-/// places of `[pool.listen]` are to be used; a process that gets its sockets from a service manager uses
-/// none of them.
+/// Checks everything that a start with these settings opens: certificates and keys, addresses,
+/// directories, the group of unix sockets, the folder for captures. Other files were read with the
+/// settings. `listens` is whether the addresses of `[pool.listen]` are used; a process that gets
+/// its sockets from a service manager uses none of them.
 pub fn preflight(config: &Config, listens: bool) -> Preflight {
     let mut found = Preflight::default();
     found.tls(config);
@@ -43,17 +45,17 @@ pub fn preflight(config: &Config, listens: bool) -> Preflight {
         found.directories(config);
     }
     if let Some(name) = &config.listen.unix_group
-        && let Err(error) = group::number(name)
+        && let Err(error) = group::gid(name)
     {
-        found.error("listen.unix-group", chain(&error));
+        found.error("listen.unix-group", error_chain(&error));
     }
     if let Some(path) = &config.listen.takeover {
         found.writable("listen.takeover", path.parent().unwrap_or(Path::new("")));
     }
     found.capture(config);
-    let most = usize::from(WorkerId::MAX) + 1;
-    if let Some(workers) = config.workers.filter(|workers| workers.get() > most) {
-        found.error("workers", format!("{workers} are too many: at most {most}"));
+    let workers_max = usize::from(WorkerId::MAX) + 1;
+    if let Some(workers) = config.workers.filter(|workers| workers.get() > workers_max) {
+        found.error("workers", format!("{workers} is more than the maximum of {workers_max}"));
     }
     found
 }
@@ -63,7 +65,7 @@ impl Preflight {
         self.errors.push((key.to_owned(), text.into()));
     }
 
-    /// Each file by itself, so that each is named; and then whether they go together.
+    /// Checks each file by itself, to report all that fail, and then whether they match.
     fn tls(&mut self, config: &Config) {
         let before = self.errors.len();
         for (side, leg, is_used) in [
@@ -72,8 +74,8 @@ impl Preflight {
         ]
         .map(|(side, leg, mode)| (side, leg, mode != howdah_connect::SslMode::Disable))
         {
-            type Check = fn(&Path) -> Result<(), TlsError>;
-            let files: [(&str, &Option<_>, Check); 3] = [
+            type FileCheck = fn(&Path) -> Result<(), TlsError>;
+            let files: [(&str, &Option<_>, FileCheck); 3] = [
                 ("certificate", &leg.certificate, tls::check_certificates),
                 ("key", &leg.key, tls::check_private_key),
                 ("ca-file", &leg.ca_file, tls::check_authorities),
@@ -82,7 +84,7 @@ impl Preflight {
                 if let Some(path) = path.as_deref().filter(|_| is_used)
                     && let Err(error) = check(path)
                 {
-                    self.error(&format!("tls.{side}.{name}"), chain(&error));
+                    self.error(&format!("tls.{side}.{name}"), error_chain(&error));
                 }
             }
         }
@@ -93,10 +95,11 @@ impl Preflight {
             [client_tls::server_config(&config.tls).map(drop), ServerTls::new(config).map(drop)];
         for error in made.into_iter().filter_map(Result::err) {
             match error {
-                StartError::ClientTls { key, source } | StartError::ServerTls { key, source } => {
-                    self.error(&key, chain(&source));
+                PoolerStartError::ClientTls { key, source }
+                | PoolerStartError::ServerTls { key, source } => {
+                    self.error(&key, error_chain(&source));
                 }
-                other => self.error("tls", chain(&other)),
+                other => self.error("tls", error_chain(&other)),
             }
         }
     }
@@ -104,9 +107,9 @@ impl Preflight {
     fn addresses(&mut self, config: &Config) {
         let listen = &config.listen;
         for text in &listen.addresses {
-            match listening::resolve(text, listen.port) {
+            match listen_sockets::resolve_address(text, listen.port) {
                 Ok(addresses) => addresses.into_iter().for_each(|address| self.address(address)),
-                Err(error) => self.error("listen.addresses", chain(&error)),
+                Err(error) => self.error("listen.addresses", error_chain(&error)),
             }
         }
     }
@@ -117,11 +120,11 @@ impl Preflight {
         match error.source.kind() {
             io::ErrorKind::AddrInUse => {
                 let text = format!(
-                    "{address} is in use: a start fails, unless it takes over from the pooler there"
+                    "{address} is in use: starting fails unless it takes over from the pooler there"
                 );
                 self.warnings.push((key, text));
             }
-            _ => self.errors.push((key, chain(&error))),
+            _ => self.errors.push((key, error_chain(&error))),
         }
     }
 
@@ -131,38 +134,38 @@ impl Preflight {
             let path = directory.join(format!(".s.PGSQL.{}", listen.port));
             if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
                 let path = path.display();
-                let text = format!("{path} is longer than a socket's path may be: 107 bytes");
+                let text = format!("{path} is longer than the 107 bytes allowed for a unix socket");
                 self.error("listen.unix-directories", text);
             } else if !directory.as_os_str().as_bytes().starts_with(b"@") {
                 self.writable("listen.unix-directories", directory);
                 self.socket("listen.unix-directories", &path);
             }
         }
-        if let Some(path) = takeover::place(config) {
+        if let Some(path) = takeover::socket_path(config) {
             self.socket("listen.takeover", &path);
         }
     }
 
-    /// Whether a path is a socket, which is replaced, or free.
+    /// Checks that a path is free, or a socket, which is replaced.
     fn socket(&mut self, key: &str, path: &Path) {
         let found = fs::symlink_metadata(path);
         if found.is_ok_and(|it| !it.file_type().is_socket()) {
-            self.error(key, format!("{} is there, and is no socket", path.display()));
+            self.error(key, format!("{} exists and is not a socket", path.display()));
         }
     }
 
-    /// Whether files can be made in a directory.
+    /// Checks that files can be created in a directory.
     fn writable(&mut self, key: &str, directory: &Path) {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let shown = directory.display();
         match fs::metadata(directory) {
             Err(error) => self.error(key, format!("{shown}: {error}")),
-            Ok(it) if !it.is_dir() => self.error(key, format!("{shown} is no directory")),
+            Ok(it) if !it.is_dir() => self.error(key, format!("{shown} is not a directory")),
             Ok(_) => {
                 let access = Access::WRITE_OK | Access::EXEC_OK;
                 if let Err(error) = accessat(CWD, directory, access, AtFlags::EACCESS) {
                     let error = io::Error::from(error);
-                    self.error(key, format!("cannot make files in {shown}: {error}"));
+                    self.error(key, format!("cannot create files in {shown}: {error}"));
                 }
             }
         }
@@ -171,14 +174,14 @@ impl Preflight {
     fn capture(&mut self, config: &Config) {
         let capture = &config.capture;
         if let Some(folder) = &capture.path {
-            // What of it is not there is made.
+            // Missing directories are created at the start of a capture.
             let there = folder.ancestors().find(|path| path.exists());
             self.writable("capture.path", there.unwrap_or(Path::new("")));
         }
         if let Some(path) = capture.redact_key.as_ref().filter(|_| capture.redact) {
             let read = File::open(path).and_then(|_| fs::read(path));
             let made = read.map_err(|error| error.to_string()).and_then(|bytes| {
-                RedactionKey::from_secret(&bytes).map(drop).map_err(|error| chain(&error))
+                RedactionKey::from_secret(&bytes).map(drop).map_err(|error| error_chain(&error))
             });
             if let Err(text) = made {
                 self.error("capture.redact-key", format!("{}: {text}", path.display()));

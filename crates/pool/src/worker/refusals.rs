@@ -1,7 +1,7 @@
-//! [`Refusals`]: logins that were refused, counted by reason, and told in the log at a bounded rate.
+//! [`Refusals`]: refused logins, counted by reason and logged at a limited rate.
 //!
-//! Each is a warning of its own as long as there are few. Beyond that a reason is summed up once a second, so
-//! that who guesses passwords, or sends garbage, does not fill the log.
+//! While there are few, each gets its own warning. Beyond that a reason is summarized once a
+//! second, so that password guessing or garbage input does not fill the log.
 
 use std::{
     net::SocketAddr,
@@ -15,47 +15,47 @@ use std::{
 
 use howdah_net::Stream;
 
-use super::control::Control;
+use super::control::PoolerHandle;
 use crate::auth::{RefusalReason, Rejection};
 
-/// Between two summaries of what was not told one by one.
+/// Interval of summaries of refusals that were not logged individually.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Warnings of one reason before it is summed up; one more may follow each second.
+/// Warnings of one reason before it is summarized; one more is allowed each second.
 const LOGIN_BURST: u32 = 10;
 
-/// Reasons without a name: one line a second is enough for those.
-const ANONYMOUS_BURST: u32 = 1;
+/// The same for reasons that name no user: one line a second is enough.
+const UNNAMED_BURST: u32 = 1;
 
 const REASONS: usize = RefusalReason::ALL.len();
 
-/// Logins that were refused.
+/// Counts of refused logins, with the rate limits of their log messages.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     counts: [AtomicU64; REASONS],
-    rates: Mutex<[Rate; REASONS]>,
+    rates: Mutex<[LogRateLimit; REASONS]>,
 }
 
-/// Who was refused, as far as it said.
+/// A refused login: the names as far as the client has sent them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Refused<'a> {
+pub(super) struct RefusedLogin<'a> {
     pub(super) user: Option<&'a str>,
     pub(super) database: Option<&'a str>,
     /// `unix` for a unix socket.
     pub(super) from: &'a str,
 }
 
-/// How many lines a reason may have now.
+/// The rate limit of a reason's log messages.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rate {
-    /// Lines that were written in the burst under way.
+struct LogRateLimit {
+    /// Lines written in the current burst.
     written: u32,
-    /// When one of them is forgotten.
+    /// When `written` was last decremented.
     refilled: Option<Instant>,
     suppressed: u64,
 }
 
-impl Rate {
+impl LogRateLimit {
     /// Whether a line may be written.
     fn admits(&mut self, burst: u32, now: Instant) -> bool {
         let refilled = *self.refilled.get_or_insert(now);
@@ -74,7 +74,7 @@ impl Rate {
     }
 }
 
-fn index(reason: RefusalReason) -> usize {
+fn reason_index(reason: RefusalReason) -> usize {
     RefusalReason::ALL.iter().position(|it| *it == reason).unwrap_or(0)
 }
 
@@ -85,34 +85,34 @@ fn burst(reason: RefusalReason) -> u32 {
         | RefusalReason::Tls
         | RefusalReason::Timeout
         | RefusalReason::CancelKey
-        | RefusalReason::Shutdown => ANONYMOUS_BURST,
+        | RefusalReason::Shutdown => UNNAMED_BURST,
         _ => LOGIN_BURST,
     }
 }
 
 impl Refusals {
-    /// Counts a refusal. Gives whether it may have a line of its own.
+    /// Counts a refusal. Returns whether it may be logged individually.
     fn count(&self, reason: RefusalReason) -> bool {
-        let index = index(reason);
+        let index = reason_index(reason);
         self.counts[index].fetch_add(1, Ordering::Relaxed);
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         rates[index].admits(burst(reason), Instant::now())
     }
 
-    /// A login was refused.
-    pub(super) fn login(&self, who: Refused<'_>, why: &Rejection, is_told: bool) {
+    /// Counts and logs a refused login.
+    pub(super) fn record_login(&self, who: RefusedLogin<'_>, why: &Rejection, as_warning: bool) {
         let reason = why.reason();
-        let may_tell = self.count(reason);
-        let (Refused { user, database, from }, reason) = (who, reason.as_str());
-        if is_told && may_tell {
+        let may_log = self.count(reason);
+        let (RefusedLogin { user, database, from }, reason) = (who, reason.as_str());
+        if as_warning && may_log {
             tracing::warn!(user, database, from, reason, %why, "login refused");
         } else {
             tracing::debug!(user, database, from, reason, %why, "login refused");
         }
     }
 
-    /// A TLS handshake with a client failed.
-    pub(super) fn handshake(&self, from: &str, error: &dyn std::fmt::Display) {
+    /// Counts and logs a failed TLS handshake with a client.
+    pub(super) fn record_tls_failure(&self, from: &str, error: &dyn std::fmt::Display) {
         let reason = RefusalReason::Tls;
         if self.count(reason) {
             let reason = reason.as_str();
@@ -122,22 +122,22 @@ impl Refusals {
         }
     }
 
-    /// A CancelRequest had a key that no client has.
-    pub(super) fn cancel_key(&self, from: Option<SocketAddr>) {
+    /// Counts and logs a CancelRequest with an unknown key.
+    pub(super) fn record_cancel_key(&self, from: Option<SocketAddr>) {
         let reason = RefusalReason::CancelKey;
         if self.count(reason) {
-            let (from, reason) = (place(from), reason.as_str());
-            tracing::warn!(from, reason, "cancel request with a key that no client has");
+            let (from, reason) = (address_text(from), reason.as_str());
+            tracing::warn!(from, reason, "cancel request with unknown key");
         }
     }
 
-    /// How many there were, by reason.
+    /// The counts by reason.
     pub(super) fn counts(&self) -> Vec<(RefusalReason, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         RefusalReason::ALL.into_iter().zip(counts).collect()
     }
 
-    /// Tells how many had no line of their own since this was called last.
+    /// Logs how many refusals were not logged individually since the last call.
     fn summarize(&self) {
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let suppressed = rates.each_mut().map(|rate| std::mem::take(&mut rate.suppressed));
@@ -151,29 +151,29 @@ impl Refusals {
     }
 }
 
-/// Where a client comes from, for the log.
-pub(super) fn from(stream: &Stream) -> String {
-    place(stream.peer_address())
+/// A client's address, for the log.
+pub(super) fn client_address(stream: &Stream) -> String {
+    address_text(stream.peer_address())
 }
 
-fn place(address: Option<SocketAddr>) -> String {
+fn address_text(address: Option<SocketAddr>) -> String {
     address.map_or_else(|| "unix".to_owned(), |address| address.to_string())
 }
 
-impl Control {
-    /// Sums up refused logins once a second until the pooler ends.
-    pub(super) fn keep_refusals(&self, over: &Receiver<()>) {
-        while over.recv_timeout(SUMMARY_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-            self.front.refusals.summarize();
+impl PoolerHandle {
+    /// Summarizes refused logins once a second until the pooler ends.
+    pub(super) fn summarize_refusals(&self, stop: &Receiver<()>) {
+        while stop.recv_timeout(SUMMARY_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            self.shared.refusals.summarize();
         }
-        self.front.refusals.summarize();
+        self.shared.refusals.summarize();
     }
 }
 
 #[test]
-fn a_burst_is_followed_by_one_line_a_second() {
-    let (mut rate, start) = (Rate::default(), Instant::now());
-    let admitted = |rate: &mut Rate, at| (0..100).filter(|_| rate.admits(10, at)).count();
+fn rate_limit_allows_burst_then_one_line_a_second() {
+    let (mut rate, start) = (LogRateLimit::default(), Instant::now());
+    let admitted = |rate: &mut LogRateLimit, at| (0..100).filter(|_| rate.admits(10, at)).count();
     assert_eq!(admitted(&mut rate, start), 10);
     assert_eq!(rate.suppressed, 90);
     assert_eq!(admitted(&mut rate, start + Duration::from_millis(999)), 0);

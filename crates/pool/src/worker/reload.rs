@@ -1,4 +1,4 @@
-//! Settings that change while clients are there: read again, or set one by one at the console.
+//! Changing settings at run time: reloading the file, or SET at the console.
 
 use std::{
     num::NonZeroUsize,
@@ -9,52 +9,53 @@ use std::{
 use howdah_connect::tls;
 
 use super::{
-    StartError, control::Control, directory::ServerTls, mail::WorkerMessage, tls as client_tls,
+    PoolerStartError, control::PoolerHandle, directory::ServerTls, messages::WorkerMessage,
+    tls as client_tls,
 };
-use crate::config::{Change, Config, ReadError, Remark, SetError};
+use crate::config::{Config, ConfigChange, ConfigReadError, Diagnostic, SetError};
 
-/// Where settings came from, so that they can be read again.
+/// Where settings came from, for reloading them.
 #[derive(Clone, Debug)]
-pub struct Origin {
-    /// The file.
+pub struct ConfigOrigin {
+    /// The configuration file.
     pub path: PathBuf,
-    /// How many workers somebody asked for beside the file.
+    /// The number of workers from the command line, which overrides the file.
     pub workers: Option<NonZeroUsize>,
 }
 
-/// Settings were not changed; those of before hold.
+/// Settings could not be reloaded; the previous ones stay in effect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
-    /// They are not from a file.
-    #[error("the settings did not come from a file that could be read again")]
+    /// The settings did not come from a file.
+    #[error("cannot reload: the settings did not come from a file")]
     NoFile,
-    /// The file cannot be read, or says what cannot be.
+    /// The file cannot be read or has errors.
     #[error(transparent)]
-    Read(#[from] ReadError),
-    /// What they name cannot be used.
+    Read(#[from] ConfigReadError),
+    /// A file or address that the settings name cannot be used.
     #[error(transparent)]
-    Use(#[from] StartError),
+    Use(#[from] PoolerStartError),
 }
 
-/// What came of reading settings again.
+/// The result of a reload.
 #[derive(Clone, Debug, Default)]
-pub struct Reloaded {
-    /// Keys that have another value than before, those that need a restart among them.
-    pub changes: Vec<Change>,
-    /// What is understood and not acted upon.
-    pub warnings: Vec<Remark>,
+pub struct ReloadReport {
+    /// The changed keys, including those that need a restart.
+    pub changes: Vec<ConfigChange>,
+    /// Warnings about settings that are ignored.
+    pub warnings: Vec<Diagnostic>,
 }
 
-impl Control {
-    /// Reads the settings again and has them followed, as a whole or not at all. Clients of pools that
-    /// stay notice nothing. Returns when all workers follow them. What comes of it is logged.
+impl PoolerHandle {
+    /// Reloads the settings, all or nothing, and logs the result. Clients of pools that remain are
+    /// not disturbed. Returns when all workers have applied them.
     ///
     /// # Errors
     ///
-    /// They cannot be had, or cannot be; nothing has changed.
-    pub fn reload(&self) -> Result<Reloaded, ReloadError> {
-        let result = self.read_again();
+    /// The settings cannot be read or are invalid; nothing has changed.
+    pub fn reload(&self) -> Result<ReloadReport, ReloadError> {
+        let result = self.reload_file();
         match &result {
             Ok(reloaded) => {
                 for warning in &reloaded.warnings {
@@ -63,60 +64,62 @@ impl Control {
                 for change in &reloaded.changes {
                     tracing::info!("settings: {change}");
                 }
-                tracing::info!(changes = reloaded.changes.len(), "settings read again");
+                tracing::info!(changes = reloaded.changes.len(), "settings reloaded");
             }
-            Err(error) => tracing::error!("settings not changed: {}", chain(error)),
+            Err(error) => tracing::error!("settings not changed: {}", error_chain(error)),
         }
         result
     }
 
-    fn read_again(&self) -> Result<Reloaded, ReloadError> {
-        // Held to the end: what two at once are told would be wrong.
-        let origin = self.front.origin.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Origin { path, workers }) = &*origin else { return Err(ReloadError::NoFile) };
+    fn reload_file(&self) -> Result<ReloadReport, ReloadError> {
+        // Held to the end, so that concurrent changes do not report each other's differences.
+        let origin = self.shared.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ConfigOrigin { path, workers }) = &*origin else {
+            return Err(ReloadError::NoFile);
+        };
         let read = Config::read(path)?;
         let mut config = read.config;
         config.workers = workers.or(config.workers);
-        *self.front.held_tls.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        Ok(Reloaded { changes: self.change(config)?, warnings: read.warnings })
+        *self.shared.pending_tls.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(ReloadReport { changes: self.apply_config(config)?, warnings: read.warnings })
     }
 
-    /// Changes one key, until settings are read again. Keys of TLS mean something together only: one
-    /// that does not fit the others is held until they do, and RELOAD forgets it. Gives what there is to
-    /// tell the operator.
+    /// Sets one key until the next reload. TLS keys are valid only together: one that conflicts
+    /// with the others is held back until they fit, and dropped by RELOAD. Returns notices for the
+    /// administrator.
     ///
     /// # Errors
     ///
-    /// The key cannot be set, or its value cannot be; nothing has changed.
+    /// The key cannot be set or the value is invalid; nothing has changed.
     pub(super) fn set(&self, name: &str, value: &str) -> Result<Vec<String>, SetFailure> {
-        let origin = self.front.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let origin = self.shared.origin.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = origin.as_ref().and_then(|origin| origin.path.parent());
         let folder = folder.unwrap_or(Path::new(""));
-        let key = Config::key_named(name).unwrap_or(name);
+        let key = Config::find_key(name).unwrap_or(name);
         let is_tls = key.starts_with("tls.");
-        let mut held = self.front.held_tls.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut base = Config::clone(&self.front.directory.config());
+        let mut held = self.shared.pending_tls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut base = Config::clone(&self.shared.directory.config());
         if let Some(tls) = held.as_ref().filter(|_| is_tls) {
             base.tls = tls.clone();
         }
-        let mut config = base.edited(name, value, folder)?;
+        let mut config = base.with_key_set(name, value, folder)?;
         if is_tls {
             check_tls_file(&mut config, key, name)?;
         }
-        let misfit = match config.broken_rule() {
+        let misfit = match config.first_violation() {
             Some((rule, why)) if is_tls && rule.starts_with("tls.") => {
                 Some(format!("{rule}: {why}"))
             }
             Some((rule, why)) => {
                 let (name, why) = (name.to_owned(), format!("{rule}: {why}"));
-                return Err(SetError::Wrong { name, why }.into());
+                return Err(SetError::Invalid { name, why }.into());
             }
             None => None,
         };
         let tls = config.tls.clone();
         let misfit = match misfit {
             Some(misfit) => misfit,
-            None => match self.change(config) {
+            None => match self.apply_config(config) {
                 Ok(changes) => {
                     if is_tls {
                         *held = None;
@@ -127,73 +130,80 @@ impl Control {
                     });
                     return Ok(changes.collect());
                 }
-                // Each file is good by itself: they do not go together.
-                Err(error @ (StartError::ClientTls { .. } | StartError::ServerTls { .. })) => {
-                    chain(&error)
-                }
+                // Each file is valid by itself, but they do not match.
+                Err(
+                    error @ (PoolerStartError::ClientTls { .. }
+                    | PoolerStartError::ServerTls { .. }),
+                ) => error_chain(&error),
                 Err(error) => return Err(error.into()),
             },
         };
-        let notice = format!("{key}: held until TLS settings fit together, not used yet: {misfit}");
+        let notice =
+            format!("{key}: not used yet, held until the TLS settings are consistent: {misfit}");
         tracing::info!("settings: {notice}");
         *held = Some(tls);
         Ok(vec![notice])
     }
 
-    /// Has settings followed. What can fail comes before what cannot be taken back.
-    fn change(&self, mut config: Config) -> Result<Vec<Change>, StartError> {
-        let before = self.front.directory.config();
+    /// Applies settings. Everything that can fail is done before the first change.
+    fn apply_config(&self, mut config: Config) -> Result<Vec<ConfigChange>, PoolerStartError> {
+        let before = self.shared.directory.config();
         let server = ServerTls::new(&config)?;
         let client = client_tls::server_config(&config.tls)?;
-        let mut changes = before.changes(&config);
-        let shown = |tls: &Option<client_tls::ClientTls>| {
+        let mut changes = before.diff(&config);
+        let certificate_hash = |tls: &Option<client_tls::ClientTls>| {
             tls.as_ref().and_then(|tls| tls.end_point_hash.clone())
         };
         if before.tls.client.certificate == config.tls.client.certificate
-            && shown(&self.front.doors().tls) != shown(&client)
+            && certificate_hash(&self.shared.accept_settings().tls) != certificate_hash(&client)
         {
-            let word = || Some("a certificate".to_owned());
+            let placeholder = || Some("a certificate".to_owned());
             let key = "tls.client.certificate".to_owned();
-            changes.push(Change { key, before: word(), now: word(), needs_restart: false });
+            changes.push(ConfigChange {
+                key,
+                before: placeholder(),
+                now: placeholder(),
+                needs_restart: false,
+            });
         }
-        config.keep_fixed(&before);
-        self.front.change(Arc::new(config), server, client);
-        self.tell_of_settings();
+        config.retain_restart_keys(&before);
+        self.shared.apply_config(Arc::new(config), server, client);
+        self.notify_settings_changed();
         Ok(changes)
     }
 
-    /// Returns when every worker that is there has done what it is told.
-    fn tell_of_settings(&self) {
+    /// Notifies the workers and waits until they have applied the settings.
+    fn notify_settings_changed(&self) {
         let (to, done) = mpsc::channel();
-        self.tell(|| WorkerMessage::Settings(to.clone()));
+        self.broadcast(|| WorkerMessage::SettingsChanged(to.clone()));
         drop(to);
         self.wait_for_all(&done);
     }
 }
 
-/// Whether the file that a key of TLS was set to holds what it should.
+/// Checks the file that a TLS key was set to.
 fn check_tls_file(config: &mut Config, key: &str, name: &str) -> Result<(), SetError> {
-    let Some(path) = config.file_of(key) else { return Ok(()) };
+    let Some(path) = config.file_key_mut(key) else { return Ok(()) };
     let checked = match key.rsplit('.').next() {
         Some("certificate") => tls::check_certificates(path),
         Some("key") => tls::check_private_key(path),
         _ => tls::check_authorities(path),
     };
-    let wrong = |error| SetError::Wrong { name: name.to_owned(), why: chain(&error) };
+    let wrong = |error| SetError::Invalid { name: name.to_owned(), why: error_chain(&error) };
     checked.map_err(wrong)
 }
 
-/// A key was not changed.
+/// A SET command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SetFailure {
     #[error(transparent)]
     Set(#[from] SetError),
     #[error(transparent)]
-    Use(#[from] StartError),
+    Use(#[from] PoolerStartError),
 }
 
-/// An error with what caused it, in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+/// An error with its causes, in one line.
+pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

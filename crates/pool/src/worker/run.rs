@@ -1,13 +1,13 @@
-//! [`Worker`]: one event loop.
+//! [`PoolWorker`]: one event loop.
 //!
 //! # Cost
 //!
-//! A warm transaction of one message each way costs a `read` and a `write` per side, and its share of
-//! an `epoll_wait` that all who are ready have in common. Nothing is registered anew while clients
-//! wait, and no read is made to learn that a socket is empty.
+//! A warm transaction of one message each way costs a `read` and a `write` per side, and its share
+//! of an `epoll_wait` that returns all ready sockets. Poll registrations do not change while
+//! clients wait, and no `read` is spent on finding a socket empty.
 
-mod entrances;
-mod letters;
+mod logins;
+mod messages;
 
 use std::{
     collections::HashMap,
@@ -16,490 +16,501 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_net::{Listener, Poller, Readiness, Received, Timers, Token};
+use howdah_net::{Listener, Poller, Received, SocketReadiness, Timers, Token};
 use howdah_wire::startup::CancelKey;
 
 use super::{
-    control::Control,
+    cluster_monitor,
+    control::PoolerHandle,
     directory::PoolEntry,
-    entrance::{CancelEntrance, PendingLogin, ServerEntrance},
-    front::Front,
     helpers::Helpers,
-    hub::{Positions, Request},
-    mail::{CloseOnDrop, Mailbox, WorkerMessage},
-    seats::Seat,
-    sockets::{Order, Sockets},
-    stillness::Suspended,
+    messages::{CloseOnDrop, Mailbox, WorkerMessage},
+    multiplexer::{ListenRequest, Positions},
+    pending_login::{PendingCancel, PendingLogin, PendingServer},
+    shared_state::SharedState,
+    socket_table::SocketEntry,
+    sockets::{DeferredAction, WorkerSockets},
+    suspension::Suspended,
     takeover::Outgoing,
-    watch,
 };
 use crate::{
-    Backlog, Channel, ClientId, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key,
+    Backlog, Channel, ClientId, Core, PeerId, PoolId, ServerId, Time, WorkerId, worker_of_key,
 };
 
-/// Bytes of one read; shared by all connections of the worker.
+/// Size of the read buffer that all connections of the worker share.
 const RECEIVE_BYTES: usize = 64 << 10;
 
-/// Reads of one connection before others have their turn.
+/// Most reads of one connection before other connections are served.
 const READS_MAX: usize = 8;
 
-/// How long what was sent last may take to go out.
-const LINGER: Duration = Duration::from_secs(5);
+/// Time for the last output of a connection to be sent before it is closed.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One event loop.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct PoolWorker {
     number: WorkerId,
     pub(super) core: Core,
-    pub(super) sockets: Sockets,
-    pub(super) front: Arc<Front>,
+    pub(super) sockets: WorkerSockets,
+    pub(super) shared: Arc<SharedState>,
     helpers: Helpers,
     mailbox: Arc<Mailbox>,
     listeners: Vec<Listener>,
     timers: Timers<(usize, u32)>,
-    accept_again: Option<Instant>,
-    /// How many connections are taken from a listener that is ready, and the turn in which there were
-    /// as many.
-    accepts: usize,
-    accepted_in: u64,
-    turn: u64,
+    accept_retry_at: Option<Instant>,
+    /// How many connections to accept from a ready listener, and the iteration in which that many
+    /// were accepted.
+    accept_batch: usize,
+    accepted_iteration: u64,
+    iteration: u64,
     buffer: Box<[u8]>,
-    pub(super) began: Instant,
+    pub(super) started_at: Instant,
     pub(super) now: Time,
-    pub(super) stage: Stage,
-    /// Nothing is read, by an operator's order.
-    pub(super) stillness: Option<Suspended>,
-    /// The way to another process that takes clients over.
-    exit: Option<Exit>,
-    /// Clients that listened in another process, until the LISTEN multiplexer has resumed them; with the numbers
-    /// of the last notifications that they were given there, until it was asked to.
+    pub(super) phase: WorkerPhase,
+    /// Present while the worker is suspended: it reads nothing.
+    pub(super) suspended: Option<Suspended>,
+    /// Present while another process takes over the clients.
+    handover: Option<HandoverState>,
+    /// Clients that listened in another process, until the LISTEN multiplexer has resumed them. The
+    /// positions are those of the last notifications received there; empty once the request was
+    /// sent.
     resuming: HashMap<ClientId, Positions>,
 }
 
-/// The way to another process that takes clients over.
+/// An ongoing handover of clients to another process.
 #[derive(Debug)]
-struct Exit {
+struct HandoverState {
     to: Sender<Outgoing>,
-    /// Until when clients that listen wait for the other process to listen, too.
+    /// Until when listening clients wait for the other process to listen, too.
     listens_until: Instant,
-    /// The number of the last notification that was given to clients, by database and channel.
+    /// The position of the last notification delivered here, by database and channel.
     positions: HashMap<Arc<str>, HashMap<Channel, u64>>,
 }
 
-/// How long a client that listens waits, at a takeover, for the new process to listen to the same. Beyond it,
-/// it goes and is told that notifications may be missing.
+/// How long a listening client waits, in a takeover, for the new process to listen to its channels.
+/// After that it is handed over anyway and told that it may have missed notifications.
 const LISTEN_HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    Open,
-    /// Accepts nobody, and lets clients go to another process. Ends when it is told to.
-    Moving,
-    /// No new clients; ends when the last has left.
-    Leaving,
-    /// No new clients; ends with the last one.
+pub(super) enum WorkerPhase {
+    Running,
+    /// Accepts no clients and hands them over to another process. Stops on request.
+    HandingOver,
+    /// Accepts no new clients; stops after the last one has disconnected.
+    WaitingForClients,
+    /// Accepts no new clients and disconnects idle ones; stops after the last one.
     Draining,
-    Over,
+    Stopped,
 }
 
-/// What a worker is made of.
+/// The arguments of [`PoolWorker::new`].
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct WorkerParts {
     pub(super) number: WorkerId,
     pub(super) poller: Poller,
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
-    pub(super) front: Arc<Front>,
+    pub(super) shared: Arc<SharedState>,
     pub(super) helpers: Helpers,
     pub(super) listeners: Vec<Listener>,
 }
 
-impl Worker {
-    pub(super) fn new(parts: Parts) -> std::io::Result<Self> {
-        let Parts { number, poller, mailboxes, front, helpers, listeners } = parts;
+impl PoolWorker {
+    pub(super) fn new(parts: WorkerParts) -> std::io::Result<Self> {
+        let WorkerParts { number, poller, mailboxes, shared, helpers, listeners } = parts;
         let mailbox = Arc::clone(&mailboxes[usize::from(number.0)]);
-        let (log, began) = (front.directory.config().log, front.began);
+        let (log, started_at) = (shared.directory.config().log, shared.started_at);
         let mut worker = Self {
             number,
-            core: Core::sharing(number, Arc::clone(&front.statements)),
-            sockets: Sockets::new(poller, number, mailboxes, log),
-            front,
+            core: Core::with_statements(number, Arc::clone(&shared.statements)),
+            sockets: WorkerSockets::new(poller, number, mailboxes, log),
+            shared,
             helpers,
             mailbox,
             listeners,
             timers: Timers::new(),
-            accept_again: None,
-            accepts: 1,
-            accepted_in: 0,
-            turn: 0,
+            accept_retry_at: None,
+            accept_batch: 1,
+            accepted_iteration: 0,
+            iteration: 0,
             buffer: vec![0; RECEIVE_BYTES].into(),
-            began,
+            started_at,
             now: Time::default(),
-            stage: Stage::Open,
-            stillness: None,
-            exit: None,
+            phase: WorkerPhase::Running,
+            suspended: None,
+            handover: None,
             resuming: HashMap::new(),
         };
         let workers = worker.sockets.mailboxes.len();
-        worker.core.share_minimum(u32::try_from(workers).unwrap_or(1));
-        worker.bound_messages();
-        worker.watch_listeners()?;
+        worker.core.set_worker_count(u32::try_from(workers).unwrap_or(1));
+        worker.limit_message_size();
+        worker.register_listeners()?;
         Ok(worker)
     }
 
-    /// Runs until told to end, or until drained.
+    /// Runs until stopped or drained.
     ///
     /// # Errors
     ///
-    /// The kernel refused to wait.
+    /// Waiting for events failed.
     pub(super) fn run(mut self) -> std::io::Result<()> {
         let _mailbox = CloseOnDrop(Arc::clone(&self.mailbox));
         let mut ready = Vec::new();
-        self.know_minimum();
-        while self.stage != Stage::Over {
+        self.ensure_forced_pools();
+        while self.phase != WorkerPhase::Stopped {
             let deadline = self.deadline();
             self.sockets.poller.wait(deadline, &mut ready)?;
-            self.turn += 1;
-            if self.stillness.is_none() {
-                let now = self.began.elapsed();
+            self.iteration += 1;
+            if self.suspended.is_none() {
+                let now = self.started_at.elapsed();
                 self.now = Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
             }
             for ready in ready.drain(..) {
-                self.on_ready(ready);
+                self.handle_readiness(ready);
             }
-            self.read_mail();
-            self.on_time();
-            self.follow_orders();
-            self.let_clients_go();
-            self.go_on_flushing();
-            if self.stage == Stage::Draining {
+            self.handle_messages();
+            self.handle_timeouts();
+            self.run_deferred();
+            self.hand_over_clients();
+            self.flush_suspended();
+            if self.phase == WorkerPhase::Draining {
                 self.core.drain(self.now, &mut self.sockets);
             }
-            if matches!(self.stage, Stage::Draining | Stage::Leaving)
+            if matches!(self.phase, WorkerPhase::Draining | WorkerPhase::WaitingForClients)
                 && self.core.clients() == 0
-                && !self.sockets.seats.any_lingers()
+                && !self.sockets.table.has_unflushed()
             {
-                self.stage = Stage::Over;
+                self.phase = WorkerPhase::Stopped;
             }
         }
-        self.core.stop_recording();
+        self.core.stop_capture();
         Ok(())
     }
 
-    /// When something is due; at once if there is work that no socket tells of.
+    /// When the next timeout is due; in the past if there are deferred actions.
     fn deadline(&self) -> Option<Instant> {
-        if !self.sockets.orders.is_empty() {
-            return Some(self.began);
+        if !self.sockets.deferred.is_empty() {
+            return Some(self.started_at);
         }
-        let core = match self.core.deadline().min(self.core.tape_due()) {
+        let core = match self.core.deadline().min(self.core.capture_deadline()) {
             Time::NEVER => None,
-            Time(nanos) => Some(self.began + Duration::from_nanos(nanos)),
+            Time(nanos) => Some(self.started_at + Duration::from_nanos(nanos)),
         };
-        let flushed = self.stillness.as_ref().and_then(Suspended::deadline);
-        let listens = self.exit.as_ref().map(|exit| exit.listens_until);
+        let flushed = self.suspended.as_ref().and_then(Suspended::deadline);
+        let listens = self.handover.as_ref().map(|handover| handover.listens_until);
         let listens = listens.filter(|until| *until > Instant::now());
-        [core, self.timers.next_due(), self.accept_again, flushed, listens]
+        [core, self.timers.next_deadline(), self.accept_retry_at, flushed, listens]
             .into_iter()
             .flatten()
             .min()
     }
 
-    fn watch_listeners(&mut self) -> std::io::Result<()> {
+    fn register_listeners(&mut self) -> std::io::Result<()> {
         for (number, listener) in self.listeners.iter().enumerate() {
-            let seat = self.sockets.seats.insert(Seat::Listener(number));
-            self.sockets.poller.add_listener(listener, self.sockets.seats.token(seat))?;
+            let slot = self.sockets.table.insert(SocketEntry::Listener(number));
+            self.sockets.poller.add_listener(listener, self.sockets.table.token(slot))?;
         }
         Ok(())
     }
 
-    fn on_ready(&mut self, ready: Readiness) {
-        let Some(seat) = self.sockets.seats.find(ready.token) else { return };
-        match self.sockets.seats.at(seat) {
-            Some(Seat::Link(link)) => {
-                link.unread |= ready.readable;
-                link.hung_up |= ready.hung_up;
-                if ready.writable && link.backlog() == Backlog::Waiting {
-                    self.flush(seat);
+    fn handle_readiness(&mut self, ready: SocketReadiness) {
+        let Some(slot) = self.sockets.table.find(ready.token) else { return };
+        match self.sockets.table.get_mut(slot) {
+            Some(SocketEntry::Connected(connection)) => {
+                connection.unread |= ready.readable;
+                connection.hung_up |= ready.hung_up;
+                if ready.writable && connection.backlog() == Backlog::Waiting {
+                    self.flush(slot);
                 }
                 if ready.readable {
-                    self.read(seat, ready.token);
+                    self.read(slot, ready.token);
                 }
             }
-            Some(Seat::Listener(number)) => {
+            Some(SocketEntry::Listener(number)) => {
                 let number = *number;
                 self.accept(number);
             }
-            Some(Seat::Entrance(entrance)) => {
-                entrance.hung_up |= ready.hung_up;
-                entrance.drained = false;
-                self.advance(seat);
+            Some(SocketEntry::Login(pending)) => {
+                pending.hung_up |= ready.hung_up;
+                pending.drained = false;
+                self.advance(slot);
             }
-            Some(Seat::Away { ready: again, hung_up }) => {
-                *again = true;
+            Some(SocketEntry::AtHelper { ready: resume_from, hung_up }) => {
+                *resume_from = true;
                 *hung_up |= ready.hung_up;
             }
             None => {}
         }
     }
 
-    /// Reads what a peer sent and gives it to the core.
-    fn read(&mut self, seat: usize, token: Token) {
-        // Whoever has bytes unread is looked at when it goes on.
-        if self.stillness.is_some() {
+    /// Reads from a peer and passes the bytes to the core.
+    fn read(&mut self, slot: usize, token: Token) {
+        // Connections with unread bytes are read after the suspension.
+        if self.suspended.is_some() {
             return;
         }
         for _ in 0..READS_MAX {
-            // Whatever the core did meanwhile: is it still the same connection?
-            if self.sockets.seats.find(token) != Some(seat) {
+            // The core may have closed the connection and reused its slot in the previous round.
+            if self.sockets.table.find(token) != Some(slot) {
                 return;
             }
-            let Some(link) = self.sockets.seats.link(seat) else { return };
-            if link.paused || !link.unread {
+            let Some(connection) = self.sockets.table.connection(slot) else { return };
+            if connection.paused || !connection.unread {
                 return;
             }
-            let received = match link.stream.receive(&mut self.buffer) {
+            let received = match connection.stream.receive(&mut self.buffer) {
                 Ok(Received::Drained(some)) => {
-                    // One who hung up is read to the end; no readiness will tell of it again.
-                    link.unread = link.hung_up && some > 0;
+                    // A peer that hung up is read to the end: no further event will be reported.
+                    connection.unread = connection.hung_up && some > 0;
                     some
                 }
                 Ok(Received::Bytes(some)) => some,
-                Ok(Received::Closed) | Err(_) => return self.lost(seat),
+                Ok(Received::Closed) | Err(_) => return self.connection_lost(slot),
             };
             let bytes = &self.buffer[..received];
-            match link.peer {
-                // The core is through with it: what it says now is for nobody.
+            match connection.peer {
+                // The core has closed it: further input is ignored.
                 None => {}
                 Some(_) if bytes.is_empty() => {}
-                Some(Peer::Client(id)) => {
+                Some(PeerId::Client(id)) => {
                     self.core.client_bytes(id, bytes, self.now, &mut self.sockets);
                 }
-                Some(Peer::Server(id)) => {
+                Some(PeerId::Server(id)) => {
                     self.core.server_bytes(id, bytes, self.now, &mut self.sockets);
                 }
             }
         }
-        self.sockets.orders.push_back(Order::Read(token));
+        self.sockets.deferred.push_back(DeferredAction::Read(token));
     }
 
-    /// Sends what a peer had not taken.
-    fn flush(&mut self, seat: usize) {
-        let Some(link) = self.sockets.seats.link(seat) else { return };
-        match link.flush() {
+    /// Sends a peer's backlog.
+    fn flush(&mut self, slot: usize) {
+        let Some(connection) = self.sockets.table.connection(slot) else { return };
+        match connection.flush() {
             Ok(Backlog::Waiting) => {}
             Ok(Backlog::Empty) => {
-                let peer = link.peer;
-                self.sockets.unwatch_room(seat);
+                let peer = connection.peer;
+                self.sockets.unwatch_writable(slot);
                 match peer {
                     Some(peer) => self.core.drained(peer, self.now, &mut self.sockets),
-                    None => self.close(seat),
+                    None => self.close(slot),
                 }
             }
-            Err(_) => self.lost(seat),
+            Err(_) => self.connection_lost(slot),
         }
     }
 
-    /// A connection has ended.
-    pub(super) fn lost(&mut self, seat: usize) {
-        let peer = self.sockets.seats.link(seat).and_then(|link| link.peer);
-        self.sockets.seats.remove(seat);
+    /// Handles a connection that has ended.
+    pub(super) fn connection_lost(&mut self, slot: usize) {
+        let peer = self.sockets.table.connection(slot).and_then(|connection| connection.peer);
+        self.sockets.table.remove(slot);
         let Some(peer) = peer else { return };
-        self.sockets.unseat(peer);
+        self.sockets.unregister(peer);
         match peer {
-            Peer::Client(id) => self.core.client_closed(id, self.now, &mut self.sockets),
-            Peer::Server(id) => self.core.server_closed(id, self.now, &mut self.sockets),
+            PeerId::Client(id) => self.core.client_closed(id, self.now, &mut self.sockets),
+            PeerId::Server(id) => self.core.server_closed(id, self.now, &mut self.sockets),
         }
     }
 
-    fn close(&mut self, seat: usize) {
-        if let Some(Seat::Link(link)) = self.sockets.seats.remove(seat) {
-            link.stream.close();
+    fn close(&mut self, slot: usize) {
+        if let Some(SocketEntry::Connected(connection)) = self.sockets.table.remove(slot) {
+            connection.stream.close();
         }
     }
 
-    /// Gives an entrance its time.
-    fn limit(&mut self, seat: usize, limit: Option<Duration>) {
+    /// Sets the deadline of a pending login.
+    fn set_login_timeout(&mut self, slot: usize, limit: Option<Duration>) {
         let Some(limit) = limit else { return };
         let due = Instant::now() + limit;
-        if let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) {
-            entrance.due = Some(due);
+        if let Some(SocketEntry::Login(pending)) = self.sockets.table.get_mut(slot) {
+            pending.deadline = Some(due);
         }
-        self.watch_deadline(seat, Some(due));
+        self.schedule_timeout(slot, Some(due));
     }
 
-    fn watch_deadline(&mut self, seat: usize, due: Option<Instant>) {
+    fn schedule_timeout(&mut self, slot: usize, due: Option<Instant>) {
         if let Some(due) = due {
-            self.timers.insert(due, (seat, self.sockets.seats.generation(seat)));
+            self.timers.insert(due, (slot, self.sockets.table.generation(slot)));
         }
     }
 
-    /// Has the poller watch an entrance's stream, unless it does.
-    fn register(&mut self, seat: usize) {
-        let token = self.sockets.seats.token(seat);
-        let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
-        entrance.waits();
-        let interest = entrance.interest();
-        let Some(stream) = entrance.stream.as_ref().filter(|_| entrance.watched.is_none()) else {
+    /// Registers a pending login's stream with the poller unless it is registered.
+    fn watch_login(&mut self, slot: usize) {
+        let token = self.sockets.table.token(slot);
+        let Some(SocketEntry::Login(pending)) = self.sockets.table.get_mut(slot) else { return };
+        pending.set_waiting();
+        let interest = pending.interest();
+        let Some(stream) = pending.stream.as_ref().filter(|_| pending.watched.is_none()) else {
             return;
         };
-        match self.sockets.poller.add_for(stream, token, interest) {
-            Ok(()) => entrance.watched = Some(interest),
+        match self.sockets.poller.add_with_interest(stream, token, interest) {
+            Ok(()) => pending.watched = Some(interest),
             Err(error) => {
                 tracing::warn!(%error, "cannot watch a connection");
-                let over = entrance.timed_out(&self.front);
-                self.arrived(seat, over);
+                let progress = pending.timed_out(&self.shared);
+                self.handle_progress(slot, progress);
             }
         }
     }
 
-    /// Makes a pool known to the core.
-    fn know(&mut self, pool: PoolId) {
+    /// Adds a pool to the core unless it is there.
+    fn ensure_pool(&mut self, pool: PoolId) {
         if !self.core.has_pool(pool)
-            && let Some(entry) = self.front.directory.by_id(pool)
+            && let Some(entry) = self.shared.directory.by_id(pool)
         {
-            self.follow(&entry);
+            self.apply_pool(&entry);
             if entry.spec.servers_min > 0 {
-                // Each worker keeps its share open, whether clients of the pool come to it or not.
+                // Each worker opens its share of the minimum, even without clients of the pool.
                 for (number, mailbox) in self.sockets.mailboxes.iter().enumerate() {
                     if number != usize::from(self.number.0) {
-                        mailbox.send(WorkerMessage::KeepMinimum(pool));
+                        mailbox.send(WorkerMessage::OpenMinimum(pool));
                     }
                 }
-                self.core.open_minimum_of(pool, self.now, &mut self.sockets);
+                self.core.fill_min_pool(pool, self.now, &mut self.sockets);
             }
         }
     }
 
-    /// Makes pools known of which servers are to be open before their first client comes.
-    pub(super) fn know_minimum(&mut self) {
-        for pool in self.front.directory.forced_pools_with_minimum() {
-            self.know(pool);
+    /// Adds the pools that open servers before their first client connects.
+    pub(super) fn ensure_forced_pools(&mut self) {
+        for pool in self.shared.directory.forced_pools_with_minimum() {
+            self.ensure_pool(pool);
         }
     }
 
-    /// Has the core follow a pool's settings, and know the members of a cluster.
-    fn follow(&mut self, entry: &PoolEntry) {
-        entry.parts().for_each(|pool| self.know(pool));
-        for watched in &entry.watched {
-            watch::begin(watched, &self.front, &self.sockets.mailboxes);
+    /// Applies a pool's settings to the core and adds the pools of its cluster members.
+    fn apply_pool(&mut self, entry: &PoolEntry) {
+        entry.parts().for_each(|pool| self.ensure_pool(pool));
+        for monitor in &entry.monitors {
+            cluster_monitor::start(monitor, &self.shared, &self.sockets.mailboxes);
         }
         self.core.set_pool(entry.id, Arc::clone(&entry.spec));
     }
 
-    /// Follows a CancelRequest that came in here, from that address.
+    /// Routes a CancelRequest received from this address to the worker that its key names.
     fn cancel(&mut self, key: CancelKey, from: Option<SocketAddr>) {
-        if self.front.has_foreigners.load(Ordering::Relaxed) {
+        if self.shared.has_foreign_clients.load(Ordering::Relaxed) {
             let mailboxes = Arc::clone(&self.sockets.mailboxes);
-            Control { mailboxes, front: Arc::clone(&self.front) }.cancel_foreign(&key);
+            PoolerHandle { mailboxes, shared: Arc::clone(&self.shared) }.cancel_foreign(&key);
         }
         let owner = worker_of_key(&key);
         let owner = owner.filter(|owner| usize::from(owner.0) < self.sockets.mailboxes.len());
         match owner {
-            Some(owner) if owner == self.number => self.cancel_own(&key, from),
+            Some(owner) if owner == self.number => self.cancel_local(&key, from),
             Some(owner) => {
                 self.sockets.mailboxes[usize::from(owner.0)].send(WorkerMessage::Cancel(key, from));
             }
-            None => self.wrong_key(from),
+            None => self.refuse_cancel_key(from),
         }
     }
 
-    /// Follows a CancelRequest whose key names this worker.
-    fn cancel_own(&mut self, key: &CancelKey, from: Option<SocketAddr>) {
+    /// Executes a CancelRequest whose key names this worker.
+    fn cancel_local(&mut self, key: &CancelKey, from: Option<SocketAddr>) {
         if !self.core.cancel(key, self.now, &mut self.sockets) {
-            self.wrong_key(from);
+            self.refuse_cancel_key(from);
         }
     }
 
-    fn wrong_key(&self, from: Option<SocketAddr>) {
-        // With clients of two processes about, it may be right for the other.
-        if !self.front.has_foreigners.load(Ordering::Relaxed) && !self.front.was_taken_over() {
-            self.front.refusals.cancel_key(from);
+    fn refuse_cancel_key(&self, from: Option<SocketAddr>) {
+        // During a takeover the key may belong to a client of the other process.
+        if !self.shared.has_foreign_clients.load(Ordering::Relaxed) && !self.shared.was_taken_over()
+        {
+            self.shared.refusals.record_cancel_key(from);
         }
     }
 
-    fn follow_orders(&mut self) {
-        // What they lead to is for the next turn, after others had theirs.
-        for _ in 0..self.sockets.orders.len() {
-            match self.sockets.orders.pop_front() {
+    fn run_deferred(&mut self) {
+        // Actions added meanwhile run in the next iteration, after other events.
+        for _ in 0..self.sockets.deferred.len() {
+            match self.sockets.deferred.pop_front() {
                 None => return,
-                Some(Order::Read(token)) => {
-                    if let Some(seat) = self.sockets.seats.find(token) {
-                        self.read(seat, token);
+                Some(DeferredAction::Read(token)) => {
+                    if let Some(slot) = self.sockets.table.find(token) {
+                        self.read(slot, token);
                     }
                 }
-                Some(Order::Lost(token)) => {
-                    if let Some(seat) = self.sockets.seats.find(token) {
-                        self.lost(seat);
+                Some(DeferredAction::SendFailed(token)) => {
+                    if let Some(slot) = self.sockets.table.find(token) {
+                        self.connection_lost(slot);
                     }
                 }
-                Some(Order::Linger(token)) => {
-                    if let Some(seat) = self.sockets.seats.find(token) {
-                        let key = (seat, self.sockets.seats.generation(seat));
-                        self.timers.insert(Instant::now() + LINGER, key);
+                Some(DeferredAction::FlushAndClose(token)) => {
+                    if let Some(slot) = self.sockets.table.find(token) {
+                        let key = (slot, self.sockets.table.generation(slot));
+                        self.timers.insert(Instant::now() + FLUSH_TIMEOUT, key);
                     }
                 }
-                Some(Order::Open(id, pool)) => self.open(id, pool),
-                Some(Order::Ask(pool)) => {
-                    let entry = self.front.directory.by_id(pool);
-                    for watched in entry.iter().flat_map(|entry| &entry.watched) {
-                        watched.ask_now();
+                Some(DeferredAction::OpenServer(id, pool)) => self.open_server(id, pool),
+                Some(DeferredAction::CheckCluster(pool)) => {
+                    let entry = self.shared.directory.by_id(pool);
+                    for monitor in entry.iter().flat_map(|entry| &entry.monitors) {
+                        monitor.check_now();
                     }
                 }
-                Some(Order::Mark(pool)) => {
-                    let entry = self.front.directory.by_id(pool);
-                    for watched in entry.iter().flat_map(|entry| &entry.watched) {
-                        watched.ask_primary();
+                Some(DeferredAction::CheckPrimary(pool)) => {
+                    let entry = self.shared.directory.by_id(pool);
+                    for monitor in entry.iter().flat_map(|entry| &entry.monitors) {
+                        monitor.check_primary();
                     }
                 }
-                Some(Order::Listen { client, home, channels, again }) => {
-                    let ear = (self.number, client);
-                    let again = again.then(|| {
-                        self.resuming.get_mut(&client).map(std::mem::take).unwrap_or_default()
+                Some(DeferredAction::Listen { client: id, home, channels, again }) => {
+                    let client = (self.number, id);
+                    let resume_from = again.then(|| {
+                        self.resuming.get_mut(&id).map(std::mem::take).unwrap_or_default()
                     });
-                    self.ask_hub(home, Request::Listen { ear, home, channels, again });
+                    self.send_listen_request(
+                        home,
+                        ListenRequest::Listen { client, pool: home, channels, resume_from },
+                    );
                 }
-                Some(Order::Unlisten { client, home, channels }) => {
-                    let ear = (self.number, client);
-                    self.ask_hub(home, Request::Unlisten { ear, channels });
+                Some(DeferredAction::Unlisten { client: id, home, channels }) => {
+                    let client = (self.number, id);
+                    self.send_listen_request(home, ListenRequest::Unlisten { client, channels });
                 }
-                Some(Order::Cancel(id, pool, key)) => self.dial_cancel(id, pool, key),
+                Some(DeferredAction::SendCancel(id, pool, key)) => self.open_cancel(id, pool, key),
             }
         }
     }
 
-    fn ask_hub(&mut self, home: PoolId, request: Request) {
-        let Some(entry) = self.front.directory.by_id(home) else { return };
+    fn send_listen_request(&mut self, home: PoolId, request: ListenRequest) {
+        let Some(entry) = self.shared.directory.by_id(home) else { return };
         let database = &entry.key.database;
-        self.front.hubs.ask(database, request, &self.front, &self.sockets.mailboxes);
+        self.shared.multiplexers.send_request(
+            database,
+            request,
+            &self.shared,
+            &self.sockets.mailboxes,
+        );
     }
 
-    fn open(&mut self, id: ServerId, pool: PoolId) {
-        let Some(entry) = self.front.directory.by_id(pool) else { return };
+    fn open_server(&mut self, id: ServerId, pool: PoolId) {
+        let Some(entry) = self.shared.directory.by_id(pool) else { return };
         let limit = entry.settings.timeouts.server_connect;
-        let entrance = Box::new(PendingLogin::server(ServerEntrance::new(id, entry)));
-        let seat = self.sockets.seats.insert(Seat::Entrance(entrance));
-        self.sockets.seat(Peer::Server(id), seat, None, None);
-        self.limit(seat, limit);
-        self.advance(seat);
+        let pending = Box::new(PendingLogin::server(PendingServer::new(id, entry)));
+        let slot = self.sockets.table.insert(SocketEntry::Login(pending));
+        self.sockets.set_socket_ref(PeerId::Server(id), slot, None, None);
+        self.set_login_timeout(slot, limit);
+        self.advance(slot);
     }
 
-    fn dial_cancel(&mut self, id: ServerId, pool: PoolId, key: CancelKey) {
+    fn open_cancel(&mut self, id: ServerId, pool: PoolId, key: CancelKey) {
         let route = self.sockets.route(id);
-        let (Some(entry), Some(route)) = (self.front.directory.by_id(pool), route) else {
+        let (Some(entry), Some(route)) = (self.shared.directory.by_id(pool), route) else {
             return self.core.cancel_finished(id, self.now, &mut self.sockets);
         };
         let limit = entry.settings.timeouts.cancel_wait;
-        let entrance = PendingLogin::cancel(CancelEntrance::new(id, entry, route, key));
-        let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
-        self.limit(seat, limit);
-        self.advance(seat);
+        let pending = PendingLogin::cancel(PendingCancel::new(id, entry, route, key));
+        let slot = self.sockets.table.insert(SocketEntry::Login(Box::new(pending)));
+        self.set_login_timeout(slot, limit);
+        self.advance(slot);
     }
 
-    fn on_time(&mut self) {
-        self.core.hand_over_tape(self.now);
+    fn handle_timeouts(&mut self) {
+        self.core.flush_capture(self.now);
         if self.core.deadline() <= self.now {
             self.core.tick(self.now, &mut self.sockets);
         }
-        let Some(due) = [self.timers.next_due(), self.accept_again].into_iter().flatten().min()
+        let Some(due) =
+            [self.timers.next_deadline(), self.accept_retry_at].into_iter().flatten().min()
         else {
             return;
         };
@@ -507,30 +518,35 @@ impl Worker {
         if due > now {
             return;
         }
-        if self.accept_again.take_if(|due| *due <= now).is_some() {
-            let _ = self.watch_listeners();
+        if self.accept_retry_at.take_if(|due| *due <= now).is_some() {
+            let _ = self.register_listeners();
         }
-        while let Some((_, (seat, generation))) = self.timers.pop_due(now) {
-            if self.sockets.seats.generation(seat) == generation {
-                self.give_up(seat);
+        while let Some((_, (slot, generation))) = self.timers.pop_expired(now) {
+            if self.sockets.table.generation(slot) == generation {
+                self.handle_login_timeout(slot);
             }
         }
     }
 
-    /// A login, a CancelRequest or a farewell took too long.
-    fn give_up(&mut self, seat: usize) {
-        match self.sockets.seats.at(seat) {
-            Some(Seat::Entrance(entrance)) => {
-                if entrance.extend() {
-                    let due = entrance.due;
-                    return self.watch_deadline(seat, due);
+    /// A login, a CancelRequest or a final flush has timed out.
+    fn handle_login_timeout(&mut self, slot: usize) {
+        match self.sockets.table.get_mut(slot) {
+            Some(SocketEntry::Login(pending)) => {
+                if pending.extend_deadline() {
+                    let due = pending.deadline;
+                    return self.schedule_timeout(slot, due);
                 }
-                let over = entrance.timed_out(&self.front);
-                self.arrived(seat, over);
+                let progress = pending.timed_out(&self.shared);
+                self.handle_progress(slot, progress);
             }
-            Some(Seat::Link(link)) if link.peer.is_none() => self.close(seat),
-            // A helper will bring it back, and then it is seen that it is late.
-            Some(Seat::Away { .. } | Seat::Link(_) | Seat::Listener(_)) | None => {}
+            Some(SocketEntry::Connected(connection)) if connection.peer.is_none() => {
+                self.close(slot);
+            }
+            // A login at a helper is checked against its deadline when it returns.
+            Some(
+                SocketEntry::AtHelper { .. } | SocketEntry::Connected(_) | SocketEntry::Listener(_),
+            )
+            | None => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Sockets`]: the worker's side of [`Io`].
+//! [`WorkerSockets`]: the worker's implementation of [`CoreIo`].
 
 use std::{collections::VecDeque, io::IoSlice, os::fd::AsFd, sync::Arc, time::Instant};
 
@@ -6,84 +6,84 @@ use howdah_net::{Interest, Poller, Stream, Token};
 use howdah_wire::startup::CancelKey;
 
 use super::{
-    directory::{PoolEntry, Route},
-    link::Link,
-    mail::{Mailbox, WorkerMessage},
-    seats::{Before, Seat, SocketTable},
+    directory::{PoolEntry, ServerRoute},
+    messages::{Mailbox, WorkerMessage},
+    peer_connection::PeerConnection,
+    socket_table::{LoginSocket, SocketEntry, SocketTable},
 };
 use crate::{
-    Backlog, Channel, ClientId, Io, Peer, Permits, Place, PoolId, Refusal, ServerId, Transfer,
-    WorkerId, config::Log,
+    Backlog, Channel, ClientId, ClientRefusal, CoreIo, PeerId, Permits, PoolId, ServerId,
+    SocketAddresses, Transfer, WorkerId, config::LogConfig,
 };
 
-/// What the core ordered, or a socket showed, that is done when the running call has returned.
+/// An action requested by the core or by a socket error, run after the current core call returns.
 #[derive(Debug)]
-pub(super) enum Order {
-    Open(ServerId, PoolId),
-    Cancel(ServerId, PoolId, CancelKey),
-    /// Have the servers of a cluster be asked how they are, of which this is a member.
-    Ask(PoolId),
-    /// Have its primary be asked how far it is.
-    Mark(PoolId),
-    /// Have a client hear of channels; again, if it did in another process.
+pub(super) enum DeferredAction {
+    OpenServer(ServerId, PoolId),
+    SendCancel(ServerId, PoolId, CancelKey),
+    /// Checks all servers of the cluster that this pool belongs to.
+    CheckCluster(PoolId),
+    /// Checks the WAL position of that cluster's primary.
+    CheckPrimary(PoolId),
+    /// Listens to channels for a client. `again` if it listened to them in another process.
     Listen {
         client: ClientId,
         home: PoolId,
         channels: Vec<Channel>,
         again: bool,
     },
-    /// Have it not hear of them any more; of none without them.
+    /// Stops listening to channels for a client; to all if `None`.
     Unlisten {
         client: ClientId,
         home: PoolId,
         channels: Option<Vec<Channel>>,
     },
-    /// Read again, if it is still the one.
+    /// Reads again, if the socket is still there.
     Read(Token),
-    /// A send failed.
-    Lost(Token),
-    /// It sends what is left and is not waited for beyond the deadline.
-    Linger(Token),
+    /// Handles a failed send.
+    SendFailed(Token),
+    /// Sends the backlog, then closes; at the latest after the flush timeout.
+    FlushAndClose(Token),
 }
 
-/// Sockets of a worker, and who is where.
+/// The sockets of a worker, and the slots of clients and servers.
 #[derive(Debug)]
-pub(super) struct Sockets {
+pub(super) struct WorkerSockets {
     pub(super) poller: Poller,
-    pub(super) seats: SocketTable,
-    pub(super) orders: VecDeque<Order>,
+    pub(super) table: SocketTable,
+    pub(super) deferred: VecDeque<DeferredAction>,
     clients: Vec<Option<SocketRef>>,
     servers: Vec<Option<SocketRef>>,
     worker: WorkerId,
-    /// What is to be told of clients.
-    pub(super) log: Log,
-    /// Every worker's, by number.
+    /// Which client events to log.
+    pub(super) log: LogConfig,
+    /// The mailboxes of all workers, by worker ID.
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
 }
 
-/// Where a peer sits.
+/// The socket of a peer, with what belongs to its connection.
 #[derive(Debug)]
 struct SocketRef {
-    seat: usize,
-    /// How a server was reached.
-    route: Option<Route>,
-    /// A client's share of limits, given back with the place.
+    slot: usize,
+    /// How a server was connected to.
+    route: Option<ServerRoute>,
+    /// A client's permits, returned when this is dropped.
     permits: Option<Permits>,
-    /// A client, as the log knows it; nobody where nothing is to be told.
-    guest: Option<Box<ClientLogFields>>,
+    /// A client's log fields; `None` if client events are not logged.
+    log_fields: Option<Box<ClientLogFields>>,
 }
 
-impl Sockets {
+impl WorkerSockets {
     pub(super) fn new(
         poller: Poller,
         worker: WorkerId,
         mailboxes: Arc<[Arc<Mailbox>]>,
-        log: Log,
+        log: LogConfig,
     ) -> Self {
         Self {
             poller,
-            seats: SocketTable::default(),
-            orders: VecDeque::new(),
+            table: SocketTable::default(),
+            deferred: VecDeque::new(),
             clients: Vec::new(),
             servers: Vec::new(),
             worker,
@@ -92,169 +92,186 @@ impl Sockets {
         }
     }
 
-    fn guest(&mut self, client: ClientId) -> Option<&mut ClientLogFields> {
-        self.place(Peer::Client(client)).as_mut()?.guest.as_deref_mut()
+    fn log_fields(&mut self, client: ClientId) -> Option<&mut ClientLogFields> {
+        self.socket_ref(PeerId::Client(client)).as_mut()?.log_fields.as_deref_mut()
     }
 
-    fn place(&mut self, peer: Peer) -> &mut Option<SocketRef> {
-        let (places, index) = match peer {
-            Peer::Client(id) => (&mut self.clients, id.index()),
-            Peer::Server(id) => (&mut self.servers, id.index()),
+    fn socket_ref(&mut self, peer: PeerId) -> &mut Option<SocketRef> {
+        let (sockets, index) = match peer {
+            PeerId::Client(id) => (&mut self.clients, id.index()),
+            PeerId::Server(id) => (&mut self.servers, id.index()),
         };
-        if places.len() <= index {
-            places.resize_with(index + 1, || None);
+        if sockets.len() <= index {
+            sockets.resize_with(index + 1, || None);
         }
-        &mut places[index]
+        &mut sockets[index]
     }
 
-    /// Says where a peer sits from now on.
-    pub(super) fn seat(
+    /// Sets the slot of a peer.
+    pub(super) fn set_socket_ref(
         &mut self,
-        peer: Peer,
-        seat: usize,
-        route: Option<Route>,
+        peer: PeerId,
+        slot: usize,
+        route: Option<ServerRoute>,
         permits: Option<Permits>,
     ) {
-        *self.place(peer) = Some(SocketRef { seat, route, permits, guest: None });
+        *self.socket_ref(peer) = Some(SocketRef { slot, route, permits, log_fields: None });
     }
 
-    /// Tells of a client that is in, as far as that is wanted, and remembers who it is.
-    pub(super) fn announce(&mut self, peer: Peer, entry: &Arc<PoolEntry>, user: Option<Arc<str>>) {
-        let Log { connections, disconnections, pooler_errors, .. } = self.log;
+    /// Logs a client's login if configured, and keeps its log fields.
+    pub(super) fn log_connected(
+        &mut self,
+        peer: PeerId,
+        entry: &Arc<PoolEntry>,
+        user: Option<Arc<str>>,
+    ) {
+        let LogConfig { connections, disconnections, pooler_errors, .. } = self.log;
         if !connections && !disconnections && !pooler_errors {
             return;
         }
-        let Some(place) = self.where_is(peer) else { return };
-        let from = place.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string());
+        let Some(socket) = self.addresses(peer) else { return };
+        let from = socket.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string());
         let entry = Arc::clone(entry);
-        let (came, is_told, why) = (Instant::now(), disconnections, None);
-        let guest = ClientLogFields { entry, user, from, came, is_told, why };
+        let (connected_at, logs_disconnect, close_reason) = (Instant::now(), disconnections, None);
+        let log_fields =
+            ClientLogFields { entry, user, from, connected_at, logs_disconnect, close_reason };
         if connections {
-            let (database, user) = guest.names();
-            let tls = place.tls.unwrap_or_default();
-            tracing::info!(database, user, from = guest.from, tls, "a client is in");
+            let (database, user) = log_fields.names();
+            let tls = socket.tls.unwrap_or_default();
+            tracing::info!(database, user, from = log_fields.from, tls, "client logged in");
         }
-        if let Some(seating) = self.place(peer) {
-            seating.guest = Some(Box::new(guest));
+        if let Some(socket) = self.socket_ref(peer) {
+            socket.log_fields = Some(Box::new(log_fields));
         }
     }
 
-    /// Forgets where a peer sat.
-    pub(super) fn unseat(&mut self, peer: Peer) -> Option<(usize, Option<Route>)> {
-        let place = self.place(peer).take()?;
-        if let Some(guest) = place.guest {
-            guest.has_left();
+    /// Removes a peer and logs a client's disconnect. The socket stays in its slot.
+    pub(super) fn unregister(&mut self, peer: PeerId) -> Option<(usize, Option<ServerRoute>)> {
+        let socket = self.socket_ref(peer).take()?;
+        if let Some(log_fields) = socket.log_fields {
+            log_fields.log_disconnected();
         }
-        Some((place.seat, place.route))
+        Some((socket.slot, socket.route))
     }
 
-    pub(super) fn route(&mut self, server: ServerId) -> Option<Route> {
-        self.place(Peer::Server(server)).as_ref()?.route.clone()
+    pub(super) fn route(&mut self, server: ServerId) -> Option<ServerRoute> {
+        self.socket_ref(PeerId::Server(server)).as_ref()?.route.clone()
     }
 
-    /// Where a peer is, and where its connection came in or goes out.
-    pub(super) fn where_is(&mut self, peer: Peer) -> Option<Place> {
-        let (_, link) = self.link(peer)?;
-        let stream = &link.stream;
-        Some(Place {
+    /// The addresses of a peer's connection, and its TLS version.
+    pub(super) fn addresses(&mut self, peer: PeerId) -> Option<SocketAddresses> {
+        let (_, connection) = self.connection(peer)?;
+        let stream = &connection.stream;
+        Some(SocketAddresses {
             peer: stream.peer_address(),
-            own: stream.own_address(),
+            local: stream.local_address(),
             tls: stream.protection(),
         })
     }
 
-    /// Takes out a client's connection that is to live on elsewhere: one whose bytes are as they are on
-    /// the wire, and that has taken all that was sent to it.
-    /// With it go its permits: until it is gone for good, its pool is not given up.
+    /// Removes a client's connection in order to hand it over. Its permits go with it, so that its
+    /// pool is not removed before the client is gone for good.
     pub(super) fn take_client(&mut self, id: ClientId) -> Option<(Stream, Permits)> {
-        let peer = Peer::Client(id);
-        let (seat, _) = self.link(peer)?;
-        self.poller.remove(&self.seats.link(seat)?.stream).ok()?;
-        if let Some(guest) = self.place(peer).as_mut().and_then(|place| place.guest.as_mut()) {
-            guest.why = Some("another process serves it".to_owned());
+        let peer = PeerId::Client(id);
+        let (slot, _) = self.connection(peer)?;
+        self.poller.remove(&self.table.connection(slot)?.stream).ok()?;
+        if let Some(log_fields) =
+            self.socket_ref(peer).as_mut().and_then(|socket| socket.log_fields.as_mut())
+        {
+            log_fields.close_reason = Some("handed over to another process".to_owned());
         }
-        let permits = self.place(peer).as_mut().and_then(|place| place.permits.take());
-        self.unseat(peer);
-        match self.seats.remove(seat)? {
-            Seat::Link(link) => Some((link.stream, permits.unwrap_or_else(Permits::none))),
+        let permits = self.socket_ref(peer).as_mut().and_then(|socket| socket.permits.take());
+        self.unregister(peer);
+        match self.table.remove(slot)? {
+            SocketEntry::Connected(connection) => {
+                Some((connection.stream, permits.unwrap_or_else(Permits::none)))
+            }
             _ => None,
         }
     }
 
-    /// Whether a client's connection could be taken out.
-    pub(super) fn may_leave(&mut self, id: ClientId) -> bool {
-        self.link(Peer::Client(id)).is_some_and(|(_, link)| {
-            !link.stream.is_encrypted() && !link.broken && link.backlog() == Backlog::Empty
+    /// Whether a client's connection can be handed over: it is unencrypted and has no backlog.
+    pub(super) fn can_hand_over(&mut self, id: ClientId) -> bool {
+        self.connection(PeerId::Client(id)).is_some_and(|(_, connection)| {
+            !connection.stream.is_encrypted()
+                && !connection.broken
+                && connection.backlog() == Backlog::Empty
         })
     }
 
-    fn link(&mut self, peer: Peer) -> Option<(usize, &mut Link)> {
-        let seat = self.place(peer).as_ref()?.seat;
-        self.seats.link(seat).map(|link| (seat, link))
+    fn connection(&mut self, peer: PeerId) -> Option<(usize, &mut PeerConnection)> {
+        let slot = self.socket_ref(peer).as_ref()?.slot;
+        self.table.connection(slot).map(|connection| (slot, connection))
     }
 
-    /// Puts a peer that is logged in on a seat.
-    pub(super) fn sit(&mut self, seat: usize, stream: Stream, peer: Peer, before: Before) {
-        let Before { hung_up, watched, drained } = before;
-        let token = self.seats.token(seat);
+    /// Puts a peer's connection into a slot and registers it with the poller.
+    pub(super) fn register(
+        &mut self,
+        slot: usize,
+        stream: Stream,
+        peer: PeerId,
+        before: LoginSocket,
+    ) {
+        let LoginSocket { hung_up, watched, drained } = before;
+        let token = self.table.token(slot);
         let (interest, registered) = match watched {
-            None => (Interest::Read, self.poller.add_for(&stream, token, Interest::Read)),
-            // A unix socket is watched for room only while something waits to be sent.
+            None => (Interest::Read, self.poller.add_with_interest(&stream, token, Interest::Read)),
+            // A unix socket is watched for writability only while it has a backlog.
             Some(Interest::Both) if stream.is_unix() => {
-                (Interest::Read, self.poller.watch_for(&stream, token, Interest::Read))
+                (Interest::Read, self.poller.set_interest(&stream, token, Interest::Read))
             }
             Some(interest) => (interest, Ok(())),
         };
-        let mut link = Link::new(stream, peer, interest, hung_up);
-        link.unread = hung_up || !drained;
-        link.broken = registered.is_err();
+        let mut connection = PeerConnection::new(stream, peer, interest, hung_up);
+        connection.unread = hung_up || !drained;
+        connection.broken = registered.is_err();
         match registered {
-            Ok(()) if link.unread => self.orders.push_back(Order::Read(token)),
+            Ok(()) if connection.unread => self.deferred.push_back(DeferredAction::Read(token)),
             Ok(()) => {}
-            Err(_) => self.orders.push_back(Order::Lost(token)),
+            Err(_) => self.deferred.push_back(DeferredAction::SendFailed(token)),
         }
-        if let Some(place) = self.seats.at(seat) {
-            *place = Seat::Link(link);
+        if let Some(socket) = self.table.get_mut(slot) {
+            *socket = SocketEntry::Connected(connection);
         }
     }
 
-    /// Watches for room to send, where that is not watched for.
-    fn watch_room(&mut self, seat: usize) {
-        let token = self.seats.token(seat);
-        let Some(link) = self.seats.link(seat) else { return };
-        if link.interest == Interest::Read {
-            link.interest = Interest::Both;
-            if self.poller.watch_for(link.stream.as_fd(), token, Interest::Both).is_err() {
-                link.broken = true;
-                self.orders.push_back(Order::Lost(token));
+    /// Watches a connection for writability.
+    fn watch_writable(&mut self, slot: usize) {
+        let token = self.table.token(slot);
+        let Some(connection) = self.table.connection(slot) else { return };
+        if connection.interest == Interest::Read {
+            connection.interest = Interest::Both;
+            if self.poller.set_interest(connection.stream.as_fd(), token, Interest::Both).is_err() {
+                connection.broken = true;
+                self.deferred.push_back(DeferredAction::SendFailed(token));
             }
         }
     }
 
-    /// Watches for nothing but bytes, where room would be told with every read of the peer.
-    pub(super) fn unwatch_room(&mut self, seat: usize) {
-        let token = self.seats.token(seat);
-        let Some(link) = self.seats.link(seat) else { return };
-        if link.interest == Interest::Both && link.stream.is_unix() {
-            link.interest = Interest::Read;
-            // Failing, it costs some wake-ups.
-            let _ = self.poller.watch_for(link.stream.as_fd(), token, Interest::Read);
+    /// Stops watching a unix socket for writability, which every read of the peer would report.
+    pub(super) fn unwatch_writable(&mut self, slot: usize) {
+        let token = self.table.token(slot);
+        let Some(connection) = self.table.connection(slot) else { return };
+        if connection.interest == Interest::Both && connection.stream.is_unix() {
+            connection.interest = Interest::Read;
+            // A failure only costs some wake-ups.
+            let _ = self.poller.set_interest(connection.stream.as_fd(), token, Interest::Read);
         }
     }
 }
 
-/// A client, as the log knows it.
+/// What the log says of a client.
 #[derive(Debug)]
 struct ClientLogFields {
     entry: Arc<PoolEntry>,
-    /// Its own user, where that is not the pool's.
+    /// Its own user, if different from the pool's.
     user: Option<Arc<str>>,
     from: String,
-    came: Instant,
-    /// Whether it is to be told that it left.
-    is_told: bool,
-    /// Why it was closed, if the pooler did it.
-    why: Option<String>,
+    connected_at: Instant,
+    /// Whether to log its disconnect.
+    logs_disconnect: bool,
+    /// Why the pooler closed it; `None` if the client disconnected.
+    close_reason: Option<String>,
 }
 
 impl ClientLogFields {
@@ -263,123 +280,130 @@ impl ClientLogFields {
         (&key.database, self.user.as_deref().unwrap_or(&key.user))
     }
 
-    fn has_left(&self) {
-        if self.is_told {
+    fn log_disconnected(&self) {
+        if self.logs_disconnect {
             let (database, user) = self.names();
-            let why = self.why.as_deref().unwrap_or("the client ended it");
-            let age_s = self.came.elapsed().as_secs();
-            tracing::info!(database, user, from = self.from, why, age_s, "a client has left");
+            let close_reason = self.close_reason.as_deref().unwrap_or("the client disconnected");
+            let age_s = self.connected_at.elapsed().as_secs();
+            tracing::info!(
+                database,
+                user,
+                from = self.from,
+                why = close_reason,
+                age_s,
+                "client disconnected"
+            );
         }
     }
 }
 
-impl Io for Sockets {
-    fn refused(&mut self, client: ClientId, refusal: &Refusal) {
-        self.told(client, refusal);
-        if let Some(guest) = self.guest(client) {
-            guest.why = Some(refusal.to_string());
+impl CoreIo for WorkerSockets {
+    fn client_refused(&mut self, client: ClientId, refusal: &ClientRefusal) {
+        self.request_failed(client, refusal);
+        if let Some(log_fields) = self.log_fields(client) {
+            log_fields.close_reason = Some(refusal.to_string());
         }
     }
 
-    fn told(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
-        let is_told = self.log.pooler_errors;
-        if let Some(guest) = self.guest(client).filter(|_| is_told) {
-            let (database, user) = guest.names();
-            let from = &guest.from;
+    fn request_failed(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
+        let logs_disconnect = self.log.pooler_errors;
+        if let Some(log_fields) = self.log_fields(client).filter(|_| logs_disconnect) {
+            let (database, user) = log_fields.names();
+            let from = &log_fields.from;
             tracing::warn!(database, user, from, %error, "error sent to client");
         }
     }
 
-    fn send(&mut self, to: Peer, slices: &[IoSlice<'_>]) -> Backlog {
-        let Some((seat, link)) = self.link(to) else { return Backlog::Empty };
-        if link.broken {
+    fn send(&mut self, to: PeerId, slices: &[IoSlice<'_>]) -> Backlog {
+        let Some((slot, connection)) = self.connection(to) else { return Backlog::Empty };
+        if connection.broken {
             return Backlog::Empty;
         }
-        match link.send(slices) {
+        match connection.send(slices) {
             Ok(Backlog::Empty) => Backlog::Empty,
             Ok(Backlog::Waiting) => {
-                self.watch_room(seat);
+                self.watch_writable(slot);
                 Backlog::Waiting
             }
             Err(_) => {
-                link.broken = true;
-                let token = self.seats.token(seat);
-                self.orders.push_back(Order::Lost(token));
+                connection.broken = true;
+                let token = self.table.token(slot);
+                self.deferred.push_back(DeferredAction::SendFailed(token));
                 Backlog::Empty
             }
         }
     }
 
-    fn pause(&mut self, peer: Peer) {
-        if let Some((_, link)) = self.link(peer) {
-            link.paused = true;
+    fn pause(&mut self, peer: PeerId) {
+        if let Some((_, connection)) = self.connection(peer) {
+            connection.paused = true;
         }
     }
 
-    fn resume(&mut self, peer: Peer) {
-        let Some((seat, link)) = self.link(peer) else { return };
-        link.paused = false;
-        if link.unread {
-            let token = self.seats.token(seat);
-            self.orders.push_back(Order::Read(token));
+    fn resume(&mut self, peer: PeerId) {
+        let Some((slot, connection)) = self.connection(peer) else { return };
+        connection.paused = false;
+        if connection.unread {
+            let token = self.table.token(slot);
+            self.deferred.push_back(DeferredAction::Read(token));
         }
     }
 
-    fn close(&mut self, peer: Peer) {
-        let Some((seat, _)) = self.unseat(peer) else { return };
-        if let Some(link) = self.seats.link(seat)
-            && !link.broken
-            && link.backlog() == Backlog::Waiting
+    fn close(&mut self, peer: PeerId) {
+        let Some((slot, _)) = self.unregister(peer) else { return };
+        if let Some(connection) = self.table.connection(slot)
+            && !connection.broken
+            && connection.backlog() == Backlog::Waiting
         {
-            link.peer = None;
-            let token = self.seats.token(seat);
-            return self.orders.push_back(Order::Linger(token));
+            connection.peer = None;
+            let token = self.table.token(slot);
+            return self.deferred.push_back(DeferredAction::FlushAndClose(token));
         }
-        if let Some(Seat::Link(link)) = self.seats.remove(seat) {
-            link.stream.close();
+        if let Some(SocketEntry::Connected(connection)) = self.table.remove(slot) {
+            connection.stream.close();
         }
     }
 
     fn listen(&mut self, client: ClientId, home: PoolId, channels: Vec<Channel>, again: bool) {
-        self.orders.push_back(Order::Listen { client, home, channels, again });
+        self.deferred.push_back(DeferredAction::Listen { client, home, channels, again });
     }
 
     fn unlisten(&mut self, client: ClientId, home: PoolId, channels: Option<Vec<Channel>>) {
-        self.orders.push_back(Order::Unlisten { client, home, channels });
+        self.deferred.push_back(DeferredAction::Unlisten { client, home, channels });
     }
 
     fn open_server(&mut self, server: ServerId, pool: PoolId) {
-        self.orders.push_back(Order::Open(server, pool));
+        self.deferred.push_back(DeferredAction::OpenServer(server, pool));
     }
 
-    fn doubted(&mut self, pool: PoolId) {
-        self.orders.push_back(Order::Ask(pool));
+    fn server_suspected(&mut self, pool: PoolId) {
+        self.deferred.push_back(DeferredAction::CheckCluster(pool));
     }
 
-    fn wrote(&mut self, pool: PoolId) {
-        self.orders.push_back(Order::Mark(pool));
+    fn check_primary(&mut self, pool: PoolId) {
+        self.deferred.push_back(DeferredAction::CheckPrimary(pool));
     }
 
     fn send_cancel(&mut self, server: ServerId, pool: PoolId, key: &CancelKey) {
-        self.orders.push_back(Order::Cancel(server, pool, key.clone()));
+        self.deferred.push_back(DeferredAction::SendCancel(server, pool, key.clone()));
     }
 
-    fn want_server(&mut self, pool: PoolId) {
+    fn request_server(&mut self, pool: PoolId) {
         let by = self.worker;
         for (number, mailbox) in self.mailboxes.iter().enumerate() {
             if number != usize::from(by.0) {
-                mailbox.send(WorkerMessage::Wanted { pool, by });
+                mailbox.send(WorkerMessage::RequestServer { pool, by });
             }
         }
     }
 
     fn hand_over(&mut self, server: ServerId, to: WorkerId, transfer: Box<Transfer>) {
-        let Some((seat, Some(route))) = self.unseat(Peer::Server(server)) else { return };
-        let Some(Seat::Link(link)) = self.seats.remove(seat) else { return };
+        let Some((slot, Some(route))) = self.unregister(PeerId::Server(server)) else { return };
+        let Some(SocketEntry::Connected(connection)) = self.table.remove(slot) else { return };
         let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) else { return };
-        // Dropping the transfer gives its permits back, so a server that cannot move just ends.
-        if self.poller.remove(&link.stream).is_ok() {
-            mailbox.send(WorkerMessage::HandOver(transfer, link.stream, route));
+        // Dropping the transfer returns its permits, so a server that cannot move is just closed.
+        if self.poller.remove(&connection.stream).is_ok() {
+            mailbox.send(WorkerMessage::HandOver(transfer, connection.stream, route));
         }
     }
 }

@@ -1,17 +1,19 @@
-//! [`Startups`]: connections that have not logged in, of all workers, and which of them has to make room when
-//! there are too many.
+//! [`Startups`]: the connections of all workers that have not logged in, and which of them is
+//! closed when there are too many.
 //!
-//! Somebody who opens sockets and stays silent, or sends a byte now and then, must not keep others out. When
-//! as many are on their way in as there may be, one that makes the pooler wait is closed for each newcomer:
-//! of the address that has most of them, the oldest whose startup packet has not come, TLS handshakes
-//! included; else the oldest that does not answer what it was asked, if its address has more of them than the
-//! newcomer's. If there is none, the newcomer is refused.
+//! An attacker that opens sockets and sends nothing, or a byte now and then, must not lock others
+//! out. At the limit, each new connection replaces one that keeps the pooler waiting: at the
+//! address with the most connections, the oldest one without a startup packet (a TLS handshake
+//! counts as such); otherwise the oldest one that has not answered an authentication request, if
+//! its address has more connections than the new one's. If there is none, the new connection is
+//! refused.
 //!
-//! Unix sockets are counted by themselves, so that an operator gets to the console whatever comes by TCP.
+//! Unix sockets are counted separately, so that the console stays reachable during a flood of TCP
+//! connections.
 //!
 //! # Cost
 //!
-//! A lock for a moment at the beginning and the end of a login, and where it changes its stage.
+//! A short lock at the start and the end of a login, and at each change of its stage.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -21,74 +23,75 @@ use std::{
 
 use crate::WorkerId;
 
-/// Addresses that are looked at for one that can make room; those with most connections come first.
+/// Most addresses searched for a connection to close; those with the most connections come first.
 const ADDRESSES_MAX: usize = 64;
 
 /// Connections that have not logged in.
 #[derive(Debug, Default)]
 pub(super) struct Startups {
-    tcp: Mutex<Group>,
-    unix: Mutex<Group>,
+    tcp: Mutex<StartupGroup>,
+    unix: Mutex<StartupGroup>,
 }
 
-/// What a connection that has not logged in is at.
+/// How far a connection that has not logged in is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Its startup packet has not come.
+pub(super) enum StartupStage {
+    /// Its startup packet has not arrived.
     Silent,
-    /// It was asked for a password, or for a proof.
-    Asked,
-    /// It waits for us.
+    /// It has not answered an authentication request.
+    AwaitingResponse,
+    /// It waits for the pooler.
     Busy,
 }
 
-/// Where a connection is.
+/// The socket slot of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct StartupPlace {
+pub(super) struct StartupRef {
     pub(super) worker: WorkerId,
-    pub(super) seat: usize,
+    pub(super) slot: usize,
     pub(super) generation: u32,
 }
 
-/// A connection's entry, which ends when this is dropped.
+/// A connection's entry, removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Startup {
+pub(super) struct StartupGuard {
     startups: Arc<Startups>,
     is_unix: bool,
     id: u64,
-    stage: Stage,
+    stage: StartupStage,
 }
 
 #[derive(Debug, Default)]
-struct Group {
+struct StartupGroup {
     last_id: u64,
-    /// By number: the oldest first.
-    entries: HashMap<u64, Entry>,
-    sources: HashMap<Source, SourceEntries>,
-    /// How many each source has, and which it is.
-    by_count: BTreeSet<(usize, Source)>,
+    /// By ID. IDs count up in order of arrival.
+    entries: HashMap<u64, StartupEntry>,
+    networks: HashMap<ClientNetwork, NetworkEntries>,
+    /// Each network with its number of connections.
+    by_count: BTreeSet<(usize, ClientNetwork)>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    source: Source,
-    stage: Stage,
-    place: StartupPlace,
+struct StartupEntry {
+    network: ClientNetwork,
+    stage: StartupStage,
+    socket: StartupRef,
 }
 
 #[derive(Debug, Default)]
-struct SourceEntries {
+struct NetworkEntries {
     count: usize,
     silent: BTreeSet<u64>,
-    asked: BTreeSet<u64>,
+    awaiting_response: BTreeSet<u64>,
 }
 
-/// Where connections come from: an address, or the network of 64 bits that an IPv6 host may have as a whole.
+/// The origin of connections: an IPv4 address, or an IPv6 /64 network, which one host may own
+/// entirely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Source(u128);
+struct ClientNetwork(u128);
 
-impl Source {
-    fn of(address: Option<IpAddr>) -> Self {
+impl ClientNetwork {
+    fn from_address(address: Option<IpAddr>) -> Self {
         match address.map(|address| address.to_canonical()) {
             None => Self::default(),
             Some(IpAddr::V4(address)) => Self(address.to_ipv6_mapped().to_bits()),
@@ -97,51 +100,53 @@ impl Source {
     }
 }
 
-/// As many are on their way in as there may be, and none of them can make room.
+/// The limit is reached, and no connection can be closed to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct StartupsFull;
 
 impl Startups {
-    /// Takes a connection in, of at most `max`. Gives its entry and which one has to make room for it.
+    /// Adds a connection, of at most `max`. Returns its entry, and the connection to close for it
+    /// if any.
     ///
     /// # Errors
     ///
-    /// [`Full`].
+    /// [`StartupsFull`]: no connection can be closed to make room.
     pub(super) fn admit(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         is_unix: bool,
         max: usize,
-        place: StartupPlace,
-    ) -> Result<(Startup, Option<StartupPlace>), Full> {
+        socket: StartupRef,
+    ) -> Result<(StartupGuard, Option<StartupRef>), StartupsFull> {
         let mut group = self.group(is_unix);
-        let source = Source::of(address);
+        let network = ClientNetwork::from_address(address);
         let victim = if group.entries.len() < max {
             None
         } else {
-            let victim = group.victim(source).ok_or(Full)?;
-            Some(group.remove(victim).ok_or(Full)?)
+            let victim = group.victim(network).ok_or(StartupsFull)?;
+            Some(group.remove(victim).ok_or(StartupsFull)?)
         };
-        let id = group.insert(source, place);
+        let id = group.insert(network, socket);
         drop(group);
-        let startup = Startup { startups: Arc::clone(self), is_unix, id, stage: Stage::Silent };
+        let startup =
+            StartupGuard { startups: Arc::clone(self), is_unix, id, stage: StartupStage::Silent };
         Ok((startup, victim))
     }
 
-    /// How many there are.
+    /// The number of connections that have not logged in.
     pub(super) fn count(&self) -> usize {
         self.group(false).entries.len() + self.group(true).entries.len()
     }
 
-    fn group(&self, is_unix: bool) -> MutexGuard<'_, Group> {
+    fn group(&self, is_unix: bool) -> MutexGuard<'_, StartupGroup> {
         let group = if is_unix { &self.unix } else { &self.tcp };
         group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Startup {
-    /// The connection is at another stage now.
-    pub(super) fn set_stage(&mut self, stage: Stage) {
+impl StartupGuard {
+    /// Changes the stage of the connection.
+    pub(super) fn set_stage(&mut self, stage: StartupStage) {
         if self.stage != stage {
             self.stage = stage;
             self.startups.group(self.is_unix).set_stage(self.id, stage);
@@ -149,61 +154,61 @@ impl Startup {
     }
 }
 
-impl Drop for Startup {
+impl Drop for StartupGuard {
     fn drop(&mut self) {
         self.startups.group(self.is_unix).remove(self.id);
     }
 }
 
-impl Group {
-    fn insert(&mut self, source: Source, place: StartupPlace) -> u64 {
+impl StartupGroup {
+    fn insert(&mut self, network: ClientNetwork, socket: StartupRef) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
-        self.entries.insert(id, Entry { source, stage: Stage::Silent, place });
-        let own = self.sources.entry(source).or_default();
-        own.silent.insert(id);
-        own.count += 1;
-        self.by_count.remove(&(own.count - 1, source));
-        self.by_count.insert((own.count, source));
+        self.entries.insert(id, StartupEntry { network, stage: StartupStage::Silent, socket });
+        let entries = self.networks.entry(network).or_default();
+        entries.silent.insert(id);
+        entries.count += 1;
+        self.by_count.remove(&(entries.count - 1, network));
+        self.by_count.insert((entries.count, network));
         id
     }
 
-    fn remove(&mut self, id: u64) -> Option<StartupPlace> {
-        let Entry { source, place, .. } = self.entries.remove(&id)?;
-        if let Some(own) = self.sources.get_mut(&source) {
-            own.silent.remove(&id);
-            own.asked.remove(&id);
-            self.by_count.remove(&(own.count, source));
-            own.count -= 1;
-            if own.count > 0 {
-                self.by_count.insert((own.count, source));
+    fn remove(&mut self, id: u64) -> Option<StartupRef> {
+        let StartupEntry { network, socket, .. } = self.entries.remove(&id)?;
+        if let Some(entries) = self.networks.get_mut(&network) {
+            entries.silent.remove(&id);
+            entries.awaiting_response.remove(&id);
+            self.by_count.remove(&(entries.count, network));
+            entries.count -= 1;
+            if entries.count > 0 {
+                self.by_count.insert((entries.count, network));
             } else {
-                self.sources.remove(&source);
+                self.networks.remove(&network);
             }
         }
-        Some(place)
+        Some(socket)
     }
 
-    fn set_stage(&mut self, id: u64, stage: Stage) {
+    fn set_stage(&mut self, id: u64, stage: StartupStage) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.stage = stage;
-        let Some(own) = self.sources.get_mut(&entry.source) else { return };
-        own.silent.remove(&id);
-        own.asked.remove(&id);
+        let Some(entries) = self.networks.get_mut(&entry.network) else { return };
+        entries.silent.remove(&id);
+        entries.awaiting_response.remove(&id);
         match stage {
-            Stage::Silent => drop(own.silent.insert(id)),
-            Stage::Asked => drop(own.asked.insert(id)),
-            Stage::Busy => {}
+            StartupStage::Silent => drop(entries.silent.insert(id)),
+            StartupStage::AwaitingResponse => drop(entries.awaiting_response.insert(id)),
+            StartupStage::Busy => {}
         }
     }
 
-    /// The one that has to make room for another from `newcomer`.
-    fn victim(&self, newcomer: Source) -> Option<u64> {
-        let newcomers = self.sources.get(&newcomer).map_or(0, |own| own.count);
-        self.by_count.iter().rev().take(ADDRESSES_MAX).find_map(|(count, source)| {
-            let own = self.sources.get(source)?;
-            let asked = own.asked.first().filter(|_| *count > newcomers + 1);
-            own.silent.first().or(asked).copied()
+    /// The connection to close for a new one from `newcomer`.
+    fn victim(&self, newcomer: ClientNetwork) -> Option<u64> {
+        let newcomers = self.networks.get(&newcomer).map_or(0, |entries| entries.count);
+        self.by_count.iter().rev().take(ADDRESSES_MAX).find_map(|(count, network)| {
+            let entries = self.networks.get(network)?;
+            let awaiting = entries.awaiting_response.first().filter(|_| *count > newcomers + 1);
+            entries.silent.first().or(awaiting).copied()
         })
     }
 }
@@ -212,68 +217,68 @@ impl Group {
 mod tests {
     use super::*;
 
-    struct Bench {
+    struct StartupsFixture {
         startups: Arc<Startups>,
-        next_seat: usize,
+        next_slot: usize,
     }
 
-    impl Bench {
+    impl StartupsFixture {
         fn new() -> Self {
-            Self { startups: Arc::default(), next_seat: 0 }
+            Self { startups: Arc::default(), next_slot: 0 }
         }
 
-        /// Admits one of at most three; gives its entry and the seat of the one that made room.
-        fn admit(&mut self, host: u8) -> Result<(Startup, Option<usize>), Full> {
-            self.next_seat += 1;
-            let place = StartupPlace { worker: WorkerId(0), seat: self.next_seat, generation: 0 };
+        /// Admits one of at most three; returns its entry and the slot of the closed one.
+        fn admit(&mut self, host: u8) -> Result<(StartupGuard, Option<usize>), StartupsFull> {
+            self.next_slot += 1;
+            let socket = StartupRef { worker: WorkerId(0), slot: self.next_slot, generation: 0 };
             let address = Some(IpAddr::from([10, 0, 0, host]));
-            let (startup, victim) = self.startups.admit(address, false, 3, place)?;
-            Ok((startup, victim.map(|victim| victim.seat)))
+            let (startup, victim) = self.startups.admit(address, false, 3, socket)?;
+            Ok((startup, victim.map(|victim| victim.slot)))
         }
     }
 
     #[test]
     fn oldest_silent_connection_of_the_busiest_address_makes_room() {
-        let mut bench = Bench::new();
+        let mut bench = StartupsFixture::new();
         let (one, _) = bench.admit(1).unwrap();
         let (_two, _) = bench.admit(2).unwrap();
         let (_three, victim) = bench.admit(2).unwrap();
         assert_eq!(victim, None);
         let (_four, victim) = bench.admit(3).unwrap();
-        assert_eq!(victim, Some(2), "the older one of the address that has two");
+        assert_eq!(victim, Some(2), "the older one of the address with two");
         assert_eq!(bench.startups.count(), 3);
         drop(one);
         assert_eq!(bench.startups.count(), 2);
     }
 
     #[test]
-    fn connections_that_owe_an_answer_make_room_for_other_addresses_only() {
-        let mut bench = Bench::new();
+    fn unanswered_logins_make_room_only_for_other_addresses() {
+        let mut bench = StartupsFixture::new();
         let mut three: Vec<_> = (0..3).map(|_| bench.admit(1).unwrap().0).collect();
-        three.iter_mut().for_each(|it| it.set_stage(Stage::Asked));
-        assert_eq!(bench.admit(1).unwrap_err(), Full, "they are clients like this one");
-        three[0].set_stage(Stage::Busy);
+        three.iter_mut().for_each(|it| it.set_stage(StartupStage::AwaitingResponse));
+        assert_eq!(bench.admit(1).unwrap_err(), StartupsFull, "they are from the same address");
+        three[0].set_stage(StartupStage::Busy);
         let (_other, victim) = bench.admit(2).unwrap();
-        assert_eq!(victim, Some(2), "the oldest that does not wait for us");
-        three[2].set_stage(Stage::Silent);
+        assert_eq!(victim, Some(2), "the oldest that keeps the pooler waiting");
+        three[2].set_stage(StartupStage::Silent);
         assert_eq!(bench.admit(1).unwrap().1, Some(3));
     }
 
     #[test]
-    fn unix_sockets_have_places_of_their_own() {
-        let mut bench = Bench::new();
+    fn unix_sockets_are_counted_separately() {
+        let mut bench = StartupsFixture::new();
         let _full: Vec<_> = (0..3).map(|_| bench.admit(1).unwrap().0).collect();
-        let place = StartupPlace { worker: WorkerId(0), seat: 9, generation: 0 };
-        let (_startup, victim) = bench.startups.admit(None, true, 3, place).unwrap();
+        let socket = StartupRef { worker: WorkerId(0), slot: 9, generation: 0 };
+        let (_startup, victim) = bench.startups.admit(None, true, 3, socket).unwrap();
         assert_eq!(victim, None);
     }
 
     #[test]
-    fn hosts_of_one_ipv6_network_are_one_source() {
-        let source = |text: &str| Source::of(Some(text.parse().unwrap()));
-        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
-        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
-        assert_eq!(source("::ffff:10.0.0.1"), source("10.0.0.1"));
-        assert_ne!(source("10.0.0.1"), source("10.0.0.2"));
+    fn hosts_of_one_ipv6_network_count_as_one() {
+        let network = |text: &str| ClientNetwork::from_address(Some(text.parse().unwrap()));
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
+        assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
     }
 }

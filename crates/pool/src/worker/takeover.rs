@@ -1,30 +1,30 @@
-//! A new process takes over from an old one: its listeners, and its clients with their sockets. A client
-//! keeps its connection, and what it is to find on its servers.
+//! Takeover: a new process receives the listeners of an old one, and its clients with their
+//! sockets. Clients keep their connections and their session state.
 //!
 //! ```text
 //! new                                   old
 //!  │ HELLO ────────────────────────────► │ serves
 //!  │ ◄──────────────── LISTENER … END    │ serves
-//!  │ begins to serve; READY ───────────► │ accepts nobody any more
-//!  │ ◄────────────── SECRETS, CHANNELS … │ what opens servers; what clients listen to
-//!  │ LISTENING … ──────────────────────► │ marks the place where the other goes on
-//!  │ ◄─────────────────────── CLIENT …   │ each that is in no transaction
-//!  │ TAKEN … ──────────────────────────► │ forgets that client
+//!  │ starts to serve; READY ───────────► │ accepts no clients any more
+//!  │ ◄────────────── SECRETS, CHANNELS … │ credentials for servers; channels of clients
+//!  │ LISTENING … ──────────────────────► │ marks where notifications continue in the new process
+//!  │ ◄─────────────────────── CLIENT …   │ each client outside a transaction
+//!  │ TAKEN … ──────────────────────────► │ drops that client
 //!  │ ◄──────────────────────────── DONE  │ ends
 //! ```
 //!
-//! Both listen until the old one is told READY, so nobody knocks in vain. A client goes when it has no
-//! server, asks for nothing and has been sent all that it is owed; until it is TAKEN, the old process
-//! keeps its socket and its state, and serves it again if the new one goes. Clients with TLS (whose keys
-//! are not passed on), in session mode while they have a server, and for replication, stay until they
-//! leave, or for `timeouts.shutdown`.
+//! Both listen until the old process receives READY, so no connection attempt fails. A client is
+//! handed over when it has no server, no request in progress and no pending output. Until it is
+//! TAKEN, the old process keeps its socket and state, and serves it again if the new process fails.
+//! Clients with TLS (whose keys cannot be handed over), in session mode while they have a server,
+//! and for replication, stay until they disconnect, or for at most `timeouts.shutdown`.
 //!
-//! Whoever knocks has to be of our own user, or root.
+//! Only a process of the same user, or of root, may take over.
 
 mod format;
-mod give;
-mod line;
-mod take;
+mod frame;
+mod receiver;
+mod sender;
 
 use std::{
     io,
@@ -44,15 +44,15 @@ use howdah_wire::startup::CancelKey;
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
 
 pub(super) use self::{
-    give::{HandoverSender, Outgoing, OutgoingClient, watch},
-    take::Successor,
+    receiver::Successor,
+    sender::{HandoverSender, Outgoing, OutgoingClient, accept_successor},
 };
-use super::front::Front;
+use super::shared_state::SharedState;
 use crate::config::Config;
 
-/// Where a new process knocks: `listen.takeover`, or beside the first unix socket; `None` if there is
-/// neither.
-pub(super) fn place(config: &Config) -> Option<PathBuf> {
+/// The path of the takeover socket: `listen.takeover`, or next to the first unix socket; `None` if
+/// there is neither.
+pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
     let listen = &config.listen;
     if listen.takeover.is_some() || listen.port == 0 {
         return listen.takeover.clone();
@@ -62,7 +62,7 @@ pub(super) fn place(config: &Config) -> Option<PathBuf> {
     Some(directory.join(format!(".s.howdah.{}", listen.port)))
 }
 
-/// Listens there, in the place of whoever did before.
+/// Listens on the takeover socket, replacing a previous one.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     if std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
         std::fs::remove_file(path)?;
@@ -72,31 +72,32 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether the other end is of our own user, or root.
-fn is_one_of_us(line: &UnixStream) -> bool {
+/// Whether the peer process runs as the same user or as root.
+fn is_same_user(socket: &UnixStream) -> bool {
     let user = geteuid();
-    socket_peercred(line.as_fd()).is_ok_and(|peer| peer.uid == user || peer.uid.is_root())
+    socket_peercred(socket.as_fd()).is_ok_and(|peer| peer.uid == user || peer.uid.is_root())
 }
 
-/// Sends a CancelRequest to the old process, if it may have whom it is for.
-pub(super) fn pass_cancel_on(key: &CancelKey, front: &Front) {
-    let old = front.old.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(line) = &*old {
-        // One that is gone has nobody to cancel for.
-        let _ = line::send(line, format::CANCEL, &format::encode_key(key), None);
+/// Forwards a CancelRequest to the old process while it may still have the client.
+pub(super) fn forward_cancel(key: &CancelKey, shared: &SharedState) {
+    let old = shared.predecessor.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(socket) = &*old {
+        // If the old process is gone, it has no clients to cancel for.
+        let _ = frame::send(socket, format::CANCEL, &format::encode_key(key), None);
     }
 }
 
-/// Tells the old process that the channels of a round are listened to here.
-pub(super) fn confirm_channels(database: &str, round: u32, front: &Front) {
-    let old = front.old.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(line) = &*old {
-        // One that is gone has no clients left that wait for it.
-        let _ = line::send(line, format::LISTENING, &format::encode_round(database, round), None);
+/// Tells the old process that this one listens to the channels of a round.
+pub(super) fn confirm_listening(database: &str, round: u32, shared: &SharedState) {
+    let old = shared.predecessor.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(socket) = &*old {
+        // If the old process is gone, none of its clients waits for this.
+        let _ =
+            frame::send(socket, format::LISTENING, &format::encode_round(database, round), None);
     }
 }
 
-/// Something that is not of this version of the conversation.
-fn unexpected() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the other process says what was not expected")
+/// The error for a frame that is invalid at this point of the protocol.
+fn unexpected_frame() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the other process sent an unexpected message")
 }

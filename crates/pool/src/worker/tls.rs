@@ -1,4 +1,4 @@
-//! The client side of TLS: certificate, key, and the authorities of clients' certificates.
+//! TLS for clients: certificate, key, and the CAs of client certificates.
 
 use std::sync::Arc;
 
@@ -8,36 +8,36 @@ use howdah_connect::{
 };
 use rustls::{ServerConfig, sign::SingleCertAndKey};
 
-use super::StartError;
-use crate::config::{Tls, TlsLeg};
+use super::PoolerStartError;
+use crate::config::{TlsConfig, TlsSideConfig};
 
-/// The protocol that TLS without an SSLRequest has to agree on.
+/// The ALPN protocol that direct TLS must negotiate.
 const ALPN: &[u8] = b"postgresql";
 
-/// The client leg's TLS.
+/// TLS for connections from clients.
 #[derive(Debug)]
 pub(super) struct ClientTls {
     pub(super) config: Arc<ServerConfig>,
-    /// What SCRAM is bound to.
+    /// The certificate hash for SCRAM's channel binding.
     pub(super) end_point_hash: Option<Vec<u8>>,
 }
 
-/// The configuration, or `None` if clients get no TLS.
+/// The TLS configuration for clients; `None` if TLS is disabled.
 ///
 /// # Errors
 ///
-/// A file is missing or holds something else.
-pub(super) fn server_config(tls: &Tls) -> Result<Option<ClientTls>, StartError> {
+/// A file is missing or invalid.
+pub(super) fn server_config(tls: &TlsConfig) -> Result<Option<ClientTls>, PoolerStartError> {
     let mode = tls.client_mode();
     if mode == SslMode::Disable {
         return Ok(None);
     }
     let leg = &tls.client;
     let wrong = |source: TlsError| {
-        let key = format!("tls.client{}", key_of(leg, &source));
-        StartError::ClientTls { key, source: Box::new(source) }
+        let key = format!("tls.client{}", setting_key(leg, &source));
+        PoolerStartError::ClientTls { key, source: Box::new(source) }
     };
-    // Settings without one of them are refused before.
+    // Both are set: the settings are refused otherwise.
     let (certificate, key) = (leg.certificate.clone(), leg.key.clone());
     let (certificate, key) = (certificate.unwrap_or_default(), key.unwrap_or_default());
     let identity = server_identity(&certificate, &key).map_err(wrong)?;
@@ -58,9 +58,9 @@ pub(super) fn server_config(tls: &Tls) -> Result<Option<ClientTls>, StartError> 
     Ok(Some(ClientTls { config: Arc::new(config), end_point_hash }))
 }
 
-/// Which key of `[pool.tls.client]` or `[pool.tls.server]` names the file that is to be mended: `.key`,
-/// or nothing if it is none of them.
-pub(super) fn key_of(leg: &TlsLeg, error: &TlsError) -> &'static str {
+/// The key of `[pool.tls.client]` or `[pool.tls.server]` that names the file with the error, such
+/// as `.key`; empty if the error is not about a file.
+pub(super) fn setting_key(leg: &TlsSideConfig, error: &TlsError) -> &'static str {
     let files =
         [(".key", &leg.key), (".certificate", &leg.certificate), (".ca-file", &leg.ca_file)];
     let path = error.path();
@@ -68,7 +68,7 @@ pub(super) fn key_of(leg: &TlsLeg, error: &TlsError) -> &'static str {
     found.map_or("", |(key, _)| key)
 }
 
-fn versions(leg: &TlsLeg) -> Vec<&'static rustls::SupportedProtocolVersion> {
+fn versions(leg: &TlsSideConfig) -> Vec<&'static rustls::SupportedProtocolVersion> {
     let all = [
         (TlsVersion::Tls12, &rustls::version::TLS12),
         (TlsVersion::Tls13, &rustls::version::TLS13),

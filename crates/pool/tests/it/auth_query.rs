@@ -1,14 +1,14 @@
-//! Users whose secrets are looked up at the server: who gets in, who does not, and what they see of it.
+//! Users whose secrets are queried from the server (`auth_query`).
 
 use std::fs;
 
 use howdah_connect::Client;
-use howdah_lab::{Cluster, or_say_why_not};
-use howdah_pool::{Pooler, config::DEFAULT_QUERY};
+use howdah_lab::{Cluster, skip_without_postgres, wait_until};
+use howdah_pool::{Pooler, config::DEFAULT_AUTH_QUERY};
 
-use crate::support::{connect, pooler_of};
+use crate::support::{WAIT_TIMEOUT, connect, start_pooler_with};
 
-/// The role's name says how the server itself lets it in.
+/// Roles are named for their authentication at the server.
 const RULES: &str = "\
 local all all trust
 host all asker,helper 127.0.0.1/32 trust
@@ -29,31 +29,32 @@ const ROLES: [&str; 13] = [
     "set password_encryption = md5",
     "create role hashed login password 'sesame'",
     "create schema pooler",
-    // As PgBouncer's manual advises: the asker is no superuser.
+    // As recommended by PgBouncer's manual: `asker` is not a superuser.
     "create function pooler.look_up(name, out text, out text) security definer language sql as \
      $$ select rolname::text, rolpassword from pg_authid where rolname = $1 and rolcanlogin \
      and (rolvaliduntil is null or rolvaliduntil > now()) $$",
     "grant usage on schema pooler to asker",
 ];
 
-pub(crate) fn cluster(test: &str, major: u32) -> Option<Cluster> {
+pub(crate) fn start_cluster(test: &str, major: u32) -> Option<Cluster> {
     let built = Cluster::builder().name("pool-auth-query").major(major).start();
-    let mut server = or_say_why_not(test, built)?;
+    let mut server = skip_without_postgres(test, built)?;
     let mut client = connect(&server.uri("postgres")).unwrap();
     ROLES.iter().for_each(|role| drop(client.query(role).unwrap()));
     client.close();
     let rules = server.data_dir().join("pg_hba.conf");
     let kept = fs::metadata(&rules).unwrap().permissions();
-    // In place: the file stays its owner's.
+    // In place, so that the file keeps its owner.
     fs::write(&rules, RULES).unwrap();
     fs::set_permissions(&rules, kept).unwrap();
     server.restart().unwrap();
     Some(server)
 }
 
-/// A pooler that looks secrets up; `auth` are lines of `[pool.auth]`, `database` those of the database.
-fn pooler(server: &Cluster, method: &str, auth: &str, database: &str) -> Pooler {
-    pooler_of(&format!(
+/// Starts a pooler that queries secrets. `auth` are lines of `[pool.auth]`, `database` lines of the
+/// database.
+fn start_pooler(server: &Cluster, method: &str, auth: &str, database: &str) -> Pooler {
+    start_pooler_with(&format!(
         "[pool]\nmode = 'transaction'\nadmin-users = ['alice']\nworkers = 2\n\
          [pool.listen]\nport = 0\nunix-directories = []\n\
          [pool.users.listed]\nsecret = 'written down'\n\
@@ -65,7 +66,7 @@ fn pooler(server: &Cluster, method: &str, auth: &str, database: &str) -> Pooler 
     ))
 }
 
-pub(crate) const FUNCTION: &str = "user = 'asker'\nquery = 'select * from pooler.look_up($1)'";
+pub(crate) const AUTH_FUNCTION: &str = "user = 'asker'\nquery = 'select * from pooler.look_up($1)'";
 
 fn log_in(pooler: &Pooler, user: &str, password: &str, database: &str) -> Result<Client, String> {
     let port = pooler.addresses()[0].port();
@@ -79,19 +80,19 @@ fn log_in(pooler: &Pooler, user: &str, password: &str, database: &str) -> Result
     })
 }
 
-/// Who one is at the server, or the SQLSTATE of why one is not.
-fn outcome(pooler: &Pooler, user: &str, password: &str) -> String {
+/// The role at the server after a login, or the SQLSTATE of its error.
+fn login_outcome(pooler: &Pooler, user: &str, password: &str) -> String {
     match log_in(pooler, user, password, "postgres") {
         Ok(mut client) => client.one_value("select current_user::text").unwrap().unwrap(),
         Err(error) => error[..5].to_owned(),
     }
 }
 
-fn who_gets_in_at(major: u32) {
-    let Some(server) = cluster("auth_query", major) else { return };
+fn check_logins(major: u32) {
+    let Some(server) = start_cluster("auth_query", major) else { return };
     for method in ["scram-sha-256", "md5", "plain"] {
-        let asking = pooler(&server, method, FUNCTION, "");
-        // An md5 proves nothing to SCRAM.
+        let asking = start_pooler(&server, method, AUTH_FUNCTION, "");
+        // SCRAM is not possible with an md5 hash.
         let hashed = if method == "scram-sha-256" { "28P01" } else { "hashed" };
         for (user, password, expected) in [
             ("alice", "sesame", "alice"),
@@ -106,53 +107,57 @@ fn who_gets_in_at(major: u32) {
             ("listed", "wrong", "28P01"),
             ("asker", "sesame", "28P01"),
         ] {
-            assert_eq!(outcome(&asking, user, password), expected, "{method} {user} {password}");
+            assert_eq!(
+                login_outcome(&asking, user, password),
+                expected,
+                "{method} {user} {password}"
+            );
         }
     }
 }
 
 #[test]
-fn who_gets_in_by_a_secret_of_postgresql_15() {
-    who_gets_in_at(15);
+fn secrets_of_postgresql_15_authenticate_clients() {
+    check_logins(15);
 }
 
 #[test]
-fn who_gets_in_by_a_secret_of_postgresql_18() {
-    who_gets_in_at(18);
+fn secrets_of_postgresql_18_authenticate_clients() {
+    check_logins(18);
 }
 
 #[test]
-fn what_changes_at_the_server_counts_at_once() {
-    let Some(server) = cluster("auth_query changes", 18) else { return };
-    let asking = pooler(&server, "scram-sha-256", "user = 'postgres'", "");
+fn changed_secret_takes_effect_at_once() {
+    let Some(server) = start_cluster("auth_query changes", 18) else { return };
+    let asking = start_pooler(&server, "scram-sha-256", "user = 'postgres'", "");
     let mut admin = connect(&server.uri("postgres")).unwrap();
-    assert_eq!(outcome(&asking, "fleeting", "sesame"), "fleeting");
+    assert_eq!(login_outcome(&asking, "fleeting", "sesame"), "fleeting");
     admin.query("alter role fleeting password 'changed'").unwrap();
-    assert_eq!(outcome(&asking, "fleeting", "sesame"), "28P01");
-    assert_eq!(outcome(&asking, "fleeting", "changed"), "fleeting");
+    assert_eq!(login_outcome(&asking, "fleeting", "sesame"), "28P01");
+    assert_eq!(login_outcome(&asking, "fleeting", "changed"), "fleeting");
     admin.query("alter role fleeting valid until '2001-01-01'").unwrap();
-    assert_eq!(outcome(&asking, "fleeting", "changed"), "28P01");
+    assert_eq!(login_outcome(&asking, "fleeting", "changed"), "28P01");
     admin.query("alter role fleeting valid until 'infinity'").unwrap();
-    assert_eq!(outcome(&asking, "fleeting", "changed"), "fleeting");
+    assert_eq!(login_outcome(&asking, "fleeting", "changed"), "fleeting");
     admin.query("drop role fleeting").unwrap();
-    assert_eq!(outcome(&asking, "fleeting", "changed"), "28P01");
+    assert_eq!(login_outcome(&asking, "fleeting", "changed"), "28P01");
 }
 
-/// Whatever goes wrong with the question, the client sees what it sees of a wrong password.
+/// If the query fails in any way, the client gets the same error as for a wrong password.
 #[test]
-fn a_question_that_fails_lets_nobody_in_and_tells_nothing() {
-    let Some(server) = cluster("auth_query fails", 18) else { return };
-    let told = |pooler: &Pooler, user: &str| {
-        let told = log_in(pooler, user, "sesame", "postgres").unwrap_err();
-        told.replace(user, "USER").replace(&pooler.addresses()[0].to_string(), "PLACE")
+fn failed_auth_query_looks_like_wrong_password() {
+    let Some(server) = start_cluster("auth_query fails", 18) else { return };
+    let login_error = |pooler: &Pooler, user: &str| {
+        let error = log_in(pooler, user, "sesame", "postgres").unwrap_err();
+        error.replace(user, "USER").replace(&pooler.addresses()[0].to_string(), "ADDRESS")
     };
-    let good = pooler(&server, "scram-sha-256", FUNCTION, "");
-    let expected = told(&good, "nobody");
+    let good = start_pooler(&server, "scram-sha-256", AUTH_FUNCTION, "");
+    let expected = login_error(&good, "nobody");
     assert!(expected.contains("password authentication failed"), "{expected}");
-    assert_eq!(told(&good, "listed"), expected);
+    assert_eq!(login_error(&good, "listed"), expected);
     for auth in [
-        // The asker may not read pg_authid.
-        &format!("user = 'asker'\nquery = \"{DEFAULT_QUERY}\""),
+        // `asker` may not read pg_authid.
+        &format!("user = 'asker'\nquery = \"{DEFAULT_AUTH_QUERY}\""),
         "user = 'asker'\nquery = 'select'",
         "user = 'asker'\nquery = 'no sql'",
         "user = 'asker'\nquery = 'checkpoint'",
@@ -165,25 +170,25 @@ fn a_question_that_fails_lets_nobody_in_and_tells_nothing() {
         "user = 'asker'\nquery = \"select $1::text, null\"",
         "user = 'no_such_role'",
     ] {
-        let asking = pooler(&server, "scram-sha-256", auth, "");
-        assert_eq!(told(&asking, "alice"), expected, "{auth}");
+        let asking = start_pooler(&server, "scram-sha-256", auth, "");
+        assert_eq!(login_error(&asking, "alice"), expected, "{auth}");
     }
 }
 
 #[test]
-fn one_database_is_asked_for_all_and_one_in_its_own_way() {
-    let Some(server) = cluster("auth_dbname", 18) else { return };
+fn database_can_override_auth_query() {
+    let Some(server) = start_cluster("auth_dbname", 18) else { return };
     let mut admin = connect(&server.uri("postgres")).unwrap();
     admin.query("create database elsewhere").unwrap();
-    // The function is in postgres only, which clients know as other, too.
-    let asking = pooler(
+    // The function exists only in postgres, which clients can also reach as other.
+    let asking = start_pooler(
         &server,
         "scram-sha-256",
-        &format!("{FUNCTION}\ndbname = 'other'"),
+        &format!("{AUTH_FUNCTION}\ndbname = 'other'"),
         "dbname = 'elsewhere'",
     );
-    assert_eq!(outcome(&asking, "alice", "sesame"), "alice");
-    // The console has no server of its own, and there is one to ask.
+    assert_eq!(login_outcome(&asking, "alice", "sesame"), "alice");
+    // The console has no server, but `dbname` has one to query.
     let mut console = log_in(&asking, "alice", "sesame", "pgbouncer").unwrap();
     console.query("show version").unwrap();
     let error = log_in(&asking, "alice", "sesame", "nowhere").unwrap_err();
@@ -191,35 +196,32 @@ fn one_database_is_asked_for_all_and_one_in_its_own_way() {
     let error = log_in(&asking, "alice", "wrong", "nowhere").unwrap_err();
     assert!(error.starts_with("28P01"), "{error}");
 
-    let own = "auth-user = 'helper'\nauth-query = \"select $1::text, 'told'\"";
-    let asking = pooler(&server, "scram-sha-256", FUNCTION, own);
-    assert_eq!(outcome(&asking, "helper", "wrong"), "28P01");
-    assert_eq!(outcome(&asking, "helper", "told"), "helper");
+    let own = "auth-user = 'helper'\nauth-query = \"select $1::text, 'override'\"";
+    let asking = start_pooler(&server, "scram-sha-256", AUTH_FUNCTION, own);
+    assert_eq!(login_outcome(&asking, "helper", "wrong"), "28P01");
+    assert_eq!(login_outcome(&asking, "helper", "override"), "helper");
     assert!(log_in(&asking, "alice", "sesame", "other").is_ok());
-    let error = log_in(&asking, "helper", "told", "other").unwrap_err();
+    let error = log_in(&asking, "helper", "override", "other").unwrap_err();
     assert!(error.starts_with("28P01"), "{error}");
 }
 
-/// What asks is a client of a pool of ours, and looks like one to who watches.
+/// The queries run as clients of an internal pool.
 #[test]
-fn look_ups_share_one_server_connection() {
-    let Some(server) = cluster("auth_query storm", 18) else { return };
-    let asking = pooler(&server, "scram-sha-256", FUNCTION, "pool-size = 1");
+fn auth_queries_share_one_server_connection() {
+    let Some(server) = start_cluster("auth_query storm", 18) else { return };
+    let asking = start_pooler(&server, "scram-sha-256", AUTH_FUNCTION, "pool-size = 1");
     std::thread::scope(|scope| {
         for _ in 0..16 {
-            scope.spawn(|| assert_eq!(outcome(&asking, "alice", "sesame"), "alice"));
+            scope.spawn(|| assert_eq!(login_outcome(&asking, "alice", "sesame"), "alice"));
         }
     });
     let mut admin = connect(&server.uri("postgres")).unwrap();
     let askers = "select count(*)::text from pg_stat_activity where usename = 'asker'";
     assert_eq!(admin.one_value(askers).unwrap().as_deref(), Some("1"));
-    // Those who asked leave.
-    loop {
-        let view = asking.control().view(true);
+    wait_until("the internal clients to disconnect", WAIT_TIMEOUT, || {
+        let view = asking.control().snapshot(true);
         let at = view.pools.iter().position(|pool| pool.user == "asker").unwrap();
         assert_eq!(view.pools[at].tally.logins, 16);
-        if view.clients.iter().all(|client| client.pool != at) {
-            break;
-        }
-    }
+        view.clients.iter().all(|client| client.pool != at)
+    });
 }

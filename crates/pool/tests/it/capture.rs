@@ -1,57 +1,56 @@
-//! Traffic of real clients, captured on its way: what stands in the capture, and what does not.
+//! Captures of the traffic of real clients.
 
 use std::{
     fs,
     io::Write as _,
     path::Path,
     process::{Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use howdah_dataset::Capture;
-use howdah_lab::Cluster;
-use howdah_pool::{Origin, Pooler, config::Config};
+use howdah_lab::{Cluster, wait_until};
+use howdah_pool::{ConfigOrigin, Pooler, config::Config};
 use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, Source};
 use tempfile::TempDir;
 
-use crate::support::{Raw, Stage, said};
+use crate::support::{PoolFixture, RawClient, WAIT_TIMEOUT, checked_stdout};
 
-/// A pooler that captures, and where.
-struct Scene {
-    stage: Stage,
+/// A pooler with captures enabled, and the folder for captures.
+struct CaptureFixture {
+    pool: PoolFixture,
     folder: TempDir,
 }
 
-impl Scene {
-    fn set(test: &str, more: &str) -> Option<Self> {
-        Self::with(test, more, "")
+impl CaptureFixture {
+    fn start(test: &str, more: &str) -> Option<Self> {
+        Self::start_with(test, more, "")
     }
 
-    /// With more settings of the capture.
-    fn with(test: &str, more: &str, capture: &str) -> Option<Self> {
+    /// Starts with additional settings of `[pool.capture]`.
+    fn start_with(test: &str, more: &str, capture: &str) -> Option<Self> {
         let folder = TempDir::new().unwrap();
         let path = folder.path().display();
         let settings = format!(
             "admin-users = [\"postgres\"]\ncapture = {{ path = \"{path}\"{capture} }}\n{more}"
         );
-        Some(Self { stage: Stage::set(test, &settings)?, folder })
+        Some(Self { pool: PoolFixture::start(test, &settings)?, folder })
     }
 
-    fn start(&self) {
-        self.stage.pooler.control().start_capture(Some("it")).unwrap();
+    fn start_capture(&self) {
+        self.pool.pooler.control().start_capture(Some("it")).unwrap();
     }
 
-    fn stop(&self) -> Vec<Event> {
-        let status = self.stage.pooler.control().stop_capture().unwrap();
+    fn stop_capture(&self) -> Vec<Event> {
+        let status = self.pool.pooler.control().stop_capture().unwrap();
         assert_eq!(status.error, None);
         self.events()
     }
 
     fn events(&self) -> Vec<Event> {
-        events(&self.folder.path().join("it"))
+        read_events(&self.folder.path().join("it"))
     }
 
-    /// Every byte of the capture's files, and of what they hold unpacked.
+    /// Asserts that neither the events nor the raw files of the capture contain a text.
     fn assert_absent(&self, secret: &str) {
         for event in self.events() {
             assert!(!format!("{event:?}").contains(secret), "{event:?}");
@@ -65,12 +64,12 @@ impl Scene {
     }
 }
 
-fn events(path: &Path) -> Vec<Event> {
+fn read_events(path: &Path) -> Vec<Event> {
     Capture::open(path).unwrap().events().collect::<Result<_, _>>().unwrap()
 }
 
-/// An event in a few words: kind, text, values, rows, SQLSTATE.
-fn words(event: &Event) -> String {
+/// A summary of an event: kind, text, values, rows, SQLSTATE.
+fn summary(event: &Event) -> String {
     let mut words = vec![event.action.kind().as_str().to_owned()];
     words.extend(event.action.sql().map(|sql| sql.to_str_lossy().into_owned()));
     if let Action::Bind(bound) | Action::Execute(bound) = &event.action {
@@ -91,22 +90,22 @@ fn words(event: &Event) -> String {
     words.join(" ")
 }
 
-/// The words of statements, without sessions' beginnings and ends.
+/// Summaries of all events except connects and disconnects.
 fn statements(events: &[Event]) -> Vec<String> {
     let is_session = |event: &&Event| matches!(event.action, Action::Connect | Action::Disconnect);
-    events.iter().filter(|event| !is_session(event)).map(words).collect()
+    events.iter().filter(|event| !is_session(event)).map(summary).collect()
 }
 
 #[test]
-fn simple_statements_have_times_rows_and_errors() {
-    let Some(scene) = Scene::set("simple", "") else { return };
-    scene.start();
-    scene.stage.psql(&[
+fn simple_statements_have_duration_rows_and_errors() {
+    let Some(fixture) = CaptureFixture::start("simple", "") else { return };
+    fixture.start_capture();
+    fixture.pool.psql(&[
         "create table t (a int primary key, b text)",
         "insert into t select i, 'x' from generate_series(1, 5) i",
         "select pg_sleep(0.05), * from t",
     ]);
-    let failed = scene.stage.run(
+    let failed = fixture.pool.run_program(
         "psql",
         &[
             "-XAtq",
@@ -121,7 +120,7 @@ fn simple_statements_have_times_rows_and_errors() {
         ],
     );
     assert!(!failed.stderr.is_empty());
-    let events = scene.stop();
+    let events = fixture.stop_capture();
     assert_eq!(
         statements(&events),
         [
@@ -162,16 +161,16 @@ fn bind_binary(statement: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn binary_values_types_row_limits_and_pipelines_are_kept() {
-    let Some(scene) = Scene::set("extended", "") else { return };
-    scene.start();
-    let mut raw = Raw::log_in(scene.stage.address());
+fn extended_protocol_details_are_captured() {
+    let Some(fixture) = CaptureFixture::start("extended", "") else { return };
+    fixture.start_capture();
+    let mut raw = RawClient::log_in(fixture.pool.address());
     let parse =
         message(b'P', &[b"s\0select $1::int + i from generate_series(1, 3) i\0\0\x01\0\0\0\x17"]);
     let execute = |rows: u8| message(b'E', &[b"\0\0\0\0", &[rows]]);
     let sync = message(b'S', &[]);
     let flush = message(b'H', &[]);
-    // One pipeline of two executions, one with a row limit and what it left.
+    // A pipeline of two executions, the first with a row limit and a fetch of the rest.
     let batch = [
         parse,
         bind_binary(b"s", &[0, 0, 0, 7]),
@@ -184,16 +183,16 @@ fn binary_values_types_row_limits_and_pipelines_are_kept() {
         sync.clone(),
     ];
     raw.0.write_all(&batch.concat()).unwrap();
-    raw.until(b'Z');
-    // A pipeline that fails in its middle, and one behind it.
+    raw.read_until(b'Z');
+    // A pipeline that fails in the middle, and another one after it.
     let bad = message(b'B', &[b"\0s\0\0\0\0\x01\0\0\0\x01x\0\0"]);
     let fine = [bind_binary(b"s", &[0, 0, 0, 12]), execute(0)].concat();
     raw.0.write_all(&[bad, execute(0), fine.clone(), sync.clone(), fine, sync].concat()).unwrap();
-    raw.until(b'Z');
-    raw.until(b'Z');
+    raw.read_until(b'Z');
+    raw.read_until(b'Z');
     raw.send(b'X', b"");
-    assert!(raw.is_hung_up_on());
-    let events = scene.stop();
+    assert!(raw.is_disconnected());
+    let events = fixture.stop_capture();
     let sql = "select $1::int + i from generate_series(1, 3) i";
     assert_eq!(
         statements(&events),
@@ -219,24 +218,24 @@ fn binary_values_types_row_limits_and_pipelines_are_kept() {
 }
 
 #[test]
-fn rows_of_copies_are_kept_counted_or_passed_over() {
-    for (setting, kept, counted) in [
+fn copy_rows_are_captured_counted_or_omitted() {
+    for (setting, has_rows, has_length) in [
         ("", true, true),
         (", copy = \"length\"", false, true),
         (", copy = \"off\"", false, false),
         (", copy-bytes-max = 5", false, true),
         (", redact = true", false, true),
     ] {
-        let Some(scene) = Scene::with("copy", "", setting) else { return };
-        scene.stage.psql(&["create table t (a int, b text)"]);
-        scene.start();
-        let mut psql = scene.stage.command("psql");
+        let Some(fixture) = CaptureFixture::start_with("copy", "", setting) else { return };
+        fixture.pool.psql(&["create table t (a int, b text)"]);
+        fixture.start_capture();
+        let mut psql = fixture.pool.command("psql");
         psql.args(["-Xq", "-c", "copy t from stdin", "-c", "copy t to stdout"]);
         psql.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut psql = psql.spawn().unwrap();
         psql.stdin.take().unwrap().write_all(b"1\tfifty-one\n2\ttwo\n").unwrap();
-        assert_eq!(said(psql.wait_with_output().unwrap()), "1\tfifty-one\n2\ttwo");
-        let events = scene.stop();
+        assert_eq!(checked_stdout(psql.wait_with_output().unwrap()), "1\tfifty-one\n2\ttwo");
+        let events = fixture.stop_capture();
         assert_eq!(
             statements(&events),
             ["copy copy t from stdin = 2", "copy copy t to stdout = 2"]
@@ -248,31 +247,31 @@ fn rows_of_copies_are_kept_counted_or_passed_over() {
         assert_eq!(direction(&events[1]), CopyDirection::In);
         assert_eq!(direction(&events[2]), CopyDirection::Out);
         let copy = events[1].wire.as_ref().unwrap().copy_in.as_ref();
-        assert_eq!(copy.map(|copy| copy.bytes), counted.then_some(18), "{setting}");
+        assert_eq!(copy.map(|copy| copy.bytes), has_length.then_some(18), "{setting}");
         let data = copy.and_then(|copy| copy.data[0].clone());
-        assert_eq!(data, kept.then(|| "1\tfifty-one\n2\ttwo\n".into()), "{setting}");
-        if !kept {
-            scene.assert_absent("fifty-one");
+        assert_eq!(data, has_rows.then(|| "1\tfifty-one\n2\ttwo\n".into()), "{setting}");
+        if !has_rows {
+            fixture.assert_absent("fifty-one");
         }
     }
 }
 
 #[test]
-fn sessions_that_are_open_enter_between_transactions() {
-    let Some(scene) = Scene::set("open", "sizes = { pool = 3 }") else { return };
-    let mut idle = Raw::log_in_with(scene.stage.address(), &[("DateStyle", "SQL, DMY")]);
+fn open_sessions_join_capture_between_transactions() {
+    let Some(fixture) = CaptureFixture::start("open", "sizes = { pool = 3 }") else { return };
+    let mut idle = RawClient::log_in_with(fixture.pool.address(), &[("DateStyle", "SQL, DMY")]);
     idle.send(b'P', b"named\0select 4711\0\0\0");
     idle.send(b'S', b"");
-    idle.until(b'Z');
-    let mut busy = Raw::log_in(scene.stage.address());
-    busy.query("begin");
-    busy.until(b'Z');
-    scene.start();
-    // The first thing that a new session hears comes behind the order to record.
-    scene.stage.psql(&["select 'new'"]);
+    idle.read_until(b'Z');
+    let mut busy = RawClient::log_in(fixture.pool.address());
+    busy.send_query("begin");
+    busy.read_until(b'Z');
+    fixture.start_capture();
+    // A worker handles the command to capture before it accepts a new session.
+    fixture.pool.psql(&["select 'new'"]);
     for sql in ["select 'inside'", "commit", "select 'outside'"] {
-        busy.query(sql);
-        busy.until(b'Z');
+        busy.send_query(sql);
+        busy.read_until(b'Z');
     }
     idle.0
         .write_all(
@@ -284,50 +283,47 @@ fn sessions_that_are_open_enter_between_transactions() {
             .concat(),
         )
         .unwrap();
-    idle.until(b'Z');
-    let events = scene.stop();
+    idle.read_until(b'Z');
+    let events = fixture.stop_capture();
     assert_eq!(
         statements(&events),
         ["simple select 'new' = 1", "simple select 'outside' = 1", "execute select 4711 = 1"]
     );
-    let entered: Vec<_> = events
+    let joined: Vec<_> = events
         .iter()
         .filter(|event| event.action == Action::Connect && event.source == Source::Inferred)
         .collect();
-    assert_eq!(entered.len(), 2);
+    assert_eq!(joined.len(), 2);
     let date = ("DateStyle".into(), "SQL, DMY".into());
     let has_date = |event: &&Event| event.wire.as_ref().unwrap().settings.contains(&date);
-    assert_eq!(entered.iter().filter(|event| has_date(event)).count(), 1);
+    assert_eq!(joined.iter().filter(|event| has_date(event)).count(), 1);
 }
 
 #[test]
-fn what_the_pooler_asks_itself_is_not_in_it() {
+fn internal_queries_are_not_captured() {
     let more = "reset-query = \"select 'reset'\"\nreset-query-always = true";
-    let Some(scene) = Scene::set("own", more) else { return };
-    scene.start();
-    let mut one = Raw::log_in_with(scene.stage.address(), &[("TimeZone", "Asia/Tokyo")]);
+    let Some(fixture) = CaptureFixture::start("own", more) else { return };
+    fixture.start_capture();
+    let mut one = RawClient::log_in_with(fixture.pool.address(), &[("TimeZone", "Asia/Tokyo")]);
     for n in 0..3 {
-        one.query(&format!("select {n}"));
-        one.until(b'Z');
-        scene.stage.psql(&["show timezone"]);
+        one.send_query(&format!("select {n}"));
+        one.read_until(b'Z');
+        fixture.pool.psql(&["show timezone"]);
     }
-    let events = scene.stop();
+    let events = fixture.stop_capture();
     let found: Vec<_> = statements(&events).into_iter().filter(|it| !it.contains("show")).collect();
     assert_eq!(found, ["simple select 0 = 1", "simple select 1 = 1", "simple select 2 = 1"]);
 }
 
 #[test]
-fn cancels_are_events_of_their_sessions() {
-    let Some(scene) = Scene::set("cancel", "") else { return };
-    scene.start();
-    let mut psql = scene.stage.command("psql");
+fn cancel_is_event_of_cancelled_session() {
+    let Some(fixture) = CaptureFixture::start("cancel", "") else { return };
+    fixture.start_capture();
+    let mut psql = fixture.pool.command("psql");
     psql.args(["-Xq", "-c", "select pg_sleep(600)"]).stderr(Stdio::piped());
     let psql = psql.spawn().unwrap();
     let running = "select count(*) from pg_stat_activity where query = 'select pg_sleep(600)'";
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while scene.stage.direct(running) != "1" {
-        assert!(Instant::now() < deadline, "it never ran");
-    }
+    wait_until("the statement to run", WAIT_TIMEOUT, || fixture.pool.query_server(running) == "1");
     let pid = i32::try_from(psql.id()).unwrap();
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(pid).unwrap(),
@@ -335,46 +331,48 @@ fn cancels_are_events_of_their_sessions() {
     )
     .unwrap();
     assert!(!psql.wait_with_output().unwrap().status.success());
-    let events = scene.stop();
+    let events = fixture.stop_capture();
     assert_eq!(statements(&events), ["simple select pg_sleep(600) ! 57014", "cancel"]);
     assert_eq!(events[1].session, events[2].session);
 }
 
 #[test]
-fn secrets_are_nowhere_in_it() {
-    let Some(scene) = Scene::with("secrets", "", ", redact = true") else { return };
-    scene.start();
-    scene.stage.psql(&[
+fn passwords_are_never_captured() {
+    let Some(fixture) = CaptureFixture::start_with("secrets", "", ", redact = true") else {
+        return;
+    };
+    fixture.start_capture();
+    fixture.pool.psql(&[
         "create role r password 'hunter2-x9'",
         "select 'Jane Roe-x9', 471147114711",
         "set app.name = 'Jane Roe-x9'",
     ]);
-    let mut raw = Raw::log_in(scene.stage.address());
+    let mut raw = RawClient::log_in(fixture.pool.address());
     raw.send(b'p', b"hunter2-x9\0");
-    assert!(raw.is_hung_up_on());
-    scene.stop();
+    assert!(raw.is_disconnected());
+    fixture.stop_capture();
     for secret in ["hunter2-x9", "Jane Roe-x9", "471147114711"] {
-        scene.assert_absent(secret);
+        fixture.assert_absent(secret);
     }
 
-    let Some(scene) = Scene::set("secrets", "") else { return };
-    scene.start();
-    scene.stage.psql(&["create role r password 'hunter2-x9'", "select 'Jane Roe-x9'"]);
-    let mut raw = Raw::log_in(scene.stage.address());
+    let Some(fixture) = CaptureFixture::start("secrets", "") else { return };
+    fixture.start_capture();
+    fixture.pool.psql(&["create role r password 'hunter2-x9'", "select 'Jane Roe-x9'"]);
+    let mut raw = RawClient::log_in(fixture.pool.address());
     raw.send(b'p', b"hunter2-x9\0");
-    assert!(raw.is_hung_up_on());
-    let events = scene.stop();
-    scene.assert_absent("hunter2-x9");
+    assert!(raw.is_disconnected());
+    let events = fixture.stop_capture();
+    fixture.assert_absent("hunter2-x9");
     assert!(statements(&events).iter().any(|words| words.contains("Jane Roe-x9")));
 }
 
-/// Servers quote values when they refuse them, each place in its own way.
+/// Servers quote invalid values in errors, in various ways.
 #[test]
-fn redacted_captures_have_no_value_in_errors_rows_or_arguments() {
-    let Some(scene) = Scene::with("quoted", "", ", redact = true") else { return };
-    scene.stage.psql(&["create table t (a int primary key, b text)"]);
-    scene.start();
-    let mut raw = Raw::log_in(scene.stage.address());
+fn redacted_capture_contains_no_values() {
+    let Some(fixture) = CaptureFixture::start_with("quoted", "", ", redact = true") else { return };
+    fixture.pool.psql(&["create table t (a int primary key, b text)"]);
+    fixture.start_capture();
+    let mut raw = RawClient::log_in(fixture.pool.address());
     let secret = b"Jane Roe-x9";
     for sql in [
         "select 'Jane Roe-x9'::int",
@@ -384,139 +382,137 @@ fn redacted_captures_have_no_value_in_errors_rows_or_arguments() {
         "/* Jane Roe-x9 */ select $tag$Jane Roe-x9$tag$, E'Jane Roe-x9' -- Jane Roe-x9",
         "prepare p as select 'Jane Roe-x9'",
     ] {
-        raw.query(sql);
-        raw.until(b'Z');
+        raw.send_query(sql);
+        raw.read_until(b'Z');
     }
-    // A Parse that fails, and a value that does.
+    // A Parse that fails, and an invalid value.
     raw.send(b'P', b"\0select 'Jane Roe-x9'::int\0\0\0");
     raw.send(b'S', b"");
-    raw.until(b'Z');
+    raw.read_until(b'Z');
     raw.send(b'P', b"\0select $1::int\0\0\0");
     let len = u32::try_from(secret.len()).unwrap().to_be_bytes();
     let value = [&len[..], secret].concat();
     raw.send(b'B', &[b"\0\0\0\0\0\x01", &value[..], b"\0\0"].concat());
     raw.send(b'S', b"");
-    raw.until(b'Z');
+    raw.read_until(b'Z');
     // int4pl
     raw.send(b'F', &[b"\0\0\0\xb1\0\0\0\x02", &value[..], &value, b"\0\0"].concat());
-    raw.until(b'Z');
-    // Rows: one that is refused, and a client that says why it gives up.
+    raw.read_until(b'Z');
+    // COPY: an invalid row, and a client that aborts with a message.
     for rows in [true, false] {
-        raw.query("copy t from stdin");
-        raw.until(b'G');
+        raw.send_query("copy t from stdin");
+        raw.read_until(b'G');
         if rows {
             raw.send(b'd', b"Jane Roe-x9\t1\n");
             raw.send(b'c', b"");
         } else {
             raw.send(b'f', b"because of Jane Roe-x9\0");
         }
-        raw.until(b'Z');
+        raw.read_until(b'Z');
     }
-    let events = scene.stop();
+    let events = fixture.stop_capture();
     let failed = events.iter().filter(|event| event.outcome.error.is_some()).count();
     assert_eq!(failed, 9, "{events:#?}");
-    scene.assert_absent("Jane Roe");
-    scene.assert_absent("Roe-x9");
+    fixture.assert_absent("Jane Roe");
+    fixture.assert_absent("Roe-x9");
 }
 
 #[test]
-fn damaged_messages_end_their_session_only() {
-    let Some(scene) = Scene::set("damaged", "") else { return };
-    scene.start();
+fn invalid_message_ends_only_its_session() {
+    let Some(fixture) = CaptureFixture::start("damaged", "") else { return };
+    fixture.start_capture();
     for bytes in
         [&b"Q\0\0\0\x01"[..], b"B\0\0\0\x09\0\0\0\0\xff", b"\xff\0\0\0\x04", b"P\0\0\0\x05x"]
     {
-        let mut raw = Raw::log_in(scene.stage.address());
-        raw.query("select 1");
-        raw.until(b'Z');
+        let mut raw = RawClient::log_in(fixture.pool.address());
+        raw.send_query("select 1");
+        raw.read_until(b'Z');
         raw.0.write_all(&[bytes, &message(b'S', &[])].concat()).unwrap();
-        // It may be gone by then.
+        // The pooler may have closed the connection by now.
         let _ = raw.0.shutdown(std::net::Shutdown::Write);
-        assert!(raw.is_hung_up_on());
+        assert!(raw.is_disconnected());
     }
-    scene.stage.psql(&["select 2"]);
-    let events = scene.stop();
+    fixture.pool.psql(&["select 2"]);
+    let events = fixture.stop_capture();
     let found = statements(&events);
     assert_eq!(found.iter().filter(|words| *words == "simple select 1 = 1").count(), 4);
     assert_eq!(found.last().map(String::as_str), Some("simple select 2 = 1"));
 }
 
 #[test]
-fn what_finds_no_room_is_counted_and_clients_do_not_notice() {
-    let Some(scene) = Scene::set("overflow", "sizes = { pool = 4 }") else { return };
-    scene.start();
-    let control = scene.stage.pooler.control();
-    // The folder's disk stands still, as far as anybody can tell: nothing is read from the tapes while
-    // so much is written on them.
-    let path = scene.folder.path().join("it");
+fn full_buffer_is_recorded_as_gap() {
+    let Some(fixture) = CaptureFixture::start("overflow", "sizes = { pool = 4 }") else { return };
+    fixture.start_capture();
+    let control = fixture.pool.pooler.control();
+    // More traffic in a short time than the buffers hold, so that the writer may not keep up.
+    let path = fixture.folder.path().join("it");
     let text = format!("select length('{}')", "x".repeat(1 << 20));
-    let mut raw = Raw::log_in(scene.stage.address());
+    let mut raw = RawClient::log_in(fixture.pool.address());
     for _ in 0..400 {
-        raw.query(&text);
-        raw.until(b'Z');
+        raw.send_query(&text);
+        raw.read_until(b'Z');
     }
     let status = control.stop_capture().unwrap();
     assert_eq!(status.error, None);
     let manifest = Capture::open(&path).unwrap().manifest().clone();
     assert!(manifest.finished);
     let found = manifest.kinds.get(&Kind::Simple).copied().unwrap_or(0);
-    // Whether the writer kept up is the machine's business; that what is missing is said is ours.
+    // Whether the writer keeps up depends on the machine; a gap must be recorded if it does not.
     assert_eq!(found == 400, status.tally.gaps == 0, "{found} {:?}", status.tally);
 }
 
 #[test]
-fn files_are_finished_as_they_grow_and_a_full_disk_ends_the_capture_only() {
+fn write_error_ends_capture_only() {
     let setting = ", file-bytes = 1048576, file-time = \"1s\"";
-    let Some(scene) = Scene::with("rotation", "", setting) else { return };
-    scene.start();
-    let control = scene.stage.pooler.control();
+    let Some(fixture) = CaptureFixture::start_with("rotation", "", setting) else { return };
+    fixture.start_capture();
+    let control = fixture.pool.pooler.control();
     let text = format!("select length('{}')", "x".repeat(100_000));
-    let mut raw = Raw::log_in(scene.stage.address());
+    let mut raw = RawClient::log_in(fixture.pool.address());
     for _ in 0..30 {
-        raw.query(&text);
-        raw.until(b'Z');
+        raw.send_query(&text);
+        raw.read_until(b'Z');
     }
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while control.capture().unwrap().files < 3 {
-        assert!(Instant::now() < deadline, "{:?}", control.capture());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // What is finished can be read while the rest is written, as after a crash.
-    let capture = Capture::open(&scene.folder.path().join("it")).unwrap();
+    wait_until("three files", WAIT_TIMEOUT, || control.capture().unwrap().files >= 3);
+    // Finished files are readable while the capture is running, as after a crash.
+    let capture = Capture::open(&fixture.folder.path().join("it")).unwrap();
     assert!(!capture.manifest().finished);
     assert!(capture.events().count() >= 20);
-    // The folder is gone: the next file cannot be written.
-    fs::remove_dir_all(scene.folder.path().join("it")).unwrap();
-    fs::write(scene.folder.path().join("it"), "in the way").unwrap();
-    while !control.capture().unwrap().is_over {
-        assert!(Instant::now() < deadline, "{:?}", control.capture());
-        raw.query(&text);
-        raw.until(b'Z');
-    }
+    // Without its folder, the next file cannot be written.
+    fs::remove_dir_all(fixture.folder.path().join("it")).unwrap();
+    fs::write(fixture.folder.path().join("it"), "in the way").unwrap();
+    wait_until("the end of the capture", WAIT_TIMEOUT, || {
+        raw.send_query(&text);
+        raw.read_until(b'Z');
+        control.capture().unwrap().is_finished
+    });
     assert!(control.capture().unwrap().error.is_some());
-    raw.query("select 1");
-    raw.until(b'Z');
-    // The next one may begin.
-    fs::remove_file(scene.folder.path().join("it")).unwrap();
-    scene.start();
-    scene.stage.psql(&["select 'again'"]);
-    assert_eq!(statements(&scene.stop()), ["simple select 'again' = 1"]);
+    raw.send_query("select 1");
+    raw.read_until(b'Z');
+    // Another capture can be started.
+    fs::remove_file(fixture.folder.path().join("it")).unwrap();
+    fixture.start_capture();
+    fixture.pool.psql(&["select 'again'"]);
+    assert_eq!(statements(&fixture.stop_capture()), ["simple select 'again' = 1"]);
 }
 
-/// A file system of its own on a folder, for as long as this lives.
+/// A small file system mounted on a folder; unmounted on drop.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// `None` where nobody lets us mount one, which is said.
-    fn on(folder: &'a Path, size: &str) -> Option<Self> {
+    /// Prints a message and returns `None` if mounting is not permitted.
+    fn mount(folder: &'a Path, size: &str) -> Option<Self> {
         let options = format!("size={size}");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &options, "howdah"]).arg(folder);
         match mount.output() {
             Ok(output) if output.status.success() => Some(Self(folder)),
             refused => {
-                // Nobody is left to be told when stderr is closed.
-                let _ = writeln!(std::io::stderr(), "SKIPPED: no small disk: {refused:?}");
+                // Fails if stderr is closed.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "SKIPPED: cannot mount a small file system: {refused:?}"
+                );
                 None
             }
         }
@@ -530,66 +526,67 @@ impl Drop for SmallDisk<'_> {
 }
 
 #[test]
-fn a_disk_that_is_full_ends_the_capture_and_no_client() {
-    let Some(scene) = Scene::with("full", "", ", file-bytes = 1048576") else { return };
-    let Some(_disk) = SmallDisk::on(scene.folder.path(), "3m") else { return };
-    scene.start();
-    let control = scene.stage.pooler.control();
-    let mut raw = Raw::log_in(scene.stage.address());
-    // Words that cannot be made much shorter.
-    let (mut state, mut words) = (1_u64, String::new());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !control.capture().unwrap().is_over {
-        assert!(Instant::now() < deadline, "{:?}", control.capture());
-        words.clear();
-        while words.len() < 100_000 {
+fn full_disk_ends_capture_only() {
+    let Some(fixture) = CaptureFixture::start_with("full", "", ", file-bytes = 1048576") else {
+        return;
+    };
+    let Some(_disk) = SmallDisk::mount(fixture.folder.path(), "3m") else { return };
+    fixture.start_capture();
+    let control = fixture.pool.pooler.control();
+    let mut raw = RawClient::log_in(fixture.pool.address());
+    // Text that does not compress well.
+    let (mut state, mut text) = (1_u64, String::new());
+    wait_until("the end of the capture", WAIT_TIMEOUT, || {
+        text.clear();
+        while text.len() < 100_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            words.push_str(&format!("{:x}", state >> 16));
+            text.push_str(&format!("{:x}", state >> 16));
         }
-        raw.query(&format!("select length('{words}')"));
-        let row = raw.until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1;
-        assert!(row.ends_with(words.len().to_string().as_bytes()));
-    }
+        raw.send_query(&format!("select length('{text}')"));
+        let row = raw.read_until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1;
+        assert!(row.ends_with(text.len().to_string().as_bytes()));
+        control.capture().unwrap().is_finished
+    });
     let error = control.capture().unwrap().error.unwrap();
     assert!(error.contains("No space left on device"), "{error}");
-    let shown = scene.stage.run("psql", &["-XAtq", "-d", "howdah", "-c", "show capture"]);
+    let shown = fixture.pool.run_program("psql", &["-XAtq", "-d", "howdah", "-c", "show capture"]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.starts_with("failed|") || shown.contains("No space left"), "{shown}");
-    // What was finished before is there.
-    let path = scene.folder.path().join("it");
+    // Files finished before are readable.
+    let path = fixture.folder.path().join("it");
     let capture = Capture::open(&path).unwrap();
     assert!(!capture.manifest().finished);
     assert!(capture.events().filter_map(Result::ok).count() > 3);
-    // With room there may be another.
+    // With free space another capture can be started.
     fs::remove_dir_all(&path).unwrap();
-    scene.start();
-    scene.stage.psql(&["select 'again'"]);
-    assert_eq!(statements(&scene.stop()), ["simple select 'again' = 1"]);
+    fixture.start_capture();
+    fixture.pool.psql(&["select 'again'"]);
+    assert_eq!(statements(&fixture.stop_capture()), ["simple select 'again' = 1"]);
 }
 
 #[test]
-fn a_capture_is_ordered_and_shown_at_the_console() {
-    let Some(scene) = Scene::set("ordered", "") else { return };
+fn console_starts_stops_and_shows_capture() {
+    let Some(fixture) = CaptureFixture::start("ordered", "") else { return };
     let console = |command: &str| {
-        let output = scene.stage.run("psql", &["-XAtq", "-d", "howdah", "-c", command]);
+        let output = fixture.pool.run_program("psql", &["-XAtq", "-d", "howdah", "-c", command]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned() + &text)
     };
     assert_eq!(console("show capture"), (true, String::new()));
     let (is_done, text) = console("capture stop");
-    assert!(!is_done && text.contains("no capture is under way"), "{text}");
+    assert!(!is_done && text.contains("no capture is running"), "{text}");
     let (is_done, text) = console("capture start ../x");
-    assert!(!is_done && text.contains("no name for a capture"), "{text}");
+    assert!(!is_done && text.contains("not a valid capture name"), "{text}");
     let (is_done, text) = console("capture start it");
     assert!(is_done && text.contains("capturing to"), "{text}");
     let (is_done, text) = console("capture start it2");
-    assert!(!is_done && text.contains("under way"), "{text}");
-    scene.stage.psql(&["select 1"]);
+    assert!(!is_done && text.contains("already running"), "{text}");
+    fixture.pool.psql(&["select 1"]);
     let (is_done, text) = console("capture stop");
     assert!(is_done && text.contains("3 events of 1 sessions"), "{text}");
     let (_, text) = console("show capture");
     assert!(text.starts_with("ended|") && text.contains("|3|1|1|0|0|0|0|0|"), "{text}");
-    // What there is already is never written over.
+    // Existing captures are never overwritten.
     let (is_done, text) = console("capture start it");
     assert!(!is_done && text.contains("it"), "{text}");
     let (is_done, text) = console("reload");
@@ -597,8 +594,9 @@ fn a_capture_is_ordered_and_shown_at_the_console() {
 }
 
 #[test]
-fn other_settings_are_those_of_the_next_capture() {
-    let Some(server) = howdah_lab::or_say_why_not("reloaded", Cluster::builder().start()) else {
+fn reloaded_settings_apply_to_next_capture() {
+    let Some(server) = howdah_lab::skip_without_postgres("reloaded", Cluster::builder().start())
+    else {
         return;
     };
     let folder = TempDir::new().unwrap();
@@ -620,33 +618,33 @@ fn other_settings_are_those_of_the_next_capture() {
     fs::create_dir(&second).unwrap();
     write(&first, "");
     let config = Config::read(&file).unwrap().config;
-    let origin = Origin { path: file.clone(), workers: None };
-    let pooler = Pooler::start_from(config, Some(origin)).unwrap();
-    let (control, mut raw) = (pooler.control(), Raw::log_in(pooler.addresses()[0]));
-    let mut ask = |sql: &str| {
-        raw.query(sql);
-        raw.until(b'Z');
+    let origin = ConfigOrigin { path: file.clone(), workers: None };
+    let pooler = Pooler::start_from_source(config, Some(origin)).unwrap();
+    let (control, mut raw) = (pooler.control(), RawClient::log_in(pooler.addresses()[0]));
+    let mut run = |sql: &str| {
+        raw.send_query(sql);
+        raw.read_until(b'Z');
     };
     control.start_capture(Some("it")).unwrap();
-    ask("select 'secret one'");
+    run("select 'secret one'");
     write(&second, "redact = true");
     control.reload().unwrap();
-    // What is under way goes on as it began.
-    ask("select 'secret two'");
+    // The running capture is not affected.
+    run("select 'secret two'");
     control.stop_capture().unwrap();
-    let captured = statements(&events(&first.join("it")));
+    let captured = statements(&read_events(&first.join("it")));
     assert_eq!(captured, ["simple select 'secret one' = 1", "simple select 'secret two' = 1"]);
     control.start_capture(Some("it")).unwrap();
-    ask("select 'secret three'");
+    run("select 'secret three'");
     control.stop_capture().unwrap();
-    let captured = statements(&events(&second.join("it")));
+    let captured = statements(&read_events(&second.join("it")));
     assert!(captured.len() == 1 && !captured[0].contains("secret"), "{captured:?}");
-    // Settings that are wrong change nothing.
+    // Invalid settings change nothing.
     write(&first, "file-bytes = 1");
     assert!(control.reload().unwrap_err().to_string().contains("capture.file-bytes"));
     assert!(control.start_capture(Some("more")).unwrap().starts_with(&second));
     control.stop_capture().unwrap();
-    // Without a folder there is no next one.
+    // Without a folder, no capture can be started.
     let text = fs::read_to_string(&file).unwrap();
     let begin = text.find("[pool.capture]").unwrap();
     let end = text.find("[pool.databases").unwrap();
@@ -657,20 +655,20 @@ fn other_settings_are_those_of_the_next_capture() {
 }
 
 #[test]
-fn a_pooler_that_ends_finishes_its_capture() {
-    let Some(server) = howdah_lab::or_say_why_not("ends", Cluster::builder().start()) else {
+fn shutdown_finishes_capture() {
+    let Some(server) = howdah_lab::skip_without_postgres("ends", Cluster::builder().start()) else {
         return;
     };
     let folder = TempDir::new().unwrap();
     let path = folder.path().display();
     let more = format!("capture = {{ path = \"{path}\", start = true }}");
-    let pooler: Pooler = crate::support::pooler(&server, &more);
-    let stage = Stage { server, pooler };
-    stage.psql(&["select 1"]);
-    let dir = stage.pooler.control().capture().unwrap().path;
-    stage.pooler.drain();
-    stage.pooler.join().unwrap();
+    let pooler: Pooler = crate::support::start_pooler(&server, &more);
+    let pool = PoolFixture { server, pooler };
+    pool.psql(&["select 1"]);
+    let dir = pool.pooler.control().capture().unwrap().path;
+    pool.pooler.drain();
+    pool.pooler.join().unwrap();
     let capture = Capture::open(&dir).unwrap();
     assert!(capture.manifest().finished);
-    assert_eq!(statements(&events(&dir)), ["simple select 1 = 1"]);
+    assert_eq!(statements(&read_events(&dir)), ["simple select 1 = 1"]);
 }

@@ -1,17 +1,17 @@
-//! Passwords in the clear, as long as PgBouncer takes them, from clients and to a server.
+//! Cleartext passwords of the maximum length, from clients and to a server.
 
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
 };
 
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_lab::{Cluster, skip_without_postgres};
 
-use crate::support::{connect, pooler_of};
+use crate::support::{connect, start_pooler_with};
 
 #[test]
-fn token_of_65530_bytes_logs_in_at_pooler_and_server() {
-    let server = or_say_why_not("token", Cluster::builder().name("pool-token").start());
+fn token_of_65530_bytes_logs_in_to_pooler_and_server() {
+    let server = skip_without_postgres("token", Cluster::builder().name("pool-token").start());
     let Some(mut server) = server else { return };
     let token = "t0".repeat(65_530 / 2);
     let mut client = connect(&server.uri("postgres")).unwrap();
@@ -26,8 +26,8 @@ fn token_of_65530_bytes_logs_in_at_pooler_and_server() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("userlist.txt");
     fs::write(&list, format!("\"app\" \"{token}\"\n")).unwrap();
-    // The smallest buffers: the message goes out in many pieces.
-    let pooler = pooler_of(&format!(
+    // The smallest buffers, so that the message is sent in many pieces.
+    let pooler = start_pooler_with(&format!(
         "[pool]\nworkers = 1\n[pool.listen]\nport = 0\nunix-directories = []\n\
          [pool.tcp]\nbuffer-bytes = 4096\n\
          [pool.auth]\ntype = 'plain'\nfile = '{}'\n\

@@ -1,48 +1,44 @@
-//! Several servers behind one database: a primary with standbys, and a pooler before them.
+//! A database with several servers: a primary with standbys, and a pooler in front of them.
 
 mod failover;
-mod hung;
-mod put_back;
-mod systems;
+mod foreign_system;
+mod older_timeline;
+mod unresponsive;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     process::{Command, Output},
-    time::{Duration, Instant},
 };
 
-use howdah_lab::{Cluster, client_tool, or_say_why_not};
-use howdah_pool::{Origin, Pooler, config::Config};
+use howdah_lab::{Cluster, client_tool, skip_without_postgres, wait_until};
+use howdah_pool::{ConfigOrigin, Pooler, config::Config};
 
-use crate::support::{Raw, pooler_of, said};
+use crate::support::{RawClient, WAIT_TIMEOUT, checked_stdout, start_pooler_with};
 
-/// How long something may take that takes moments where nothing else runs.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A primary with standbys, and a pooler before them.
-pub(crate) struct Stage {
+/// A primary with standbys, and a pooler in front of them.
+pub(crate) struct ClusterFixture {
     /// The primary first.
     pub(crate) servers: Vec<Cluster>,
     pub(crate) pooler: Pooler,
 }
 
-impl Stage {
-    /// Two standbys; `entries` are servers of the settings with `{0}` for the port of the first, and
-    /// so on, and `more` is what else the settings of the database say. `None` if the machine has no
-    /// PostgreSQL, which is said.
-    pub(crate) fn set(test: &str, entries: &[&str], more: &str) -> Option<Self> {
+impl ClusterFixture {
+    /// Starts one server per entry, the first as primary. `entries` are the configured servers,
+    /// with `{0}` for the port of the first and so on; `more` are further lines of the database.
+    /// Prints a message and returns `None` if PostgreSQL is not installed.
+    pub(crate) fn start(test: &str, entries: &[&str], more: &str) -> Option<Self> {
         let primary = Cluster::builder()
             .setting("max_connections", "60")
             .setting("wal_level", "replica")
             .setting("hot_standby", "on")
             .start();
-        let primary = or_say_why_not(test, primary)?;
+        let primary = skip_without_postgres(test, primary)?;
         let standby =
             |name: &str| Cluster::builder().name(name).standby_of(&primary).start().unwrap();
         let standbys = (1..entries.len()).map(|at| standby(&format!("s{at}"))).collect::<Vec<_>>();
         let servers: Vec<_> = [primary].into_iter().chain(standbys).collect();
-        let pooler = pooler_of(&settings(&servers, entries, more));
+        let pooler = start_pooler_with(&settings(&servers, entries, more));
         Some(Self { servers, pooler })
     }
 
@@ -52,15 +48,16 @@ impl Stage {
 
     fn program(&self, name: &str) -> Command {
         let own = self.servers[0].binaries().program(name);
-        let program = match own.is_file() {
-            true => own,
-            false => client_tool(name).expect("psql and pgbench are installed"),
+        let program = if own.is_file() {
+            own
+        } else {
+            client_tool(name).expect("psql and pgbench are installed")
         };
         Command::new(program)
     }
 
     /// Runs one of PostgreSQL's programs through the pooler.
-    pub(crate) fn run(&self, program: &str, args: &[&str]) -> Output {
+    pub(crate) fn run_program(&self, program: &str, args: &[&str]) -> Output {
         self.command(program).args(args).output().unwrap()
     }
 
@@ -77,29 +74,29 @@ impl Stage {
     }
 
     pub(crate) fn console(&self, command: &str) -> String {
-        said(self.run("psql", &["-XAtq", "-d", "howdah", "-c", command]))
+        checked_stdout(self.run_program("psql", &["-XAtq", "-d", "howdah", "-c", command]))
     }
 
-    /// Asks a server itself.
-    pub(crate) fn direct(&self, server: usize, statement: &str) -> String {
-        direct(&self.servers[server], statement)
+    /// Runs a statement directly at a server.
+    pub(crate) fn query_server(&self, server: usize, statement: &str) -> String {
+        query_server(&self.servers[server], statement)
     }
 
-    /// A client that says which servers would do.
-    pub(crate) fn client(&self, attributes: &str) -> Raw {
-        let mut raw = Raw::connect(self.address());
-        raw.start_in("app", &format!("target_session_attrs\0{attributes}\0"));
-        raw.until(b'Z');
+    /// A client with this `target_session_attrs`.
+    pub(crate) fn client(&self, attributes: &str) -> RawClient {
+        let mut raw = RawClient::connect(self.address());
+        raw.send_startup_for_database("app", &format!("target_session_attrs\0{attributes}\0"));
+        raw.read_until(b'Z');
         raw
     }
 }
 
-/// What a server itself answers.
-pub(crate) fn direct(server: &Cluster, statement: &str) -> String {
+/// Runs a statement directly at a server, and returns its output.
+pub(crate) fn query_server(server: &Cluster, statement: &str) -> String {
     let own = server.binaries().program("psql");
     let program = if own.is_file() { own } else { client_tool("psql").expect("psql is installed") };
     let uri = server.uri("postgres");
-    said(Command::new(program).args(["-XAtq", &uri, "-c", statement]).output().unwrap())
+    checked_stdout(Command::new(program).args(["-XAtq", &uri, "-c", statement]).output().unwrap())
 }
 
 pub(crate) fn settings(servers: &[Cluster], entries: &[&str], more: &str) -> String {
@@ -107,11 +104,11 @@ pub(crate) fn settings(servers: &[Cluster], entries: &[&str], more: &str) -> Str
     for (number, server) in servers.iter().enumerate() {
         entries = entries.replace(&format!("{{{number}}}"), &server.port().to_string());
     }
-    settings_of(&format!("servers = [{entries}]\n{more}"))
+    app_settings(&format!("servers = [{entries}]\n{more}"))
 }
 
-/// Those of a pooler whose only database, `app`, has these besides.
-pub(crate) fn settings_of(app: &str) -> String {
+/// The configuration of a pooler whose only database is `app`, with these lines.
+pub(crate) fn app_settings(app: &str) -> String {
     format!(
         r#"
         [pool]
@@ -133,19 +130,10 @@ pub(crate) fn settings_of(app: &str) -> String {
     )
 }
 
-/// Waits until something is so.
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}: it has not come to that");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// The value of the only row.
-fn value(raw: &mut Raw, sql: &str) -> String {
-    raw.query(sql);
-    let messages = raw.until(b'Z');
+/// Runs a query, and returns the value of its only row.
+fn query_value(raw: &mut RawClient, sql: &str) -> String {
+    raw.send_query(sql);
+    let messages = raw.read_until(b'Z');
     let row = messages.iter().find(|(tag, _)| *tag == b'D');
     let Some((_, row)) = row else {
         panic!("{sql}: {}", String::from_utf8_lossy(&messages[0].1));
@@ -153,112 +141,126 @@ fn value(raw: &mut Raw, sql: &str) -> String {
     String::from_utf8(row[6..].to_vec()).unwrap()
 }
 
-pub(crate) const AUTO: [&str; 3] = [
+pub(crate) const AUTO_ROLES: [&str; 3] = [
     "{ host = \"127.0.0.1\", port = {0} }",
     "{ host = \"127.0.0.1\", port = {1} }",
     "{ host = \"127.0.0.1\", port = {2} }",
 ];
 
-pub(crate) const NAMED: [&str; 3] = [
+pub(crate) const FIXED_ROLES: [&str; 3] = [
     "{ host = \"127.0.0.1\", port = {0}, role = \"primary\", weight = 1 }",
     "{ host = \"127.0.0.1\", port = {1}, role = \"replica\", weight = 2 }",
     "{ host = \"127.0.0.1\", port = {2}, role = \"replica\", weight = 3 }",
 ];
 
-const PORT: &str = "select current_setting('port')";
+const SELECT_PORT: &str = "select current_setting('port')";
 
-/// How many transactions each server did of many.
-fn shares(client: &mut Raw, stage: &Stage, transactions: u32) -> Vec<u32> {
+/// Runs transactions, and returns how many of them each server has run.
+fn transactions_by_server(
+    client: &mut RawClient,
+    fixture: &ClusterFixture,
+    transactions: u32,
+) -> Vec<u32> {
     let mut counts = BTreeMap::new();
     for _ in 0..transactions {
-        *counts.entry(value(client, PORT)).or_insert(0) += 1;
+        *counts.entry(query_value(client, SELECT_PORT)).or_insert(0) += 1;
     }
     let port = |server: &Cluster| server.port().to_string();
-    stage.servers.iter().map(|server| counts.get(&port(server)).copied().unwrap_or(0)).collect()
+    fixture.servers.iter().map(|server| counts.get(&port(server)).copied().unwrap_or(0)).collect()
 }
 
 #[test]
-fn reads_are_spread_evenly_and_a_client_gets_what_it_asks_for() {
-    let Some(stage) = Stage::set("spread", &AUTO, "") else { return };
-    let mut primary = stage.client("read-write");
-    assert_eq!(value(&mut primary, "select pg_is_in_recovery()"), "f");
-    let mut standby = stage.client("standby");
-    assert_eq!(value(&mut standby, "select pg_is_in_recovery()"), "t");
-    assert_eq!(shares(&mut primary, &stage, 30), [30, 0, 0]);
-    let [none, first, second] = shares(&mut standby, &stage, 200)[..] else { panic!("three") };
+fn reads_are_balanced_evenly_over_matching_servers() {
+    let Some(fixture) = ClusterFixture::start("spread", &AUTO_ROLES, "") else { return };
+    let mut primary = fixture.client("read-write");
+    assert_eq!(query_value(&mut primary, "select pg_is_in_recovery()"), "f");
+    let mut standby = fixture.client("standby");
+    assert_eq!(query_value(&mut standby, "select pg_is_in_recovery()"), "t");
+    assert_eq!(transactions_by_server(&mut primary, &fixture, 30), [30, 0, 0]);
+    let [none, first, second] = transactions_by_server(&mut standby, &fixture, 200)[..] else {
+        panic!("three")
+    };
     assert!(none == 0 && first.abs_diff(second) <= 5, "{first} {second}");
-    let even = shares(&mut stage.client("any"), &stage, 300);
+    let even = transactions_by_server(&mut fixture.client("any"), &fixture, 300);
     assert!(even.iter().all(|share| (95..=105).contains(share)), "{even:?}");
 
-    // What the greeting says is what a client looks at that wants to know where it is.
-    let mut raw = Raw::connect(stage.address());
-    raw.start_in("app", "target_session_attrs\0read-only\0");
-    let told = raw.until(b'Z');
-    let told: Vec<_> = told.iter().map(|(_, body)| &body[..]).collect();
-    let is_14 = stage.servers[0].major() >= 14;
-    assert_eq!(told.contains(&&b"in_hot_standby\0on\0"[..]), is_14);
+    // Clients that want to know the server's role look at the startup parameters.
+    let mut raw = RawClient::connect(fixture.address());
+    raw.send_startup_for_database("app", "target_session_attrs\0read-only\0");
+    let received = raw.read_until(b'Z');
+    let received: Vec<_> = received.iter().map(|(_, body)| &body[..]).collect();
+    let is_14 = fixture.servers[0].major() >= 14;
+    assert_eq!(received.contains(&&b"in_hot_standby\0on\0"[..]), is_14);
 
-    // libpq keeps the parameter to itself, and looks where it is.
+    // libpq does not send the parameter, but checks the server's role itself.
     let conninfo = "target_session_attrs=read-write";
-    assert!(!said(stage.run("psql", &["-XAtqd", conninfo, "-c", PORT])).is_empty());
-    let refused = stage.run("psql", &["-XAtqd", "options='-c target_session_attrs=boss'"]);
+    assert!(
+        !checked_stdout(fixture.run_program("psql", &["-XAtqd", conninfo, "-c", SELECT_PORT]))
+            .is_empty()
+    );
+    let refused =
+        fixture.run_program("psql", &["-XAtqd", "options='-c target_session_attrs=boss'"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("invalid target_session_attrs"));
 }
 
 #[test]
-fn pgbench_reads_everywhere_and_writes_at_the_primary() {
-    let Some(stage) = Stage::set("pgbench", &NAMED, "") else { return };
+fn pgbench_reads_from_all_servers_and_writes_to_primary() {
+    let Some(fixture) = ClusterFixture::start("pgbench", &FIXED_ROLES, "") else { return };
     let writes = "PGOPTIONS=-c target_session_attrs=read-write";
     let (name, value) = writes.split_once('=').unwrap();
-    said(stage.command("pgbench").env(name, value).args(["-i", "-q", "-s", "1"]).output().unwrap());
-    let mut load = stage.command("pgbench");
-    said(load.env(name, value).args(["-n", "-c", "4", "-t", "50"]).output().unwrap());
-    let lsn = stage.direct(0, "select pg_current_wal_lsn()");
+    checked_stdout(
+        fixture.command("pgbench").env(name, value).args(["-i", "-q", "-s", "1"]).output().unwrap(),
+    );
+    let mut load = fixture.command("pgbench");
+    checked_stdout(load.env(name, value).args(["-n", "-c", "4", "-t", "50"]).output().unwrap());
+    let lsn = fixture.query_server(0, "select pg_current_wal_lsn()");
     for standby in [1, 2] {
         let replayed = format!("select pg_last_wal_replay_lsn() >= '{lsn}'");
-        until("replay", || stage.direct(standby, &replayed) == "t");
+        wait_until("replay", WAIT_TIMEOUT, || fixture.query_server(standby, &replayed) == "t");
     }
     for protocol in ["simple", "extended", "prepared"] {
-        said(stage.run("pgbench", &["-n", "-S", "-c", "6", "-t", "100", "-M", protocol]));
+        checked_stdout(
+            fixture.run_program("pgbench", &["-n", "-S", "-c", "6", "-t", "100", "-M", protocol]),
+        );
     }
     let total = |server: usize| {
         let sql = "select sum(calls) from (select xact_commit calls from pg_stat_database \
                    where datname = 'postgres') it";
-        stage.direct(server, sql).parse::<u64>().unwrap_or(0)
+        fixture.query_server(server, sql).parse::<u64>().unwrap_or(0)
     };
-    until("each server has had reads", || (1..3).all(|server| total(server) > 500));
+    wait_until("reads at each server", WAIT_TIMEOUT, || (1..3).all(|server| total(server) > 500));
 }
 
 #[test]
-fn weights_are_kept() {
+fn transactions_follow_weights() {
     let more = "cluster = { strategy = \"weighted\" }";
-    let Some(stage) = Stage::set("weights", &NAMED, more) else { return };
-    let shares = shares(&mut stage.client("any"), &stage, 300);
+    let Some(fixture) = ClusterFixture::start("weights", &FIXED_ROLES, more) else { return };
+    let shares = transactions_by_server(&mut fixture.client("any"), &fixture, 300);
     assert_eq!(shares, [50, 100, 150]);
 }
 
-/// A server answers late when it is far away, or busy: then the others get what there is.
+/// A distant or busy server is slow: most transactions should go to the others.
 #[test]
-fn a_slow_server_gets_little_by_latency() {
+fn latency_strategy_avoids_slow_server() {
     let more = "cluster = { strategy = \"latency\" }";
-    let Some(stage) = Stage::set("latency", &NAMED, more) else { return };
-    // The same text takes its time at one of them only.
-    let slow = stage.servers[2].port();
+    let Some(fixture) = ClusterFixture::start("latency", &FIXED_ROLES, more) else { return };
+    // The same statement is slow at one of the servers only.
+    let slow = fixture.servers[2].port();
     let sql = format!(
         "select pg_sleep(case current_setting('port') when '{slow}' then 0.05 else 0.001 end)"
     );
     let work = |transactions: u32| {
-        let mut client = stage.client("any");
+        let mut client = fixture.client("any");
         (0..transactions).for_each(|_| {
-            client.query(&sql);
-            client.until(b'Z');
+            client.send_query(&sql);
+            client.read_until(b'Z');
         });
     };
     let run = || std::thread::scope(|scope| (0..6).for_each(|_| drop(scope.spawn(|| work(100)))));
-    // Until it is known how fast each is, and then what they get.
+    // The first run measures the latencies, the second shows the distribution.
     run();
     let counts = || {
-        let members = stage.console("show members");
+        let members = fixture.console("show members");
         let cells = members.lines().map(|line| line.split('|').nth(9).unwrap().parse().unwrap());
         cells.collect::<Vec<u64>>()
     };
@@ -266,46 +268,48 @@ fn a_slow_server_gets_little_by_latency() {
     run();
     let more: Vec<_> = counts().iter().zip(&before).map(|(now, then)| now - then).collect();
     assert_eq!(more.iter().sum::<u64>(), 600);
-    assert!(more[2] < 60, "a tenth of what it would get in turn: {more:?}");
+    assert!(more[2] < 60, "more than a third of its share by round robin: {more:?}");
 }
 
 #[test]
-fn the_list_of_servers_can_be_changed_while_clients_are_there() {
-    let Some(stage) = Stage::set("list", &NAMED, "") else { return };
+fn reload_changes_servers_for_connected_clients() {
+    let Some(fixture) = ClusterFixture::start("list", &FIXED_ROLES, "") else { return };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("howdah.toml");
     let write = |entries: &[&str], more: &str| {
-        std::fs::write(&file, settings(&stage.servers, entries, more)).unwrap();
+        std::fs::write(&file, settings(&fixture.servers, entries, more)).unwrap();
     };
-    write(&NAMED, "");
+    write(&FIXED_ROLES, "");
     let config = Config::read(&file).unwrap().config;
-    let origin = Origin { path: file.clone(), workers: None };
-    let pooler = Pooler::start_from(config, Some(origin)).unwrap();
-    let mut raw = Raw::connect(pooler.addresses()[0]);
-    raw.start_in("app", "target_session_attrs\0standby\0");
-    raw.until(b'Z');
-    let ports: Vec<_> = stage.servers.iter().map(|server| server.port().to_string()).collect();
-    let seen = |raw: &mut Raw| -> BTreeSet<String> { (0..10).map(|_| value(raw, PORT)).collect() };
+    let origin = ConfigOrigin { path: file.clone(), workers: None };
+    let pooler = Pooler::start_from_source(config, Some(origin)).unwrap();
+    let mut raw = RawClient::connect(pooler.addresses()[0]);
+    raw.send_startup_for_database("app", "target_session_attrs\0standby\0");
+    raw.read_until(b'Z');
+    let ports: Vec<_> = fixture.servers.iter().map(|server| server.port().to_string()).collect();
+    let read_ports = |raw: &mut RawClient| -> BTreeSet<String> {
+        (0..10).map(|_| query_value(raw, SELECT_PORT)).collect()
+    };
     let of = |servers: &[usize]| servers.iter().map(|at| ports[*at].clone()).collect();
-    assert_eq!(seen(&mut raw), of(&[1, 2]));
-    write(&NAMED[..2], "");
+    assert_eq!(read_ports(&mut raw), of(&[1, 2]));
+    write(&FIXED_ROLES[..2], "");
     pooler.control().reload().unwrap();
-    assert_eq!(seen(&mut raw), of(&[1]));
-    write(&[NAMED[0], NAMED[2]], "");
+    assert_eq!(read_ports(&mut raw), of(&[1]));
+    write(&[FIXED_ROLES[0], FIXED_ROLES[2]], "");
     pooler.control().reload().unwrap();
-    assert_eq!(seen(&mut raw), of(&[2]));
-    write(&NAMED, "cluster = { strategy = \"random\", ban = 5 }");
+    assert_eq!(read_ports(&mut raw), of(&[2]));
+    write(&FIXED_ROLES, "cluster = { strategy = \"random\", ban = 5 }");
     pooler.control().reload().unwrap();
-    until("both serve", || seen(&mut raw) == of(&[1, 2]));
-    // One server in their place: who is there stays.
-    let text = settings(&stage.servers, &[], "hosts = [\"127.0.0.1\"]");
+    wait_until("both standbys to serve", WAIT_TIMEOUT, || read_ports(&mut raw) == of(&[1, 2]));
+    // A single server instead: connected clients stay.
+    let text = settings(&fixture.servers, &[], "hosts = [\"127.0.0.1\"]");
     let text = text.replace("servers = []", &format!("port = {}", ports[0]));
     std::fs::write(&file, text).unwrap();
     pooler.control().reload().unwrap();
     let both: BTreeSet<String> = of(&[1, 2]);
-    assert!(seen(&mut raw).is_subset(&both));
-    let mut other = Raw::connect(pooler.addresses()[0]);
-    other.start_in("app", "");
-    other.until(b'Z');
-    assert_eq!(seen(&mut other), of(&[0]));
+    assert!(read_ports(&mut raw).is_subset(&both));
+    let mut other = RawClient::connect(pooler.addresses()[0]);
+    other.send_startup_for_database("app", "");
+    other.read_until(b'Z');
+    assert_eq!(read_ports(&mut other), of(&[0]));
 }

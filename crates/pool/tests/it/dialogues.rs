@@ -1,14 +1,15 @@
-//! The same dialogues with a server and through the pooler: the answers have to be the same.
+//! The same dialogues directly with a server and through the pooler: the replies must be equal.
 //!
-//! Messages are written in words: `P s select 1` is a Parse of `s`, `B s p` a Bind of it to the portal
-//! `p`, and so on, see [`messages`]; `-` is no name, and `QS`, `FS` and `SS` are not
-//! answered: they are of a batch that has failed, or come while COPY data is taken. Those of one step are sent at once.
+//! Messages are written as text: `P s select 1` is a Parse of `s`, `B s p` a Bind of it to the
+//! portal `p`, and so on, see [`messages`]; `-` is the empty name. `QS`, `FS` and `SS` get no
+//! reply: they belong to a failed batch, or arrive during COPY. The messages of one step are sent
+//! at once.
 
 use std::net::SocketAddr;
 
-use crate::support::{Raw, Stage};
+use crate::support::{PoolFixture, RawClient};
 
-/// A client's startup parameters, and what it says step by step.
+/// A client's startup parameters, and the messages that it sends step by step.
 struct Dialogue {
     startup: &'static [(&'static str, &'static str)],
     steps: &'static [&'static str],
@@ -25,7 +26,7 @@ const fn zoned(steps: &'static [&'static str]) -> Dialogue {
 }
 
 const DIALOGUES: &[Dialogue] = &[
-    // Errors, and what comes behind them.
+    // Errors and the messages after them.
     dialogue(&["P s wrong | B s | E | S | P s select 1 | B s | E | S"]),
     dialogue(&["P s select 1 | S", "P s select 2 | S", "B s | E | S", "P s wrong | S"]),
     dialogue(&["B no | E | S", "DS no | S", "CS no | S", "E no | S", "DP no | S"]),
@@ -55,7 +56,7 @@ const DIALOGUES: &[Dialogue] = &[
     ]),
     dialogue(&["P - select 1 | B - p | S", "E p | S"]),
     dialogue(&["P - select 1 | B - | E | H4", "S", "P - wrong | H1", "B - | E | S"]),
-    // Statements that end.
+    // Statements that are deallocated.
     dialogue(&["P s select 1 | S", "Q deallocate s", "B s | E | S", "Q deallocate s"]),
     dialogue(&["P s select 1 | S", "P - deallocate s | B - | E | S", "B s | E | S"]),
     dialogue(&["P s select 1 | S", "P - deallocate s | B - | E | B s | E | S", "DS s | S"]),
@@ -139,7 +140,7 @@ const DIALOGUES: &[Dialogue] = &[
         "Q reset client_encoding",
         "Q show client_encoding",
     ]),
-    // COPY, both ways, and what is too late for it.
+    // COPY in both directions, and COPY messages outside COPY.
     dialogue(&["Q copy numbers from stdin | d 1\n | d 2\n | c", "Q copy numbers to stdout"]),
     dialogue(&["Q copy numbers from stdin | d bad\n | d 2\n | c | Q select 7", "Q select 8"]),
     dialogue(&["Q copy numbers from stdin | d 5\n | f no more", "Q select 9"]),
@@ -156,72 +157,73 @@ const DIALOGUES: &[Dialogue] = &[
 ];
 
 #[test]
-fn answers_are_those_of_postgresql_15() {
-    answers_are_those_of(15);
+fn replies_match_postgresql_15() {
+    check_dialogues(15);
 }
 
 #[test]
-fn answers_are_those_of_postgresql_18() {
-    answers_are_those_of(18);
+fn replies_match_postgresql_18() {
+    check_dialogues(18);
 }
 
-fn answers_are_those_of(major: u32) {
+fn check_dialogues(major: u32) {
     let more = "sizes = { pool = 2 }\nmax-prepared-statements = 2";
-    let Some(stage) = Stage::of_major("dialogues", major, more) else { return };
-    let direct = SocketAddr::from(([127, 0, 0, 1], stage.server.port()));
-    let mut noise = Raw::log_in(stage.address());
-    let mut wrong = Vec::new();
-    // The second time others have prepared it all.
+    let Some(fixture) = PoolFixture::start_major("dialogues", major, more) else { return };
+    let direct = SocketAddr::from(([127, 0, 0, 1], fixture.server.port()));
+    let mut noise = RawClient::log_in(fixture.address());
+    let mut mismatches = Vec::new();
+    // In the second round other clients have prepared all statements before.
     for round in 0..2 {
         for dialogue in DIALOGUES {
-            stage.direct("drop table if exists numbers; create table numbers (n int)");
-            let expected = hold(dialogue, direct, || {});
-            stage.direct("truncate numbers");
-            let told = hold(dialogue, stage.address(), || {
+            fixture.query_server("drop table if exists numbers; create table numbers (n int)");
+            let expected = run_dialogue(dialogue, direct, || {});
+            fixture.query_server("truncate numbers");
+            let received = run_dialogue(dialogue, fixture.address(), || {
                 exchange(
                     &mut noise,
                     "P - select 99 | B - | E | P n select 98 | B n | E | CS n | S",
                 );
             });
-            if told != expected {
+            if received != expected {
                 let steps = dialogue.steps;
-                wrong.push(format!("{round} {steps:?}\n  {told:?}\n  {expected:?}"));
+                mismatches.push(format!("{round} {steps:?}\n  {received:?}\n  {expected:?}"));
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
 }
 
-/// Says what is to be said, and gives what is answered.
-fn hold(dialogue: &Dialogue, to: SocketAddr, mut between: impl FnMut()) -> Vec<String> {
-    let mut raw = Raw::log_in_with(to, dialogue.startup);
-    let mut told = Vec::new();
+/// Runs a dialogue, and returns the replies; calls `between` after each step.
+fn run_dialogue(dialogue: &Dialogue, to: SocketAddr, mut between: impl FnMut()) -> Vec<String> {
+    let mut raw = RawClient::log_in_with(to, dialogue.startup);
+    let mut received = Vec::new();
     for step in dialogue.steps {
-        told.extend(exchange(&mut raw, step));
+        received.extend(exchange(&mut raw, step));
         between();
     }
-    told
+    received
 }
 
-/// Sends what a step says, and gives the answers, in words.
-fn exchange(raw: &mut Raw, step: &str) -> Vec<String> {
+/// Sends the messages of a step, and returns the replies as text.
+fn exchange(raw: &mut RawClient, step: &str) -> Vec<String> {
     let (bytes, mut ready, mut flushed) = messages(step);
     std::io::Write::write_all(&mut raw.0, &bytes).unwrap();
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     while ready > 0 || flushed > 0 {
-        let said = raw.message();
-        let (tag, body) = said.unwrap_or_else(|error| panic!("{step}: {error} after {told:?}"));
+        let message = raw.read_message();
+        let (tag, body) =
+            message.unwrap_or_else(|error| panic!("{step}: {error} after {received:?}"));
         if matches!(tag, b'S' | b'N') {
             continue;
         }
         ready -= usize::from(tag == b'Z');
         flushed = flushed.saturating_sub(1);
-        told.push(words(tag, &body));
+        received.push(describe_message(tag, &body));
     }
-    told
+    received
 }
 
-fn words(tag: u8, body: &[u8]) -> String {
+fn describe_message(tag: u8, body: &[u8]) -> String {
     let text = if tag == b'E' {
         let field = |kind: u8| {
             let field = body.split(|byte| *byte == 0).find(|field| field.first() == Some(&kind));
@@ -234,8 +236,8 @@ fn words(tag: u8, body: &[u8]) -> String {
     format!("{} {text}", char::from(tag))
 }
 
-/// The bytes of a step, and what to wait for: how many times ReadyForQuery, and, of a step that ends in
-/// Flush, how many messages.
+/// The bytes of a step, and the expected replies: the number of ReadyForQuery and, for a step that
+/// ends in Flush, the number of messages.
 fn messages(step: &str) -> (Vec<u8>, usize, usize) {
     let (mut bytes, mut ready, mut flushed) = (Vec::new(), 0, 0);
     for message in step.split(" | ") {
@@ -257,7 +259,7 @@ fn messages(step: &str) -> (Vec<u8>, usize, usize) {
             "S" | "SS" | "c" => (kind.as_bytes()[0], Vec::new()),
             "d" => (b'd', rest.as_bytes().to_vec()),
             "f" => (b'f', format!("{rest}\0").into_bytes()),
-            "F" | "FS" => (b'F', call(name(0).parse().unwrap(), &[name(1), name(2)])),
+            "F" | "FS" => (b'F', function_call(name(0).parse().unwrap(), &[name(1), name(2)])),
             flush => {
                 flushed = flush.strip_prefix('H').unwrap().parse().unwrap();
                 (b'H', Vec::new())
@@ -270,8 +272,8 @@ fn messages(step: &str) -> (Vec<u8>, usize, usize) {
     (bytes, ready, flushed)
 }
 
-/// The body of a function call with arguments as text.
-fn call(function: u32, arguments: &[&str]) -> Vec<u8> {
+/// The body of a FunctionCall with arguments as text.
+fn function_call(function: u32, arguments: &[&str]) -> Vec<u8> {
     let mut body = [&function.to_be_bytes()[..], &[0, 0, 0, arguments.len() as u8]].concat();
     for argument in arguments {
         body.extend_from_slice(&u32::try_from(argument.len()).unwrap().to_be_bytes());

@@ -1,4 +1,4 @@
-//! Pools that share a limit: nobody's flood is another's drought.
+//! Pools that share a limit on server connections: each gets its share under load.
 
 use std::{
     collections::BTreeSet,
@@ -7,12 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Stage, connect, pooler_of};
+use howdah_lab::wait_until;
 
-/// A pooler with a cap on the server's host; `modest` and `flood` are two databases of it.
-fn sharing(test: &str, cap: u32, weight: u32, workers: u32) -> Option<Stage> {
-    let mut stage = Stage::set(test, "")?;
-    stage.pooler = pooler_of(&format!(
+use crate::support::{PoolFixture, WAIT_TIMEOUT, connect, start_pooler_with};
+
+/// A pooler with a limit on connections to the host and the databases `modest` and `flood`.
+fn fixture(test: &str, cap: u32, weight: u32, workers: u32) -> Option<PoolFixture> {
+    let mut fixture = PoolFixture::start(test, "")?;
+    fixture.pooler = start_pooler_with(&format!(
         "[pool]\nmode = 'transaction'\nworkers = {workers}\nlimits.servers-per-host = {cap}\n\
          timeouts.query-wait-notify = 0\n\
          [pool.listen]\nport = 0\nunix-directories = []\n\
@@ -20,54 +22,55 @@ fn sharing(test: &str, cap: u32, weight: u32, workers: u32) -> Option<Stage> {
          [pool.databases.modest]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n\
          [pool.databases.flood]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n\
          weight = {weight}\n",
-        port = stage.server.port()
+        port = fixture.server.port()
     ));
-    Some(stage)
+    Some(fixture)
 }
 
-fn words(stage: &Stage, database: &str) -> String {
-    let port = stage.address().port();
+fn conninfo(fixture: &PoolFixture, database: &str) -> String {
+    let port = fixture.address().port();
     format!("host=127.0.0.1 port={port} user=postgres dbname={database}")
 }
 
-/// How many servers each of the two databases has.
-fn servers(stage: &Stage) -> (usize, usize) {
-    let view = stage.pooler.control().view(true);
+/// The number of server connections of each of the two databases.
+fn server_counts(fixture: &PoolFixture) -> (usize, usize) {
+    let view = fixture.pooler.control().snapshot(true);
     let of =
         |name: &str| view.servers.iter().filter(|it| view.pools[it.pool].database == name).count();
     (of("modest"), of("flood"))
 }
 
-/// Has 24 clients of `flood` always wait for its few servers while `work` is done.
-fn under_flood<T>(stage: &Stage, work: impl FnOnce() -> T) -> T {
+/// Runs `work` while 24 clients of `flood` compete for its few server connections.
+fn with_flood<T>(fixture: &PoolFixture, work: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..24 {
             scope.spawn(|| {
-                let mut client = connect(&words(stage, "flood")).unwrap();
+                let mut client = connect(&conninfo(fixture, "flood")).unwrap();
                 while !over.load(Ordering::Relaxed) {
                     client.query("select pg_sleep(0.02)").unwrap();
                 }
             });
         }
-        while servers(stage).1 < 3 {}
-        let done = work();
+        wait_until("the flood", WAIT_TIMEOUT, || server_counts(fixture).1 >= 3);
+        let result = work();
         over.store(true, Ordering::Relaxed);
-        done
+        result
     })
 }
 
 #[test]
-fn a_flood_leaves_others_their_part() {
+fn flooded_pool_leaves_share_for_others() {
     for workers in [1, 2] {
-        let Some(stage) = sharing("flood", 4, 1, workers) else { return };
-        let (mut waits, servers) = under_flood(&stage, || {
-            let mut client = connect(&words(&stage, "modest")).unwrap();
+        let Some(fixture) = fixture("flood", 4, 1, workers) else { return };
+        let (mut waits, servers) = with_flood(&fixture, || {
+            let mut client = connect(&conninfo(&fixture, "modest")).unwrap();
             let (mut waits, mut servers) = (Vec::new(), BTreeSet::new());
             for _ in 0..200 {
                 let began = Instant::now();
                 servers.insert(client.one_value("select pg_backend_pid()::text").unwrap());
                 waits.push(began.elapsed());
+                // A moderate load with pauses is what this test is about.
                 thread::sleep(Duration::from_millis(5));
             }
             (waits, servers.len())
@@ -81,51 +84,46 @@ fn a_flood_leaves_others_their_part() {
             at(99),
             at(100)
         );
-        // Its server stays its own while it is idle; a machine that is too busy may give it up.
+        // The idle pool keeps its server connection, except sometimes on an overloaded machine.
         assert!(servers < 20, "{servers} servers for 200 queries");
     }
 }
 
 #[test]
-fn weights_are_the_parts_that_all_get_who_want_more() {
-    let Some(stage) = sharing("weights", 4, 3, 1) else { return };
-    under_flood(&stage, || {
+fn busy_pools_share_limit_by_weight() {
+    let Some(fixture) = fixture("weights", 4, 3, 1) else { return };
+    with_flood(&fixture, || {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..12 {
                 scope.spawn(|| {
-                    let mut client = connect(&words(&stage, "modest")).unwrap();
+                    let mut client = connect(&conninfo(&fixture, "modest")).unwrap();
                     while !over.load(Ordering::Relaxed) {
                         client.query("select pg_sleep(0.02)").unwrap();
                     }
                 });
             }
-            // Both always want more: three to one, and it stays so.
-            let deadline = Instant::now() + Duration::from_secs(60);
+            // Both always have waiting clients: three to one, for two seconds in a row.
             let mut since = None;
-            loop {
-                assert!(Instant::now() < deadline, "{:?}", servers(&stage));
-                since = match servers(&stage) {
+            wait_until("a stable distribution of 1 to 3", WAIT_TIMEOUT, || {
+                since = match server_counts(&fixture) {
                     (1, 3) => since.or(Some(Instant::now())),
                     _ => None,
                 };
-                if since.is_some_and(|since: Instant| since.elapsed() > Duration::from_secs(2)) {
-                    break;
-                }
-                thread::sleep(Duration::from_millis(20));
-            }
+                since.is_some_and(|since: Instant| since.elapsed() > Duration::from_secs(2))
+            });
             over.store(true, Ordering::Relaxed);
         });
     });
 }
 
 #[test]
-fn a_host_has_no_more_than_its_cap_over_all_pools() {
-    let Some(stage) = sharing("host cap", 2, 1, 1) else { return };
+fn host_limit_applies_across_pools() {
+    let Some(fixture) = fixture("host cap", 2, 1, 1) else { return };
     thread::scope(|scope| {
         for number in 0..8 {
             let database = if number % 2 == 0 { "modest" } else { "flood" };
-            let words = words(&stage, database);
+            let words = conninfo(&fixture, database);
             scope.spawn(move || {
                 let mut client = connect(&words).unwrap();
                 for _ in 0..20 {
@@ -133,9 +131,9 @@ fn a_host_has_no_more_than_its_cap_over_all_pools() {
                 }
             });
         }
-        // As the pooler counts: a process of the server outlives its connection by a moment.
+        // The pooler's own count: a backend outlives its connection by a moment.
         for _ in 0..200 {
-            let (modest, flood) = servers(&stage);
+            let (modest, flood) = server_counts(&fixture);
             assert!(modest + flood <= 2, "{modest} and {flood}");
         }
     });

@@ -1,27 +1,28 @@
-//! Who comes in by which door: rules of an hba file, maps, and the owner at the console.
+//! Authentication by `pg_hba.conf` rules and user name maps, and console access of the process
+//! owner.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_lab::{Cluster, skip_without_postgres};
 use howdah_pool::{Pooler, config::Config};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use crate::support::connect;
 
-/// A pooler that follows rules, with a unix socket in a folder of its own.
-struct House {
+/// A pooler with hba rules and a unix socket in its own folder.
+struct HbaFixture {
     _server: Cluster,
     pooler: Pooler,
     folder: TempDir,
 }
 
-impl House {
-    fn build(test: &str, method: &str, rules: &str, maps: &str) -> Option<Self> {
-        let server = or_say_why_not(test, Cluster::builder().start())?;
+impl HbaFixture {
+    fn start(test: &str, method: &str, rules: &str, maps: &str) -> Option<Self> {
+        let server = skip_without_postgres(test, Cluster::builder().start())?;
         let mut admin = connect(&server.uri("postgres")).unwrap();
         admin.query("create role ann login superuser").unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -46,8 +47,8 @@ impl House {
         self.folder.path()
     }
 
-    /// Who somebody is at the server, or why not.
-    fn outcome(&self, host: &Path, user: &str, password: &str, database: &str) -> String {
+    /// The role at the server after a login, or the error.
+    fn login_outcome(&self, host: &Path, user: &str, password: &str, database: &str) -> String {
         let port = self.pooler.addresses()[0].port();
         let words = format!(
             "host={} port={port} user={user} password='{password}' dbname={database} \
@@ -66,8 +67,8 @@ impl House {
     }
 }
 
-/// The name of who runs the tests.
-fn own_name() -> String {
+/// The name of the operating system user that runs the tests.
+fn os_user_name() -> String {
     let uid = geteuid().as_raw().to_string();
     let passwd = fs::read_to_string("/etc/passwd").unwrap();
     let line = passwd.lines().find(|line| line.split(':').nth(2) == Some(&uid)).unwrap();
@@ -75,14 +76,14 @@ fn own_name() -> String {
 }
 
 #[test]
-fn rules_decide_by_door_user_and_database() {
+fn rules_match_connection_type_user_and_database() {
     let rules = "local postgres ann peer map=own\nlocal all all reject\n\
                  host pgbouncer ann 127.0.0.1/32 scram-sha-256\n\
                  host template1 all samehost reject\n\
                  host all ann 127.0.0.1/32 md5\nhost postgres postgres 127.0.0.0/8 trust\n";
-    let maps = format!("own {} ann\n", own_name());
-    let Some(house) = House::build("hba", "hba", rules, &maps) else { return };
-    let (tcp, unix) = (PathBuf::from("127.0.0.1"), house.socket_dir());
+    let maps = format!("own {} ann\n", os_user_name());
+    let Some(fixture) = HbaFixture::start("hba", "hba", rules, &maps) else { return };
+    let (tcp, unix) = (PathBuf::from("127.0.0.1"), fixture.socket_dir());
     let from = "host \"127.0.0.1\", user \"postgres\", database \"postgres\", no encryption";
     let cases: [(&Path, [&str; 3], &str); 11] = [
         (&tcp, ["ann", "sesame", "postgres"], "ann"),
@@ -98,26 +99,27 @@ fn rules_decide_by_door_user_and_database() {
         (unix, ["pgbouncer", "", "pgbouncer"], "the console"),
     ];
     for (host, [user, password, database], expected) in cases {
-        let outcome = house.outcome(host, user, password, database);
+        let outcome = fixture.login_outcome(host, user, password, database);
         assert!(outcome.contains(expected), "{user}@{}/{database}: {outcome}", host.display());
     }
-    let strange = house.outcome(&tcp, "nobody", "", "postgres");
-    assert!(strange.contains(&from.replace("user \"postgres\"", "user \"nobody\"")), "{strange}");
+    let unknown = fixture.login_outcome(&tcp, "nobody", "", "postgres");
+    assert!(unknown.contains(&from.replace("user \"postgres\"", "user \"nobody\"")), "{unknown}");
 }
 
 #[test]
-fn who_runs_the_pooler_is_at_home_at_the_console() {
-    let Some(house) = House::build("owner", "scram-sha-256", "", "") else { return };
-    let (tcp, unix) = (PathBuf::from("127.0.0.1"), house.socket_dir());
-    let the = |host: &Path, user: &str, database: &str| house.outcome(host, user, "x", database);
-    assert_eq!(the(unix, "pgbouncer", "pgbouncer"), "the console");
-    assert_eq!(the(unix, "howdah", "pgbouncer"), "the console");
+fn process_owner_has_console_access_by_unix_socket() {
+    let Some(fixture) = HbaFixture::start("owner", "scram-sha-256", "", "") else { return };
+    let (tcp, unix) = (PathBuf::from("127.0.0.1"), fixture.socket_dir());
+    let outcome =
+        |host: &Path, user: &str, database: &str| fixture.login_outcome(host, user, "x", database);
+    assert_eq!(outcome(unix, "pgbouncer", "pgbouncer"), "the console");
+    assert_eq!(outcome(unix, "howdah", "pgbouncer"), "the console");
     for (host, user, database) in [
         (tcp.as_path(), "pgbouncer", "pgbouncer"),
         (unix, "ann", "pgbouncer"),
         (unix, "pgbouncer", "postgres"),
     ] {
-        let told = the(host, user, database);
-        assert!(told.contains("password authentication failed"), "{user} {database}: {told}");
+        let error = outcome(host, user, database);
+        assert!(error.contains("password authentication failed"), "{user} {database}: {error}");
     }
 }

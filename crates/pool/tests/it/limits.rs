@@ -1,12 +1,14 @@
-//! How many there may be, how long messages may be.
+//! Limits on the number of clients and servers, and on the length of messages.
 
 use std::io::Write as _;
 
-use crate::support::{Raw, Stage, connect, pooler_of};
+use howdah_lab::wait_until;
 
-/// The SQLSTATE and the text with which a pooler turns a client away.
-fn refusal(raw: &mut Raw) -> (String, String) {
-    let (tag, body) = raw.message().unwrap();
+use crate::support::{PoolFixture, RawClient, WAIT_TIMEOUT, connect, start_pooler_with};
+
+/// Reads an ErrorResponse: SQLSTATE and message.
+fn read_error(raw: &mut RawClient) -> (String, String) {
+    let (tag, body) = raw.read_message().unwrap();
     assert_eq!(tag, b'E', "{}", String::from_utf8_lossy(&body));
     let field = |kind: u8| {
         let mut fields = body.split(|byte| *byte == 0);
@@ -17,11 +19,11 @@ fn refusal(raw: &mut Raw) -> (String, String) {
 }
 
 #[test]
-fn clients_are_counted_together_by_database_and_by_user() {
-    let Some(mut stage) = Stage::set("client limits", "") else { return };
-    let port = stage.server.port();
-    stage.direct("create role other login");
-    stage.pooler = pooler_of(&format!(
+fn client_limits_apply_per_database_and_user() {
+    let Some(mut fixture) = PoolFixture::start("client limits", "") else { return };
+    let port = fixture.server.port();
+    fixture.query_server("create role other login");
+    fixture.pooler = start_pooler_with(&format!(
         r#"
         [pool]
         mode = "transaction"
@@ -47,7 +49,7 @@ fn clients_are_counted_together_by_database_and_by_user() {
         max-clients = 2
         "#
     ));
-    let pooler = stage.address().port();
+    let pooler = fixture.address().port();
     let log_in = |database: &str, user: &str| {
         connect(&format!("host=127.0.0.1 port={pooler} dbname={database} user={user}"))
     };
@@ -63,19 +65,19 @@ fn clients_are_counted_together_by_database_and_by_user() {
     full("postgres", "postgres", "max_user_client_connections");
     inside.push(log_in("postgres", "other").unwrap());
     full("postgres", "other", "max_client_conn");
-    // Who was turned away counts nowhere; who leaves makes room, as soon as that is noticed.
+    // Refused clients are not counted, and disconnected ones no longer once that is noticed.
     inside.clear();
-    while log_in("small", "postgres").is_err() {}
+    wait_until("a successful login", WAIT_TIMEOUT, || log_in("small", "postgres").is_ok());
 }
 
 #[test]
-fn servers_of_a_database_and_of_a_user_are_counted_over_their_pools() {
-    let Some(mut stage) = Stage::set("server limits", "") else { return };
-    let port = stage.server.port();
+fn server_limits_apply_across_pools() {
+    let Some(mut fixture) = PoolFixture::start("server limits", "") else { return };
+    let port = fixture.server.port();
     for role in ["a", "b"] {
-        stage.direct(&format!("create role {role} login"));
+        fixture.query_server(&format!("create role {role} login"));
     }
-    stage.pooler = pooler_of(&format!(
+    fixture.pooler = start_pooler_with(&format!(
         r#"
         [pool]
         mode = "transaction"
@@ -99,7 +101,7 @@ fn servers_of_a_database_and_of_a_user_are_counted_over_their_pools() {
         dbname = "postgres"
         "#
     ));
-    let pooler = stage.address().port();
+    let pooler = fixture.address().port();
     let places =
         [("one", "a"), ("two", "a"), ("one", "b"), ("one", "a"), ("two", "a"), ("one", "b")];
     let clients = places.map(|(database, user)| {
@@ -114,56 +116,56 @@ fn servers_of_a_database_and_of_a_user_are_counted_over_their_pools() {
     let most = "select coalesce(max(n), 0) <= 2 from (select count(*) n from pg_stat_activity \
                 where usename = 'a') s";
     while !clients.iter().all(std::thread::JoinHandle::is_finished) {
-        assert_eq!(stage.direct(most), "t");
+        assert_eq!(fixture.query_server(most), "t");
     }
     clients.into_iter().for_each(|client| client.join().unwrap());
     let count = |user: &str| {
         let of = format!("select count(*) from pg_stat_activity where usename = '{user}'");
-        stage.direct(&of).parse::<u32>().unwrap()
+        fixture.query_server(&of).parse::<u32>().unwrap()
     };
     assert!(count("a") <= 2 && count("a") + count("b") <= 4, "{} {}", count("a"), count("b"));
 }
 
 #[test]
-fn messages_that_are_too_long_end_their_connection() {
+fn message_over_limit_closes_connection() {
     let more = "limits = { message-bytes = 5000 }";
-    let Some(stage) = Stage::set("message bytes", more) else { return };
-    assert_eq!(stage.psql(&["select length(repeat('x', 4000))"]), "4000");
-    // A query, announced by its header alone.
-    let mut raw = Raw::log_in(stage.address());
+    let Some(fixture) = PoolFixture::start("message bytes", more) else { return };
+    assert_eq!(fixture.psql(&["select length(repeat('x', 4000))"]), "4000");
+    // A query of which only the header is sent.
+    let mut raw = RawClient::log_in(fixture.address());
     raw.0.write_all(b"Q\0\0\x13\x88").unwrap();
-    let (code, text) = refusal(&mut raw);
+    let (code, text) = read_error(&mut raw);
     assert_eq!(code, "08P01");
     assert!(text.contains("4996") && text.contains("4995"), "{text}");
-    assert!(raw.is_hung_up_on());
+    assert!(raw.is_disconnected());
     // A row.
-    let mut raw = Raw::log_in(stage.address());
-    raw.query("select repeat('x', 6000)");
-    let answers = raw.until(b'E');
+    let mut raw = RawClient::log_in(fixture.address());
+    raw.send_query("select repeat('x', 6000)");
+    let answers = raw.read_until(b'E');
     assert!(answers.iter().all(|(tag, _)| *tag != b'D'));
-    assert!(raw.is_hung_up_on());
-    assert_eq!(stage.psql(&["select 1"]), "1");
+    assert!(raw.is_disconnected());
+    assert_eq!(fixture.psql(&["select 1"]), "1");
 }
 
 #[test]
-fn strangers_who_never_log_in_do_not_take_every_place() {
-    let Some(stage) = Stage::set("flood", "limits = { clients = 3 }") else { return };
-    let mut inside = Raw::log_in(stage.address());
-    // As many as may be on their way in, and some more.
-    let stranger = || {
-        let mut raw = Raw::connect(stage.address());
-        // Of one who says nothing at all the kernel does not even tell at first.
+fn connections_without_login_do_not_block_others() {
+    let Some(fixture) = PoolFixture::start("flood", "limits = { clients = 3 }") else { return };
+    let mut inside = RawClient::log_in(fixture.address());
+    // More connections than the limit on logins.
+    let connect_only = || {
+        let mut raw = RawClient::connect(fixture.address());
+        // The kernel holds back connections that have sent nothing.
         raw.0.write_all(&[0, 0]).unwrap();
         raw
     };
-    let mut flood: Vec<Raw> = (0..140).map(|_| stranger()).collect();
-    // The oldest make room for those that come.
-    let turned_away = flood.iter_mut().take(12).map(refusal).filter(|it| it.0 == "53300").count();
-    assert_eq!(turned_away, 12);
-    // Who is in does not notice.
-    inside.query("select 1");
-    inside.until(b'Z');
+    let mut flood: Vec<RawClient> = (0..140).map(|_| connect_only()).collect();
+    // The oldest ones are closed for new ones.
+    let refused = flood.iter_mut().take(12).map(read_error).filter(|it| it.0 == "53300").count();
+    assert_eq!(refused, 12);
+    // Established clients are not affected.
+    inside.send_query("select 1");
+    inside.read_until(b'Z');
     drop(flood);
-    let again = || stage.run("psql", &["-XAtqc", "select 1"]).status.success();
-    while !again() {}
+    let succeeds = || fixture.run_program("psql", &["-XAtqc", "select 1"]).status.success();
+    wait_until("a successful login", WAIT_TIMEOUT, succeeds);
 }

@@ -1,42 +1,43 @@
 //! The pooler against real servers.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod addresses;
 mod auth_query;
 mod capture;
 #[path = "../../../connect/tests/integration/certificates.rs"]
 mod certificates;
 mod cleartext;
+mod client_identity;
 mod clients;
 mod cluster;
 mod connect_query;
 mod console;
+mod console_set;
 mod dialogues;
-mod entrance;
+mod dns;
 mod fairness;
+mod fan_out;
 mod faults;
 mod forced_user;
 mod hba;
+mod idle_pools;
 mod limits;
 mod listen;
 mod mirror;
-mod names;
 mod outage;
-mod own_writes;
 mod parse_settings;
 mod pgbouncer_ini;
 mod pgcat_toml;
-mod places;
+mod read_your_writes;
 mod reload;
 mod replication;
-mod route;
+mod routing;
 mod server_login;
 mod sessions;
-mod set;
 mod shards;
 mod shutdown;
 mod socket_buffers;
-mod spread;
 mod startup;
 mod startup_limits;
 mod support;
@@ -44,4 +45,3 @@ mod suspend;
 mod tables;
 mod takeover;
 mod tls;
-mod unused;

@@ -1,5 +1,5 @@
-//! Settings that change what a literal means: each client finds its own in what it prepares, whatever other
-//! clients have prepared by the same text on the same server connection.
+//! Settings that change the meaning of literals: statements prepared by a client use its own
+//! settings, even if other clients have prepared the same text on the same server connection.
 
 use std::{
     io::Write as _,
@@ -8,25 +8,25 @@ use std::{
 
 use howdah_pool::Pooler;
 
-use crate::support::{Raw, Stage, pooler, pooler_in};
+use crate::support::{PoolFixture, RawClient, start_pooler, start_pooler_in_mode};
 
-/// A setting, two of its values, and a query whose answer depends on which of them is in force.
-struct Case {
+/// A setting, two of its values, and a query whose result depends on the value.
+struct SettingCase {
     name: &'static str,
     first: &'static str,
     second: &'static str,
     sql: &'static str,
-    kind: Kind,
+    kind: SettingKind,
 }
 
-/// How long a value holds that a client has set, and what it is used for.
+/// How long a value lasts that a client has set, and when it is used.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    /// The server reports it, so it follows the client.
+enum SettingKind {
+    /// The server reports the parameter, so that it follows the client.
     Reported,
-    /// It lasts for a transaction.
+    /// The value lasts for a transaction.
     Unreported,
-    /// The same, and it is used when a statement is planned, which is at its first use.
+    /// The same, and the value is used for planning, at the first execution of a statement.
     Planned,
 }
 
@@ -35,8 +35,8 @@ const fn reported(
     first: &'static str,
     second: &'static str,
     sql: &'static str,
-) -> Case {
-    Case { name, first, second, sql, kind: Kind::Reported }
+) -> SettingCase {
+    SettingCase { name, first, second, sql, kind: SettingKind::Reported }
 }
 
 const fn unreported(
@@ -44,8 +44,8 @@ const fn unreported(
     first: &'static str,
     second: &'static str,
     sql: &'static str,
-) -> Case {
-    Case { name, first, second, sql, kind: Kind::Unreported }
+) -> SettingCase {
+    SettingCase { name, first, second, sql, kind: SettingKind::Unreported }
 }
 
 const fn planned(
@@ -53,11 +53,11 @@ const fn planned(
     first: &'static str,
     second: &'static str,
     sql: &'static str,
-) -> Case {
-    Case { name, first, second, sql, kind: Kind::Planned }
+) -> SettingCase {
+    SettingCase { name, first, second, sql, kind: SettingKind::Planned }
 }
 
-const CASES: [Case; 13] = [
+const CASES: [SettingCase; 13] = [
     reported(
         "TimeZone",
         "UTC",
@@ -95,32 +95,32 @@ const CASES: [Case; 13] = [
 
 /// What a client sends.
 #[derive(Clone, Copy)]
-enum Step {
-    /// A query string with the second value in the place of `VALUE`, and the query in that of `SQL`.
+enum TestStep {
+    /// A query string; `VALUE` stands for the second value, and `SQL` for the query.
     Query(&'static str),
     /// The same as a batch of the extended protocol, without a Sync.
     Batch(&'static str),
-    /// A Parse of the query by a name, without a Sync.
+    /// A Parse of the query under a name, without a Sync.
     Parse(&'static str),
-    /// Bind and Execute by a name, without a Sync.
+    /// Bind and Execute of a named statement, without a Sync.
     Run(&'static str),
     Sync,
-    /// Waits for all answers.
+    /// Waits for all replies.
     Wait,
 }
 
-use Step::{Batch, Parse, Query, Run, Sync, Wait};
+use TestStep::{Batch, Parse, Query, Run, Sync, Wait};
 
-struct History {
+struct StepSequence {
     name: &'static str,
-    kinds: &'static [Kind],
-    steps: &'static [Step],
+    kinds: &'static [SettingKind],
+    steps: &'static [TestStep],
 }
 
-const HISTORIES: [History; 13] = [
-    History {
+const STEP_SEQUENCES: [StepSequence; 13] = [
+    StepSequence {
         name: "set",
-        kinds: &[Kind::Reported],
+        kinds: &[SettingKind::Reported],
         steps: &[
             Query("set NAME to 'VALUE'"),
             Wait,
@@ -133,9 +133,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set and parse in one write",
-        kinds: &[Kind::Reported],
+        kinds: &[SettingKind::Reported],
         steps: &[
             Query("set NAME to 'VALUE'"),
             Parse("s"),
@@ -146,9 +146,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set after parse",
-        kinds: &[Kind::Reported],
+        kinds: &[SettingKind::Reported],
         steps: &[
             Parse("s"),
             Sync,
@@ -165,9 +165,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set after parse without a name",
-        kinds: &[Kind::Reported],
+        kinds: &[SettingKind::Reported],
         steps: &[
             Parse(""),
             Sync,
@@ -181,9 +181,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set in a transaction",
-        kinds: &[Kind::Reported, Kind::Unreported],
+        kinds: &[SettingKind::Reported, SettingKind::Unreported],
         steps: &[
             Query("begin"),
             Wait,
@@ -209,9 +209,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set local",
-        kinds: &[Kind::Reported, Kind::Unreported],
+        kinds: &[SettingKind::Reported, SettingKind::Unreported],
         steps: &[
             Parse("before"),
             Sync,
@@ -237,9 +237,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set local by a function",
-        kinds: &[Kind::Reported, Kind::Unreported],
+        kinds: &[SettingKind::Reported, SettingKind::Unreported],
         steps: &[
             Query("begin"),
             Wait,
@@ -257,9 +257,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set in one batch",
-        kinds: &[Kind::Reported, Kind::Unreported],
+        kinds: &[SettingKind::Reported, SettingKind::Unreported],
         steps: &[
             Parse("before"),
             Batch("set local NAME to 'VALUE'"),
@@ -277,9 +277,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set by a function in one batch",
-        kinds: &[Kind::Reported, Kind::Unreported],
+        kinds: &[SettingKind::Reported, SettingKind::Unreported],
         steps: &[
             Batch("select set_config('NAME', 'VALUE', true)"),
             Parse("s"),
@@ -293,9 +293,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set and rollback in one batch",
-        kinds: &[Kind::Reported, Kind::Unreported],
+        kinds: &[SettingKind::Reported, SettingKind::Unreported],
         steps: &[
             Batch("begin"),
             Batch("savepoint a"),
@@ -316,9 +316,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set in transactions",
-        kinds: &[Kind::Reported, Kind::Unreported, Kind::Planned],
+        kinds: &[SettingKind::Reported, SettingKind::Unreported, SettingKind::Planned],
         steps: &[
             Query("begin; set NAME to 'VALUE'"),
             Wait,
@@ -352,9 +352,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "set in a block of code",
-        kinds: &[Kind::Reported, Kind::Unreported, Kind::Planned],
+        kinds: &[SettingKind::Reported, SettingKind::Unreported, SettingKind::Planned],
         steps: &[
             Query("begin"),
             Query("do $$ begin set local NAME to 'VALUE'; end $$"),
@@ -370,9 +370,9 @@ const HISTORIES: [History; 13] = [
             Wait,
         ],
     },
-    History {
+    StepSequence {
         name: "prepared in SQL",
-        kinds: &[Kind::Reported, Kind::Unreported, Kind::Planned],
+        kinds: &[SettingKind::Reported, SettingKind::Unreported, SettingKind::Planned],
         steps: &[
             Query("begin"),
             Wait,
@@ -394,45 +394,49 @@ const HISTORIES: [History; 13] = [
     },
 ];
 
-impl Case {
-    /// What a client with these startup parameters is answered: the bodies of rows, and codes of errors.
-    fn answers(
+impl SettingCase {
+    /// The replies to a client with these startup parameters: rows, and SQLSTATEs of errors.
+    fn replies(
         &self,
         address: SocketAddr,
         startup: &[(&str, &str)],
-        steps: &[Step],
+        steps: &[TestStep],
     ) -> Vec<String> {
-        let mut raw = Raw::log_in_with(address, startup);
+        let mut raw = RawClient::log_in_with(address, startup);
         let (mut found, mut sent, mut ends) = (Vec::new(), Vec::new(), 0);
         for step in steps {
             match step {
                 Query(sql) => {
-                    push(&mut sent, b'Q', &[&self.text(sql), &b"\0"[..]].concat());
+                    push_message(&mut sent, b'Q', &[&self.text(sql), &b"\0"[..]].concat());
                     ends += 1;
                 }
                 Batch(sql) => {
-                    push(&mut sent, b'P', &[b"\0", &self.text(sql)[..], b"\0\0\0"].concat());
-                    run(&mut sent, "");
+                    push_message(
+                        &mut sent,
+                        b'P',
+                        &[b"\0", &self.text(sql)[..], b"\0\0\0"].concat(),
+                    );
+                    push_execution(&mut sent, "");
                 }
                 Parse(name) => {
                     let body = [name.as_bytes(), b"\0", self.sql.as_bytes(), b"\0\0\0"].concat();
-                    push(&mut sent, b'P', &body);
+                    push_message(&mut sent, b'P', &body);
                 }
-                Run(name) => run(&mut sent, name),
+                Run(name) => push_execution(&mut sent, name),
                 Sync => {
-                    push(&mut sent, b'S', b"");
+                    push_message(&mut sent, b'S', b"");
                     ends += 1;
                 }
                 Wait => {
                     raw.0.write_all(&std::mem::take(&mut sent)).unwrap();
                     for _ in 0..std::mem::take(&mut ends) {
-                        found.extend(raw.until(b'Z').into_iter().filter_map(essence));
+                        found.extend(raw.read_until(b'Z').into_iter().filter_map(comparable_part));
                     }
                 }
             }
         }
         raw.send(b'X', b"");
-        assert!(raw.is_hung_up_on());
+        assert!(raw.is_disconnected());
         found
     }
 
@@ -442,19 +446,19 @@ impl Case {
     }
 }
 
-fn push(sent: &mut Vec<u8>, tag: u8, body: &[u8]) {
+fn push_message(sent: &mut Vec<u8>, tag: u8, body: &[u8]) {
     sent.push(tag);
     sent.extend_from_slice(&u32::try_from(body.len() + 4).unwrap().to_be_bytes());
     sent.extend_from_slice(body);
 }
 
-fn run(sent: &mut Vec<u8>, name: &str) {
-    push(sent, b'B', &[b"\0", name.as_bytes(), b"\0\0\0\0\0\0\0"].concat());
-    push(sent, b'E', b"\0\0\0\0\0");
+fn push_execution(sent: &mut Vec<u8>, name: &str) {
+    push_message(sent, b'B', &[b"\0", name.as_bytes(), b"\0\0\0\0\0\0\0"].concat());
+    push_message(sent, b'E', b"\0\0\0\0\0");
 }
 
-/// What of a message has to be the same through a pooler.
-fn essence((tag, body): (u8, Vec<u8>)) -> Option<String> {
+/// The part of a message that must be the same through a pooler.
+fn comparable_part((tag, body): (u8, Vec<u8>)) -> Option<String> {
     match tag {
         b'D' => Some(body.escape_ascii().to_string()),
         b'E' => {
@@ -466,27 +470,31 @@ fn essence((tag, body): (u8, Vec<u8>)) -> Option<String> {
     }
 }
 
-fn direct_address(stage: &Stage) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, stage.server.port()).into()
+fn direct_address(fixture: &PoolFixture) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, fixture.server.port()).into()
 }
 
-fn tracking(size: u32) -> String {
+fn tracking_settings(size: u32) -> String {
     let names: Vec<_> = CASES.iter().map(|case| format!("{:?}", case.name)).collect();
     format!("tracked-parameters = [{}]\nsizes = {{ pool = {size} }}", names.join(", "))
 }
 
-/// A client that has prepared the query of a case under its first value, and stays.
-fn first_client(case: &Case, pooler: &Pooler) -> Raw {
-    let mut first = Raw::log_in_with(pooler.addresses()[0], &[(case.name, case.first)]);
+/// A client that has prepared the query of a case under its first value.
+fn prepare_under_first_value(case: &SettingCase, pooler: &Pooler) -> RawClient {
+    let mut first = RawClient::log_in_with(pooler.addresses()[0], &[(case.name, case.first)]);
     let mut sent = Vec::new();
     for name in ["s", "other"] {
-        push(&mut sent, b'P', &[name.as_bytes(), b"\0", case.sql.as_bytes(), b"\0\0\0"].concat());
-        run(&mut sent, name);
+        push_message(
+            &mut sent,
+            b'P',
+            &[name.as_bytes(), b"\0", case.sql.as_bytes(), b"\0\0\0"].concat(),
+        );
+        push_execution(&mut sent, name);
     }
-    push(&mut sent, b'S', b"");
+    push_message(&mut sent, b'S', b"");
     first.0.write_all(&sent).unwrap();
     assert_eq!(
-        first.until(b'Z').iter().filter(|(tag, _)| *tag == b'D').count(),
+        first.read_until(b'Z').iter().filter(|(tag, _)| *tag == b'D').count(),
         2,
         "{}",
         case.name
@@ -494,23 +502,24 @@ fn first_client(case: &Case, pooler: &Pooler) -> Raw {
     first
 }
 
-fn literals_are_those_of_the_client(stage: &Stage, pooler: &Pooler) {
-    let mut wrong = Vec::new();
+fn check_literals(fixture: &PoolFixture, pooler: &Pooler) {
+    let mut mismatches = Vec::new();
     for case in &CASES {
-        let mut check = |what: &str, startup: &[(&str, &str)], steps: &[Step]| {
-            let expected = case.answers(direct_address(stage), startup, steps);
-            let found = case.answers(pooler.addresses()[0], startup, steps);
+        let mut check = |what: &str, startup: &[(&str, &str)], steps: &[TestStep]| {
+            let expected = case.replies(direct_address(fixture), startup, steps);
+            let found = case.replies(pooler.addresses()[0], startup, steps);
             if found != expected {
-                wrong.push(format!("{}, {what}: {found:?} and not {expected:?}", case.name));
+                mismatches
+                    .push(format!("{}, {what}: {found:?} instead of {expected:?}", case.name));
             }
         };
-        for history in HISTORIES.iter().filter(|it| it.kinds.contains(&case.kind)) {
-            drop(first_client(case, pooler));
+        for history in STEP_SEQUENCES.iter().filter(|it| it.kinds.contains(&case.kind)) {
+            drop(prepare_under_first_value(case, pooler));
             let first = &[(case.name, case.first)][..];
             check(history.name, &[], history.steps);
             check(history.name, first, history.steps);
         }
-        let prepare: &[Step] = &[
+        let prepare: &[TestStep] = &[
             Parse("s"),
             Run("s"),
             Sync,
@@ -534,93 +543,98 @@ fn literals_are_those_of_the_client(stage: &Stage, pooler: &Pooler) {
         check("startup", &[(case.name, case.second)], prepare);
         check("startup, the other", &[(case.name, case.first)], prepare);
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
 }
 
 #[test]
-fn clients_with_other_settings_find_their_own_literals_in_transaction_mode() {
-    let Some(mut stage) = Stage::set("literals", "") else { return };
-    stage.pooler = pooler(&stage.server, &tracking(1));
-    literals_are_those_of_the_client(&stage, &stage.pooler);
+fn literals_follow_client_settings_in_transaction_mode() {
+    let Some(mut fixture) = PoolFixture::start("literals", "") else { return };
+    fixture.pooler = start_pooler(&fixture.server, &tracking_settings(1));
+    check_literals(&fixture, &fixture.pooler);
 }
 
 #[test]
-fn clients_with_other_settings_find_their_own_literals_on_postgresql_18() {
-    let Some(mut stage) = Stage::of_major("literals", 18, "") else { return };
-    stage.pooler = pooler(&stage.server, &tracking(1));
-    literals_are_those_of_the_client(&stage, &stage.pooler);
+fn literals_follow_client_settings_on_postgresql_18() {
+    let Some(mut fixture) = PoolFixture::start_major("literals", 18, "") else { return };
+    fixture.pooler = start_pooler(&fixture.server, &tracking_settings(1));
+    check_literals(&fixture, &fixture.pooler);
 }
 
 #[test]
-fn clients_with_other_settings_find_their_own_literals_in_session_mode() {
-    let Some(mut stage) = Stage::set("literals", "") else { return };
-    stage.pooler = pooler_in(&stage.server, "session", &tracking(1));
-    literals_are_those_of_the_client(&stage, &stage.pooler);
+fn literals_follow_client_settings_in_session_mode() {
+    let Some(mut fixture) = PoolFixture::start("literals", "") else { return };
+    fixture.pooler = start_pooler_in_mode(&fixture.server, "session", &tracking_settings(1));
+    check_literals(&fixture, &fixture.pooler);
 }
 
-/// Runs a query by name on a client, in a batch of its own.
-fn ask(raw: &mut Raw, case: &Case, parse: bool) -> Vec<String> {
+/// Runs a named statement in a batch, after a Parse if `parse`.
+fn run_prepared(raw: &mut RawClient, case: &SettingCase, parse: bool) -> Vec<String> {
     let mut sent = Vec::new();
     if parse {
-        push(&mut sent, b'P', &[b"s\0", case.sql.as_bytes(), b"\0\0\0"].concat());
+        push_message(&mut sent, b'P', &[b"s\0", case.sql.as_bytes(), b"\0\0\0"].concat());
     }
-    run(&mut sent, "s");
-    push(&mut sent, b'S', b"");
+    push_execution(&mut sent, "s");
+    push_message(&mut sent, b'S', b"");
     raw.0.write_all(&sent).unwrap();
-    raw.until(b'Z').into_iter().filter_map(essence).collect()
+    raw.read_until(b'Z').into_iter().filter_map(comparable_part).collect()
 }
 
-fn say(raw: &mut Raw, sql: &str) {
-    raw.query(sql);
-    raw.until(b'Z');
+fn run_query(raw: &mut RawClient, sql: &str) {
+    raw.send_query(sql);
+    raw.read_until(b'Z');
 }
 
 #[test]
-fn server_connections_older_than_a_roles_settings_share_no_literals_with_younger_ones() {
-    let Some(stage) = Stage::set("literals", "sizes = { pool = 2 }") else { return };
+fn connections_with_other_role_settings_share_no_statements() {
+    let Some(fixture) = PoolFixture::start("literals", "sizes = { pool = 2 }") else { return };
     for case in &CASES {
-        let pooler = pooler(&stage.server, "sizes = { pool = 2 }");
+        let pooler = start_pooler(&fixture.server, "sizes = { pool = 2 }");
         let address = pooler.addresses()[0];
-        let old = ask(&mut Raw::log_in(direct_address(&stage)), case, true);
-        let mut before = Raw::log_in(address);
-        say(&mut before, "begin");
-        assert_eq!(ask(&mut before, case, true), old, "{}", case.name);
-        stage.direct(&format!("alter role postgres set {} to '{}'", case.name, case.second));
-        let new = ask(&mut Raw::log_in(direct_address(&stage)), case, true);
+        let old = run_prepared(&mut RawClient::log_in(direct_address(&fixture)), case, true);
+        let mut before = RawClient::log_in(address);
+        run_query(&mut before, "begin");
+        assert_eq!(run_prepared(&mut before, case, true), old, "{}", case.name);
+        fixture
+            .query_server(&format!("alter role postgres set {} to '{}'", case.name, case.second));
+        let new = run_prepared(&mut RawClient::log_in(direct_address(&fixture)), case, true);
         assert_ne!(old, new, "{}", case.name);
-        let mut after = Raw::log_in(address);
-        say(&mut after, "begin");
-        assert_eq!(ask(&mut after, case, true), new, "{}", case.name);
-        say(&mut after, "rollback");
-        // The first client goes to the younger connection while another has the older one.
-        let mut another = Raw::log_in(address);
-        say(&mut before, "rollback");
-        say(&mut another, "begin");
-        if case.kind != Kind::Planned {
-            assert_eq!(ask(&mut before, case, false), old, "{}", case.name);
+        let mut after = RawClient::log_in(address);
+        run_query(&mut after, "begin");
+        assert_eq!(run_prepared(&mut after, case, true), new, "{}", case.name);
+        run_query(&mut after, "rollback");
+        // The first client gets the newer connection while another one has the older one.
+        let mut another = RawClient::log_in(address);
+        run_query(&mut before, "rollback");
+        run_query(&mut another, "begin");
+        if case.kind != SettingKind::Planned {
+            assert_eq!(run_prepared(&mut before, case, false), old, "{}", case.name);
         }
-        say(&mut another, "rollback");
-        stage.direct(&format!("alter role postgres reset {}", case.name));
+        run_query(&mut another, "rollback");
+        fixture.query_server(&format!("alter role postgres reset {}", case.name));
     }
 }
 
 #[test]
-fn prepared_statements_without_literals_are_shared_whatever_the_settings() {
-    let Some(mut stage) = Stage::set("literals", "") else { return };
-    stage.pooler = pooler(&stage.server, &tracking(1));
+fn statements_without_literals_are_shared_across_settings() {
+    let Some(mut fixture) = PoolFixture::start("literals", "") else { return };
+    fixture.pooler = start_pooler(&fixture.server, &tracking_settings(1));
     let parses = |zone| {
-        let mut raw = Raw::log_in_with(stage.address(), &[("TimeZone", zone)]);
+        let mut raw = RawClient::log_in_with(fixture.address(), &[("TimeZone", zone)]);
         let mut sent = Vec::new();
         for (name, sql) in [("a", "select $1 + 1"), ("b", "select '1' || $1")] {
-            push(&mut sent, b'P', &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"].concat());
+            push_message(
+                &mut sent,
+                b'P',
+                &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"].concat(),
+            );
         }
-        push(&mut sent, b'S', b"");
+        push_message(&mut sent, b'S', b"");
         raw.0.write_all(&sent).unwrap();
-        raw.until(b'Z');
+        raw.read_until(b'Z');
     };
     ["UTC", "Asia/Tokyo", "UTC", "CET"].iter().for_each(|zone| parses(zone));
-    let control = stage.pooler.control();
-    let totals = control.view(false);
+    let control = fixture.pooler.control();
+    let totals = control.snapshot(false);
     let tally = &totals.pools.iter().find(|pool| pool.database == "postgres").unwrap().tally;
     assert_eq!((tally.client_parses, tally.server_parses), (8, 4));
 }

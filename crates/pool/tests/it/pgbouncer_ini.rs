@@ -1,13 +1,13 @@
-//! A `pgbouncer.ini` that has every key there is.
+//! A pooler with a `pgbouncer.ini` that contains every key.
 
 use std::fs;
 
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_lab::{Cluster, skip_without_postgres};
 use howdah_pool::{
     Pooler,
     config::{
         Config,
-        pgbouncer::{DATABASE_KEYS, Effect, KEYS, USER_KEYS},
+        pgbouncer::{DATABASE_KEYS, KEYS, KeyEffect, USER_KEYS},
     },
 };
 
@@ -16,7 +16,7 @@ use crate::{certificates::Certificates, support::connect};
 const INI: &str = include_str!("every-key.ini");
 
 #[test]
-fn the_file_has_every_key() {
+fn file_contains_every_key() {
     for key in KEYS {
         let lines = INI.lines().filter(|line| line.starts_with(&format!("{} =", key.name)));
         assert_eq!(lines.count(), 1, "{}", key.name);
@@ -30,8 +30,10 @@ fn the_file_has_every_key() {
 }
 
 #[test]
-fn a_pgbouncer_ini_with_every_key_starts() {
-    let Some(server) = or_say_why_not("every key", Cluster::builder().start()) else { return };
+fn file_with_every_key_is_accepted() {
+    let Some(server) = skip_without_postgres("every key", Cluster::builder().start()) else {
+        return;
+    };
     let Some(certificates) = Certificates::new("every key") else { return };
     certificates.self_signed("us", "localhost", &[]);
     let folder = tempfile::tempdir().unwrap();
@@ -48,10 +50,15 @@ fn a_pgbouncer_ini_with_every_key_starts() {
     fs::write(at("hba"), "host all all samehost scram-sha-256\n").unwrap();
     fs::write(at("ident"), "").unwrap();
     let read = Config::read(&at("pgbouncer.ini")).unwrap();
-    // Whatever does nothing is named at start.
-    let told = |key: &str| read.warnings.iter().any(|warning| warning.key == key);
+    // Every key without effect causes a warning.
+    let has_warning = |key: &str| read.warnings.iter().any(|warning| warning.key == key);
     for key in KEYS {
-        assert_eq!(told(key.name), matches!(key.effect, Effect::Nothing(_)), "{}", key.name);
+        assert_eq!(
+            has_warning(key.name),
+            matches!(key.effect, KeyEffect::Ignored(_)),
+            "{}",
+            key.name
+        );
     }
     let pooler = Pooler::start(read.config).unwrap();
     let port = pooler.addresses()[0].port();
@@ -70,8 +77,10 @@ fn a_pgbouncer_ini_with_every_key_starts() {
 }
 
 #[test]
-fn all_names_may_mean_one_database() {
-    let Some(server) = or_say_why_not("one database", Cluster::builder().start()) else { return };
+fn wildcard_can_map_to_one_database() {
+    let Some(server) = skip_without_postgres("one database", Cluster::builder().start()) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pgbouncer.ini");
     let text = format!(

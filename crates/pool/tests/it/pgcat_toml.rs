@@ -1,15 +1,15 @@
-//! A `pgcat.toml` that was carried over, before real servers.
+//! A converted `pgcat.toml` with real servers.
 
 use std::path::Path;
 
-use howdah_lab::{Cluster, client_tool, or_say_why_not};
+use howdah_lab::{Cluster, client_tool, skip_without_postgres};
 use howdah_pool::config::Config;
 
-use crate::support::{pooler_of, said};
+use crate::support::{checked_stdout, start_pooler_with};
 
 #[test]
-fn what_was_carried_over_serves_shards_by_pgcats_commands() {
-    let Some(server) = or_say_why_not("pgcat", Cluster::builder().start()) else { return };
+fn converted_file_supports_pgcat_shard_commands() {
+    let Some(server) = skip_without_postgres("pgcat", Cluster::builder().start()) else { return };
     let psql = |uri: &str, more: &[&str]| {
         let own = server.binaries().program("psql");
         let program =
@@ -17,7 +17,7 @@ fn what_was_carried_over_serves_shards_by_pgcats_commands() {
         let mut command = std::process::Command::new(program);
         command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", uri]).env("PGPASSWORD", "sesame");
         command.args(more.iter().flat_map(|sql| ["-c", sql]));
-        said(command.output().unwrap())
+        checked_stdout(command.output().unwrap())
     };
     let direct = |database: &str, sql: &str| psql(&server.uri(database), &[sql]);
     direct("postgres", "create role sharding_user login password 'sesame'");
@@ -38,7 +38,8 @@ fn what_was_carried_over_serves_shards_by_pgcats_commands() {
          [pools.sharded_db.shards.1]\nservers = [['127.0.0.1', {port}, 'primary']]\n\
          database = 'shard1'\n"
     );
-    let pooler = pooler_of(&Config::import_pgcat(&toml, Path::new("/etc/pgcat.toml")).unwrap());
+    let pooler =
+        start_pooler_with(&Config::import_pgcat(&toml, Path::new("/etc/pgcat.toml")).unwrap());
     let port = pooler.addresses()[0].port();
     let at =
         |user: &str, database: &str| format!("postgresql://{user}@127.0.0.1:{port}/{database}");
@@ -48,7 +49,7 @@ fn what_was_carried_over_serves_shards_by_pgcats_commands() {
     for id in 0..20 {
         through(&[&format!("insert into data (id, value) values ({id}, 'x')")]);
     }
-    // Where PostgreSQL's own hash has them.
+    // The rows are on the shards given by PostgreSQL's hash partitioning.
     direct("postgres", "create table parted (id bigint) partition by hash (id)");
     for shard in 0..2 {
         let wrong = format!(

@@ -1,73 +1,72 @@
-//! Settings that change while clients are at work.
+//! Reloading the configuration while clients are connected.
 
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
 };
 
-use howdah_lab::{Cluster, or_say_why_not};
-use howdah_pool::{Origin, Pooler, config::Config};
+use howdah_lab::{Cluster, skip_without_postgres, wait_until};
+use howdah_pool::{ConfigOrigin, Pooler, config::Config};
 
 use crate::{
     certificates::Certificates,
-    support::{Raw, Stage, connect, said},
+    support::{PoolFixture, RawClient, WAIT_TIMEOUT, checked_stdout, connect},
 };
 
-/// A pooler whose settings stand in a file.
-struct Reloaded {
-    stage: Stage,
+/// A pooler with a configuration file.
+struct ReloadFixture {
+    pool: PoolFixture,
     file: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Reloaded {
-    /// `settings` begin with keys of `[pool]`, and PORT in them is the server's.
+impl ReloadFixture {
+    /// `settings` start with keys of `[pool]`; PORT stands for the server's port.
     fn start(test: &str, settings: &str) -> Option<Self> {
         let server = Cluster::builder().setting("max_connections", "60").start();
-        let server = or_say_why_not(test, server)?;
+        let server = skip_without_postgres(test, server)?;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("howdah.toml");
         write(&file, &server, settings);
         let config = Config::read(&file).unwrap().config;
-        let origin = Origin { path: file.clone(), workers: None };
-        let pooler = Pooler::start_from(config, Some(origin)).unwrap();
-        Some(Self { stage: Stage { server, pooler }, file, _folder: folder })
+        let origin = ConfigOrigin { path: file.clone(), workers: None };
+        let pooler = Pooler::start_from_source(config, Some(origin)).unwrap();
+        Some(Self { pool: PoolFixture { server, pooler }, file, _folder: folder })
     }
 
     fn write(&self, settings: &str) {
-        write(&self.file, &self.stage.server, settings);
+        write(&self.file, &self.pool.server, settings);
     }
 
-    /// What the console says to a command, notices included.
-    fn console(&self, command: &str) -> String {
-        let output = self.stage.run("psql", &["-XAtq", "-d", "howdah", "-c", command]);
+    /// Runs a console command, and returns its output with notices.
+    fn console_command(&self, command: &str) -> String {
+        let output = self.pool.run_program("psql", &["-XAtq", "-d", "howdah", "-c", command]);
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
-        said(output) + &err
+        checked_stdout(output) + &err
     }
 
-    fn refused(&self, command: &str) -> String {
-        let output = self.stage.run("psql", &["-XAtq", "-d", "howdah", "-c", command]);
+    fn console_error(&self, command: &str) -> String {
+        let output = self.pool.run_program("psql", &["-XAtq", "-d", "howdah", "-c", command]);
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(err.contains("ERROR"), "{command}: {err}");
         err
     }
 
-    fn log_in(&self, database: &str) -> Raw {
-        let mut raw = Raw::connect(self.stage.address());
-        raw.start(0, &format!("database\0{database}\0"));
-        raw.until(b'Z');
+    fn log_in(&self, database: &str) -> RawClient {
+        let mut raw = RawClient::connect(self.pool.address());
+        raw.send_startup(0, &format!("database\0{database}\0"));
+        raw.read_until(b'Z');
         raw
     }
 
-    /// How many connections the server has from us.
-    fn servers(&self) -> usize {
-        // Not whoever asks, nor who asked before: a session takes a moment to go.
+    /// The number of the server's connections from the pooler.
+    fn server_connections(&self) -> usize {
+        // Without those that run this query: a backend outlives its connection by a moment.
         let sql = "select count(*) from pg_stat_activity where backend_type = 'client backend' and \
                    query not like 'select count(*) from pg_stat_activity%'";
-        self.stage.direct(sql).parse().unwrap()
+        self.pool.query_server(sql).parse().unwrap()
     }
 }
 
@@ -81,53 +80,45 @@ fn write(file: &Path, server: &Cluster, settings: &str) {
     fs::write(file, text).unwrap();
 }
 
-/// Waits until something is so.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}: not within a minute");
-    }
-}
-
 const POSTGRES: &str = "[pool.databases.postgres]\nhosts = ['127.0.0.1:PORT']\n";
 
 #[test]
-fn wrong_settings_are_refused_as_a_whole() {
-    let Some(pool) = Reloaded::start("wrong settings", POSTGRES) else { return };
-    let mut client = pool.log_in("postgres");
-    pool.write(&format!("sizes = {{ pool = 1 }}\n[pool.limits]\nclints = 3\n{POSTGRES}"));
-    let said = pool.refused("reload");
+fn invalid_configuration_is_refused_as_a_whole() {
+    let Some(fixture) = ReloadFixture::start("wrong settings", POSTGRES) else { return };
+    let mut client = fixture.log_in("postgres");
+    fixture.write(&format!("sizes = {{ pool = 1 }}\n[pool.limits]\nclints = 3\n{POSTGRES}"));
+    let output = fixture.console_error("reload");
     assert!(
-        said.contains("howdah.toml:7: limits.clints: no such key (did you mean `clients`?)"),
-        "{said}"
+        output.contains("howdah.toml:7: limits.clints: unknown key (did you mean `clients`?)"),
+        "{output}"
     );
-    pool.write(&format!(
+    fixture.write(&format!(
         "[pool.tls.client]\nmode = 'require'\ncertificate = 'a'\nkey = 'b'\n{POSTGRES}"
     ));
-    let said = pool.refused("reload");
-    assert!(said.contains("cannot set up TLS for clients"), "{said}");
-    assert!(pool.console("show config").contains("default_pool_size|20|20|yes"));
-    assert!(pool.console("show config").contains("client_tls_cert_file||"));
-    client.query("select 1");
-    client.until(b'Z');
-    fs::remove_file(&pool.file).unwrap();
-    let said = pool.refused("reload");
-    assert!(said.contains("cannot read ") && said.contains("No such file"), "{said}");
+    let output = fixture.console_error("reload");
+    assert!(output.contains("cannot set up TLS for clients"), "{output}");
+    assert!(fixture.console_command("show config").contains("default_pool_size|20|20|yes"));
+    assert!(fixture.console_command("show config").contains("client_tls_cert_file||"));
+    client.send_query("select 1");
+    client.read_until(b'Z');
+    fs::remove_file(&fixture.file).unwrap();
+    let output = fixture.console_error("reload");
+    assert!(output.contains("cannot read ") && output.contains("No such file"), "{output}");
 }
 
 #[test]
-fn what_changed_is_told_and_what_needs_a_restart_stays() {
-    let Some(pool) = Reloaded::start("told", POSTGRES) else { return };
-    assert_eq!(pool.console("reload"), "");
+fn reload_reports_changes_and_needed_restart() {
+    let Some(fixture) = ReloadFixture::start("told", POSTGRES) else { return };
+    assert_eq!(fixture.console_command("reload"), "");
     let again =
         POSTGRES.replace("PORT'", "PORT']\npool-size = 3\nsecret = 'sesame'\nuser = 'postgres'#");
-    pool.write(&format!(
+    fixture.write(&format!(
         "max-prepared-statements = 7\ntimeouts = {{ query = '2s' }}\n{again}\
          [pool.databases.other]\nhosts = ['127.0.0.1:PORT']\n"
     ));
-    let text = fs::read_to_string(&pool.file).unwrap().replace("workers = 2", "workers = 1");
-    fs::write(&pool.file, text).unwrap();
-    let told = pool.console("reload");
+    let text = fs::read_to_string(&fixture.file).unwrap().replace("workers = 2", "workers = 1");
+    fs::write(&fixture.file, text).unwrap();
+    let received = fixture.console_command("reload");
     for line in [
         "workers: 2 -> 1 (needs a restart)",
         "timeouts.query: not set -> 2s",
@@ -137,121 +128,132 @@ fn what_changed_is_told_and_what_needs_a_restart_stays() {
         "databases.postgres.pool-size: not set -> 3",
         "databases.postgres.secret: not set -> a secret",
     ] {
-        assert!(told.contains(line), "{line} in:\n{told}");
+        assert!(received.contains(line), "{line} in:\n{received}");
     }
-    assert!(!told.contains("sesame"), "{told}");
-    assert_eq!(told.lines().count(), 7, "{told}");
-    assert!(pool.console("reload").starts_with("NOTICE:  workers: 2 -> 1"), "it still does");
-    assert!(pool.console("show databases").contains("other|"));
+    assert!(!received.contains("sesame"), "{received}");
+    assert_eq!(received.lines().count(), 7, "{received}");
+    assert!(
+        fixture.console_command("reload").starts_with("NOTICE:  workers: 2 -> 1"),
+        "it still needs a restart"
+    );
+    assert!(fixture.console_command("show databases").contains("other|"));
 }
 
 #[test]
-fn one_key_is_set_and_read_again() {
-    let Some(pool) = Reloaded::start("set", POSTGRES) else { return };
-    assert!(pool.console("set default_pool_size = 2").contains("sizes.pool: 20 -> 2"));
+fn set_changes_key_until_reload() {
+    let Some(fixture) = ReloadFixture::start("set", POSTGRES) else { return };
+    assert!(fixture.console_command("set default_pool_size = 2").contains("sizes.pool: 20 -> 2"));
     assert!(
-        pool.console("set timeouts.query-wait = '3s'").contains("timeouts.query-wait: 120s -> 3s")
+        fixture
+            .console_command("set timeouts.query-wait = '3s'")
+            .contains("timeouts.query-wait: 120s -> 3s")
     );
-    assert!(pool.console("show config").contains("default_pool_size|2|20|yes"));
+    assert!(fixture.console_command("show config").contains("default_pool_size|2|20|yes"));
     for (command, why) in [
         ("set listen_port = 1", "cannot be changed without a restart"),
         ("set workers = 1", "cannot be changed without a restart"),
         ("set nonsense = 1", "unrecognized parameter \"nonsense\""),
-        ("set pool_mode = 'sometimes'", "none of session, transaction, statement"),
+        ("set pool_mode = 'sometimes'", "not one of session, transaction, statement"),
     ] {
-        let said = pool.refused(command);
-        assert!(said.contains(why), "{said}");
+        let output = fixture.console_error(command);
+        assert!(output.contains(why), "{output}");
     }
-    // Settings of a driver's session are none of ours.
-    assert_eq!(pool.console("set client_encoding to 'utf8'"), "");
-    assert!(pool.console("reload").contains("sizes.pool: 2 -> 20"));
-    // What SHOW CONFIG calls changeable is, by its own value; the rest is not.
-    for row in pool.console("show config").lines() {
+    // Session parameters set by drivers have no effect.
+    assert_eq!(fixture.console_command("set client_encoding to 'utf8'"), "");
+    assert!(fixture.console_command("reload").contains("sizes.pool: 2 -> 20"));
+    // Every key marked changeable in SHOW CONFIG can be set to its own value; the others cannot.
+    for row in fixture.console_command("show config").lines() {
         let cells: Vec<_> = row.split('|').collect();
         let [key, value, _, changeable] = cells[..] else { panic!("{row}") };
         let command = format!("set {key} = '{}'", value.replace('\'', "''"));
         match changeable {
-            // An empty query and none look the same.
+            // An empty query and no query are shown the same.
             "yes" if key == "server_check_query" => {}
-            "yes" => assert_eq!(pool.console(&command), "", "{row}"),
-            _ => assert!(pool.refused(&command).contains("without a restart"), "{row}"),
+            "yes" => assert_eq!(fixture.console_command(&command), "", "{row}"),
+            _ => assert!(fixture.console_error(&command).contains("without a restart"), "{row}"),
         }
     }
 }
 
 #[test]
-fn a_pool_shrinks_as_connections_become_free_and_grows_at_once() {
-    let Some(pool) = Reloaded::start("sizes", POSTGRES) else { return };
-    let mut clients: Vec<_> = (0..6).map(|_| pool.log_in("postgres")).collect();
-    let begin = |client: &mut Raw| {
-        client.query("begin");
-        client.until(b'Z');
+fn pool_shrinks_as_connections_become_idle_and_grows_at_once() {
+    let Some(fixture) = ReloadFixture::start("sizes", POSTGRES) else { return };
+    let mut clients: Vec<_> = (0..6).map(|_| fixture.log_in("postgres")).collect();
+    let begin = |client: &mut RawClient| {
+        client.send_query("begin");
+        client.read_until(b'Z');
     };
-    let end = |client: &mut Raw| {
-        client.query("commit");
-        client.until(b'Z');
+    let end = |client: &mut RawClient| {
+        client.send_query("commit");
+        client.read_until(b'Z');
     };
     clients.iter_mut().for_each(begin);
-    assert_eq!(pool.servers(), 6);
-    pool.console("set default_pool_size = 2");
-    assert_eq!(pool.servers(), 6, "they are in use");
+    assert_eq!(fixture.server_connections(), 6);
+    fixture.console_command("set default_pool_size = 2");
+    assert_eq!(fixture.server_connections(), 6, "they are in use");
     clients[..3].iter_mut().for_each(end);
-    until("three are closed", || pool.servers() == 3);
-    // No client that comes gets one of those.
+    wait_until("three connections to close", WAIT_TIMEOUT, || fixture.server_connections() == 3);
+    // The excess connections are not reused.
     clients[3..].iter_mut().for_each(end);
-    until("two are left", || pool.servers() == 2);
+    wait_until("two remaining connections", WAIT_TIMEOUT, || fixture.server_connections() == 2);
     clients[0..2].iter_mut().for_each(begin);
-    clients[2].query("begin");
-    // Two of six have one, one waits.
-    until("one waits", || pool.console("show pools").contains("postgres|postgres|5|1|"));
-    pool.console("set default_pool_size = 3");
-    clients[2].until(b'Z');
-    assert_eq!(pool.servers(), 3);
-    // Idle ones go without being asked for.
+    clients[2].send_query("begin");
+    // Two clients have a connection, a third waits.
+    wait_until("one waiting client", WAIT_TIMEOUT, || {
+        fixture.console_command("show pools").contains("postgres|postgres|5|1|")
+    });
+    fixture.console_command("set default_pool_size = 3");
+    clients[2].read_until(b'Z');
+    assert_eq!(fixture.server_connections(), 3);
+    // Excess idle connections are closed at once.
     clients[0..3].iter_mut().for_each(end);
-    pool.console("set default_pool_size = 1");
-    until("one is left", || pool.servers() == 1);
+    fixture.console_command("set default_pool_size = 1");
+    wait_until("one remaining connection", WAIT_TIMEOUT, || fixture.server_connections() == 1);
 }
 
 #[test]
-fn clients_of_a_removed_database_may_end_their_transaction() {
+fn clients_of_removed_database_can_end_transaction() {
     let two = format!(
         "{POSTGRES}[pool.databases.gone]\ndbname = 'postgres'\nhosts = ['127.0.0.1:PORT']\n"
     );
     for mode in ["transaction", "session"] {
         let settings = |two: &str| format!("[pool.sizes]\nmin = 0\n{two}");
-        let Some(pool) = Reloaded::start("removed", &settings(&two)) else { return };
+        let Some(fixture) = ReloadFixture::start("removed", &settings(&two)) else { return };
         let set_mode = || {
-            let text = fs::read_to_string(&pool.file).unwrap();
-            fs::write(&pool.file, text.replace("'transaction'", &format!("'{mode}'"))).unwrap();
-            pool.console("reload");
+            let text = fs::read_to_string(&fixture.file).unwrap();
+            fs::write(&fixture.file, text.replace("'transaction'", &format!("'{mode}'"))).unwrap();
+            fixture.console_command("reload");
         };
         set_mode();
-        let (mut idle, mut busy) = (pool.log_in("gone"), pool.log_in("gone"));
-        idle.query("select 1");
-        idle.until(b'Z');
-        busy.query("create table if not exists kept (a int); begin");
-        busy.until(b'Z');
-        let mut other = pool.log_in("postgres");
-        pool.write(&settings(POSTGRES));
+        let (mut idle, mut busy) = (fixture.log_in("gone"), fixture.log_in("gone"));
+        idle.send_query("select 1");
+        idle.read_until(b'Z');
+        busy.send_query("create table if not exists kept (a int); begin");
+        busy.read_until(b'Z');
+        let mut other = fixture.log_in("postgres");
+        fixture.write(&settings(POSTGRES));
         set_mode();
-        let told = idle.until(b'E').pop().unwrap().1;
-        assert!(memchr::memmem::find(&told, b"C57P01\0").is_some(), "{}", told.escape_ascii());
-        assert!(idle.is_hung_up_on());
-        busy.query("insert into kept values (1)");
-        busy.until(b'Z');
-        busy.query("commit");
-        busy.until(b'E');
-        assert!(busy.is_hung_up_on());
-        assert_eq!(pool.stage.direct("select count(*) from kept"), "1");
-        let port = pool.stage.address().port();
+        let received = idle.read_until(b'E').pop().unwrap().1;
+        assert!(
+            memchr::memmem::find(&received, b"C57P01\0").is_some(),
+            "{}",
+            received.escape_ascii()
+        );
+        assert!(idle.is_disconnected());
+        busy.send_query("insert into kept values (1)");
+        busy.read_until(b'Z');
+        busy.send_query("commit");
+        busy.read_until(b'E');
+        assert!(busy.is_disconnected());
+        assert_eq!(fixture.pool.query_server("select count(*) from kept"), "1");
+        let port = fixture.pool.address().port();
         let words = format!("host=127.0.0.1 port={port} dbname=gone user=postgres");
         assert_eq!(connect(&words).unwrap_err().sqlstate(), Some("3D000"));
-        assert!(!pool.console("show databases").contains("gone|"));
-        other.query("select 1");
-        other.until(b'Z');
-        // It may come back.
-        pool.write(&settings(&two));
+        assert!(!fixture.console_command("show databases").contains("gone|"));
+        other.send_query("select 1");
+        other.read_until(b'Z');
+        // The database can be added again.
+        fixture.write(&settings(&two));
         set_mode();
         let mut back = connect(&words).unwrap();
         assert_eq!(back.one_value("select 'back'").unwrap().as_deref(), Some("back"));
@@ -259,67 +261,71 @@ fn clients_of_a_removed_database_may_end_their_transaction() {
 }
 
 #[test]
-fn servers_elsewhere_are_used_as_soon_as_the_old_ones_are_free() {
-    let Some(pool) = Reloaded::start("elsewhere", POSTGRES) else { return };
-    let Some(other) = or_say_why_not("elsewhere", Cluster::builder().start()) else { return };
-    let port = |client: &mut Raw| {
-        client.query("select inet_server_port()");
-        let row = client.until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1;
+fn new_servers_are_used_once_old_connections_are_idle() {
+    let Some(fixture) = ReloadFixture::start("elsewhere", POSTGRES) else { return };
+    let Some(other) = skip_without_postgres("elsewhere", Cluster::builder().start()) else {
+        return;
+    };
+    let port = |client: &mut RawClient| {
+        client.send_query("select inet_server_port()");
+        let row = client.read_until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1;
         String::from_utf8_lossy(&row[6..]).into_owned()
     };
-    let (here, there) = (pool.stage.server.port().to_string(), other.port().to_string());
-    let (mut idle, mut busy) = (pool.log_in("postgres"), pool.log_in("postgres"));
+    let (here, there) = (fixture.pool.server.port().to_string(), other.port().to_string());
+    let (mut idle, mut busy) = (fixture.log_in("postgres"), fixture.log_in("postgres"));
     assert_eq!(port(&mut idle), here);
-    busy.query("begin");
-    busy.until(b'Z');
-    pool.write(&POSTGRES.replace("PORT", &there));
-    assert!(pool.console("reload").contains("databases.postgres.hosts: 127.0.0.1:"));
+    busy.send_query("begin");
+    busy.read_until(b'Z');
+    fixture.write(&POSTGRES.replace("PORT", &there));
+    assert!(fixture.console_command("reload").contains("databases.postgres.hosts: 127.0.0.1:"));
     assert_eq!(port(&mut idle), there);
-    assert_eq!(port(&mut busy), here, "its transaction began there");
-    busy.query("commit");
-    busy.until(b'Z');
+    assert_eq!(port(&mut busy), here, "its transaction started there");
+    busy.send_query("commit");
+    busy.read_until(b'Z');
     assert_eq!(port(&mut busy), there);
-    until("none is left", || pool.servers() == 0);
+    wait_until("all connections to close", WAIT_TIMEOUT, || fixture.server_connections() == 0);
 }
 
 #[test]
-fn who_is_there_keeps_the_mode_that_it_came_with() {
-    let Some(pool) = Reloaded::start("mode", POSTGRES) else { return };
-    let pid = |client: &mut Raw| {
-        client.query("select pg_backend_pid()");
-        client.until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1
+fn connected_clients_keep_pool_mode() {
+    let Some(fixture) = ReloadFixture::start("mode", POSTGRES) else { return };
+    let pid = |client: &mut RawClient| {
+        client.send_query("select pg_backend_pid()");
+        client.read_until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1
     };
-    let mut early = pool.log_in("postgres");
-    // Prepared under transaction pooling, where names are ours.
+    let mut early = fixture.log_in("postgres");
+    // Prepared in transaction mode, in which the pooler renames statements.
     early.send(b'P', b"mine\0select 'prepared'\0\0\0");
     early.send(b'S', b"");
-    early.until(b'Z');
+    early.read_until(b'Z');
     let pooled = pid(&mut early);
-    pool.console("set pool_mode = session");
-    let mut late = pool.log_in("postgres");
+    fixture.console_command("set pool_mode = session");
+    let mut late = fixture.log_in("postgres");
     let own = pid(&mut late);
     assert_eq!(pid(&mut late), own);
     assert_eq!(pid(&mut early), pooled, "a session's server is not shared");
     early.send(b'B', b"\0mine\0\0\0\0\0\0\0");
     early.send(b'E', b"\0\0\0\0\0");
     early.send(b'S', b"");
-    let row = early.until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1;
+    let row = early.read_until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1;
     assert!(row.ends_with(b"prepared"));
-    let pools = pool.console("show pools");
+    let pools = fixture.console_command("show pools");
     assert!(pools.contains("|session|") && pools.contains("|transaction|"), "{pools}");
     drop(early);
-    until("the old pool is gone", || !pool.console("show pools").contains("|transaction|"));
+    wait_until("the removal of the old pool", WAIT_TIMEOUT, || {
+        !fixture.console_command("show pools").contains("|transaction|")
+    });
 }
 
 #[test]
-fn secrets_and_certificates_are_those_of_now() {
+fn reload_replaces_secrets_and_certificates() {
     let Some(certificates) = Certificates::new("secrets") else { return };
     for (root, own) in [("first", "one"), ("second", "two")] {
         certificates.self_signed(root, root, &[]);
         certificates.signed(own, "unused", root, "subjectAltName=DNS:localhost\n");
     }
-    let leg = "[pool.tls.client]\nmode = 'allow'\ncertificate = 'own.crt'\nkey = 'own.key'\n";
-    let Some(server) = or_say_why_not("secrets", Cluster::builder().start()) else { return };
+    let tls = "[pool.tls.client]\nmode = 'allow'\ncertificate = 'own.crt'\nkey = 'own.key'\n";
+    let Some(server) = skip_without_postgres("secrets", Cluster::builder().start()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let certify = |name: &str| {
         for suffix in ["crt", "key"] {
@@ -334,13 +340,14 @@ fn secrets_and_certificates_are_those_of_now() {
     users("one");
     let file = folder.path().join("howdah.toml");
     let text = format!(
-        "[pool]\nworkers = 2\n{leg}[pool.listen]\nport = 0\nunix-directories = []\n\
+        "[pool]\nworkers = 2\n{tls}[pool.listen]\nport = 0\nunix-directories = []\n\
          [pool.auth]\nfile = 'users'\n[pool.databases.postgres]\nhosts = ['127.0.0.1:{}']\n",
         server.port()
     );
     fs::write(&file, text).unwrap();
-    let origin = Origin { path: file.clone(), workers: None };
-    let pooler = Pooler::start_from(Config::read(&file).unwrap().config, Some(origin)).unwrap();
+    let origin = ConfigOrigin { path: file.clone(), workers: None };
+    let pooler =
+        Pooler::start_from_source(Config::read(&file).unwrap().config, Some(origin)).unwrap();
     let port = pooler.addresses()[0].port();
     let log_in = |password: &str, authority: &str| {
         let root = certificates.path(&format!("{authority}.crt")).display().to_string();
@@ -352,19 +359,19 @@ fn secrets_and_certificates_are_those_of_now() {
     let mut early = log_in("one", "first").unwrap();
     certify("two");
     users("two");
-    let told = pooler.control().reload().unwrap().changes;
-    let told: Vec<_> = told.iter().map(ToString::to_string).collect();
-    assert_eq!(told, ["users.postgres.secret: another one", "tls.client.certificate: another one"]);
+    let changes = pooler.control().reload().unwrap().changes;
+    let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
+    assert_eq!(changes, ["users.postgres.secret: changed", "tls.client.certificate: changed"]);
     assert_eq!(log_in("one", "second").unwrap_err().sqlstate(), Some("28P01"));
     log_in("two", "first").unwrap_err();
     log_in("two", "second").unwrap();
     assert_eq!(early.one_value("select 'here'").unwrap().as_deref(), Some("here"));
 }
 
-/// Real clients at work while other pools come, go and change their size.
+/// Clients under load while other pools are added, removed and resized.
 #[test]
-fn clients_of_a_pool_that_stays_notice_nothing() {
-    let Some(pool) = Reloaded::start("under load", POSTGRES) else { return };
+fn reload_does_not_affect_clients_of_unchanged_pools() {
+    let Some(fixture) = ReloadFixture::start("under load", POSTGRES) else { return };
     let settings = |round: usize| {
         let size = [3, 8, 1, 5][round % 4];
         let more: String = (0..round % 5)
@@ -379,22 +386,24 @@ fn clients_of_a_pool_that_stays_notice_nothing() {
         let hosts = "hosts = ['127.0.0.1:PORT']\n";
         format!("limits = {{ clients = {} }}\n{POSTGRES}{bench}{hosts}{more}", 50 + round)
     };
-    pool.write(&settings(0));
-    pool.console("reload");
-    said(pool.stage.run("pgbench", &["-i", "-q", "-s", "1"]));
+    fixture.write(&settings(0));
+    fixture.console_command("reload");
+    checked_stdout(fixture.pool.run_program("pgbench", &["-i", "-q", "-s", "1"]));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let mut runs = Vec::new();
         for database in ["postgres", "resized"] {
             for protocol in ["simple", "prepared"] {
                 let args = ["-n", "-S", "-c", "4", "-M", protocol, "-T", "4", database];
-                let mut command = pool.stage.command("pgbench");
-                runs.push(scope.spawn(move || said(command.args(args).output().unwrap())));
+                let mut command = fixture.pool.command("pgbench");
+                runs.push(
+                    scope.spawn(move || checked_stdout(command.args(args).output().unwrap())),
+                );
             }
         }
-        let visitors = scope.spawn(|| {
-            // Whoever comes to a pool that comes and goes is let in, or told that there is none.
-            let port = pool.stage.address().port();
+        let new_clients = scope.spawn(|| {
+            // New clients of a database that is added and removed are served, or get its error.
+            let port = fixture.pool.address().port();
             let words = format!("host=127.0.0.1 port={port} dbname=other1 user=postgres");
             let mut served = 0;
             while !over.load(Ordering::Relaxed) {
@@ -413,8 +422,8 @@ fn clients_of_a_pool_that_stays_notice_nothing() {
         let mut rounds = 0;
         while !runs.iter().all(thread::ScopedJoinHandle::is_finished) {
             rounds += 1;
-            pool.write(&settings(rounds));
-            pool.stage.pooler.control().reload().unwrap();
+            fixture.write(&settings(rounds));
+            fixture.pool.pooler.control().reload().unwrap();
         }
         over.store(true, Ordering::Relaxed);
         let mut done = 0_u64;
@@ -425,8 +434,8 @@ fn clients_of_a_pool_that_stays_notice_nothing() {
             let line = report.lines().find(|line| line.contains("actually processed")).unwrap();
             done += line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
         }
-        let served = visitors.join().unwrap();
-        println!("{rounds} reloads, {done} transactions, none failed; {served} visitors served");
+        let served = new_clients.join().unwrap();
+        println!("{rounds} reloads, {done} transactions, none failed; {served} new clients served");
         assert!(rounds >= 5 && done > 100);
     });
 }

@@ -1,4 +1,4 @@
-//! While a pooler shuts down: who is refused, who is served, and what its console says.
+//! During shutdown: refused clients, served clients, and the console.
 
 use std::{
     io::ErrorKind,
@@ -8,108 +8,107 @@ use std::{
 };
 
 use howdah_connect::{Client, ConnectError};
+use howdah_lab::wait_until;
 
-use crate::support::{Raw, Stage, connect, pooler_of};
+use crate::support::{PoolFixture, RawClient, WAIT_TIMEOUT, connect, start_pooler_with};
 
-/// A pooler with a unix socket in this folder, and with a way to take over from it.
-fn stage(test: &str, folder: &Path) -> Option<Stage> {
-    let mut stage = Stage::set(test, "")?;
-    stage.pooler = pooler_of(&format!(
+/// A pooler with a unix socket and a takeover socket in this folder.
+fn fixture(test: &str, folder: &Path) -> Option<PoolFixture> {
+    let mut fixture = PoolFixture::start(test, "")?;
+    fixture.pooler = start_pooler_with(&format!(
         "[pool]\nmode = 'transaction'\nworkers = 2\nadmin-users = ['postgres']\n\
          sizes = {{ pool = 1 }}\n\
          [pool.listen]\nport = 0\nunix-directories = ['{folder}']\ntakeover = '{folder}/takeover'\n\
          [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
          [pool.databases.'*']\nhosts = ['127.0.0.1:{}']\n",
-        stage.server.port(),
+        fixture.server.port(),
         folder = folder.display(),
     ));
-    Some(stage)
+    Some(fixture)
 }
 
-fn by_unix_socket(stage: &Stage, folder: &Path, database: &str) -> Result<Client, ConnectError> {
-    let (host, port) = (folder.display(), stage.address().port());
+fn connect_by_unix_socket(
+    fixture: &PoolFixture,
+    folder: &Path,
+    database: &str,
+) -> Result<Client, ConnectError> {
+    let (host, port) = (folder.display(), fixture.address().port());
     connect(&format!("host={host} port={port} user=postgres dbname={database} connect_timeout=60"))
 }
 
 /// Waits until the kernel refuses connections.
-fn until_refused(stage: &Stage) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match TcpStream::connect(stage.address()) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return,
-            _ => assert!(Instant::now() < deadline, "connections are not refused"),
-        }
-    }
+fn wait_until_refused(fixture: &PoolFixture) {
+    wait_until("connections to be refused", WAIT_TIMEOUT, || {
+        let error = TcpStream::connect(fixture.address()).err();
+        error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    });
 }
 
-fn in_transaction(stage: &Stage) -> Raw {
-    let mut raw = Raw::log_in(stage.address());
-    raw.query("begin");
-    raw.until(b'Z');
+fn begin_transaction(fixture: &PoolFixture) -> RawClient {
+    let mut raw = RawClient::log_in(fixture.address());
+    raw.send_query("begin");
+    raw.read_until(b'Z');
     raw
 }
 
 #[test]
-fn tcp_is_refused_and_the_console_answers_at_once_while_transactions_end() {
+fn drain_refuses_tcp_but_not_console() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(stage) = stage("drains", folder.path()) else { return };
-    let mut busy = in_transaction(&stage);
-    let mut console = by_unix_socket(&stage, folder.path(), "pgbouncer").unwrap();
-    stage.pooler.drain();
-    until_refused(&stage);
-    // The other worker has ended by now, or ends soon: none of these waits for it.
+    let Some(fixture) = fixture("drains", folder.path()) else { return };
+    let mut busy = begin_transaction(&fixture);
+    let mut console = connect_by_unix_socket(&fixture, folder.path(), "pgbouncer").unwrap();
+    fixture.pooler.drain();
+    wait_until_refused(&fixture);
+    // The other worker has ended or ends soon; none of these commands waits for it.
     let began = Instant::now();
     for _ in 0..20 {
         console.query("show clients").unwrap();
-        let mut other = by_unix_socket(&stage, folder.path(), "pgbouncer").unwrap();
+        let mut other = connect_by_unix_socket(&fixture, folder.path(), "pgbouncer").unwrap();
         other.query("show pools").unwrap();
     }
-    // Each took ten seconds.
+    // Without that, each would take ten seconds.
     assert!(began.elapsed() < Duration::from_secs(60));
-    let refused = by_unix_socket(&stage, folder.path(), "postgres").unwrap_err();
+    let refused = connect_by_unix_socket(&fixture, folder.path(), "postgres").unwrap_err();
     assert_eq!(refused.sqlstate(), Some("57P03"), "{refused}");
-    assert!(!stage.pooler.is_over());
-    busy.query("commit");
-    busy.until(b'C');
-    assert!(busy.is_hung_up_on());
-    stage.pooler.end().unwrap().wait();
+    assert!(!fixture.pooler.is_finished());
+    busy.send_query("commit");
+    busy.read_until(b'C');
+    assert!(busy.is_disconnected());
+    fixture.pooler.shutdown_waiter().unwrap().wait();
 }
 
 #[test]
-fn clients_are_served_until_they_disconnect_when_the_pooler_waits_for_them() {
+fn wait_for_clients_serves_clients_until_they_disconnect() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(stage) = stage("waits", folder.path()) else { return };
-    let mut client = Raw::log_in(stage.address());
-    stage.pooler.wait_for_clients();
-    until_refused(&stage);
-    client.query("select 1");
-    client.until(b'Z');
-    assert!(!stage.pooler.is_over());
+    let Some(fixture) = fixture("waits", folder.path()) else { return };
+    let mut client = RawClient::log_in(fixture.address());
+    fixture.pooler.wait_for_clients();
+    wait_until_refused(&fixture);
+    client.send_query("select 1");
+    client.read_until(b'Z');
+    assert!(!fixture.pooler.is_finished());
     drop(client);
-    stage.pooler.end().unwrap().wait();
+    fixture.pooler.shutdown_waiter().unwrap().wait();
 }
 
 #[test]
-fn clients_that_wait_for_a_server_are_sent_away_when_the_pooler_waits_for_servers() {
+fn drain_disconnects_clients_that_wait_for_server() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(stage) = stage("sends away", folder.path()) else { return };
-    let mut waiting = Raw::log_in(stage.address());
-    let mut busy = in_transaction(&stage);
-    waiting.query("select 1");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let waits = || {
-        let view = stage.pooler.control().view(false);
+    let Some(fixture) = fixture("sends away", folder.path()) else { return };
+    let mut waiting = RawClient::log_in(fixture.address());
+    let mut busy = begin_transaction(&fixture);
+    waiting.send_query("select 1");
+    let is_waiting = || {
+        let view = fixture.pooler.control().snapshot(false);
         view.pools.iter().map(|pool| pool.counts.clients_waiting).sum::<u32>() == 1
     };
-    while !waits() {
-        assert!(Instant::now() < deadline, "the client does not wait for the server");
-    }
-    stage.pooler.drain();
-    let told = waiting.until(b'E').pop().unwrap().1;
-    assert!(memchr::memmem::find(&told, b"C57P01\0").is_some(), "{}", told.escape_ascii());
-    assert!(waiting.is_hung_up_on());
-    assert!(!stage.pooler.is_over(), "the other is in a transaction");
-    busy.query("commit");
-    busy.until(b'C');
-    stage.pooler.end().unwrap().wait();
+    wait_until("the client to wait for the server", WAIT_TIMEOUT, is_waiting);
+    fixture.pooler.drain();
+    let received = waiting.read_until(b'E').pop().unwrap().1;
+    assert!(memchr::memmem::find(&received, b"C57P01\0").is_some(), "{}", received.escape_ascii());
+    assert!(waiting.is_disconnected());
+    assert!(!fixture.pooler.is_finished(), "the other is in a transaction");
+    busy.send_query("commit");
+    busy.read_until(b'C');
+    fixture.pooler.shutdown_waiter().unwrap().wait();
 }

@@ -1,4 +1,4 @@
-//! A server, and a pooler before it.
+//! Fixture with a PostgreSQL server and a pooler in front of it, and a client for raw messages.
 
 use std::{
     io::{Read as _, Write as _},
@@ -8,31 +8,34 @@ use std::{
     time::Duration,
 };
 
-use howdah_connect::{Client, ConnectError, Environment, Target, Words};
-use howdah_lab::{Builder, Cluster, client_tool, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectError, ConnectTarget, Environment};
+use howdah_lab::{Builder, Cluster, client_tool, skip_without_postgres};
 use howdah_pool::{Pooler, config::Config};
 
-/// A server with a pooler before it.
-pub(crate) struct Stage {
+/// How long tests wait for an event that normally takes moments.
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A server with a pooler in front of it.
+pub(crate) struct PoolFixture {
     pub(crate) server: Cluster,
     pub(crate) pooler: Pooler,
 }
 
-impl Stage {
-    /// Starts both, with the pool settings of `more` beside what is needed; `None` if the machine
-    /// has no PostgreSQL, which is said.
-    pub(crate) fn set(test: &str, more: &str) -> Option<Self> {
-        Self::start(test, Cluster::builder(), more)
+impl PoolFixture {
+    /// Starts both, with `more` as additional lines of `[pool]`. Prints a message and returns
+    /// `None` if PostgreSQL is not installed.
+    pub(crate) fn start(test: &str, more: &str) -> Option<Self> {
+        Self::start_with(test, Cluster::builder(), more)
     }
 
-    /// The same with a server of a certain version.
-    pub(crate) fn of_major(test: &str, major: u32, more: &str) -> Option<Self> {
-        Self::start(test, Cluster::builder().major(major), more)
+    /// Like [`PoolFixture::start`], with a server of this major version.
+    pub(crate) fn start_major(test: &str, major: u32, more: &str) -> Option<Self> {
+        Self::start_with(test, Cluster::builder().major(major), more)
     }
 
-    fn start(test: &str, builder: Builder, more: &str) -> Option<Self> {
-        let server = or_say_why_not(test, builder.setting("max_connections", "60").start())?;
-        let pooler = pooler(&server, more);
+    fn start_with(test: &str, builder: Builder, more: &str) -> Option<Self> {
+        let server = skip_without_postgres(test, builder.setting("max_connections", "60").start())?;
+        let pooler = start_pooler(&server, more);
         Some(Self { server, pooler })
     }
 
@@ -41,7 +44,7 @@ impl Stage {
     }
 
     /// Runs one of PostgreSQL's programs through the pooler.
-    pub(crate) fn run(&self, program: &str, args: &[&str]) -> Output {
+    pub(crate) fn run_program(&self, program: &str, args: &[&str]) -> Output {
         self.command(program).args(args).output().unwrap()
     }
 
@@ -58,34 +61,34 @@ impl Stage {
         command
     }
 
-    /// A client program: the server's own, or another version's where it brought none.
+    /// A client program of the server's version, or of another version if it has none.
     fn program(&self, name: &str) -> PathBuf {
         let own = self.server.binaries().program(name);
         if own.is_file() { own } else { client_tool(name).expect("psql and pgbench are installed") }
     }
 
-    /// What `psql` prints for each statement.
+    /// Runs statements by `psql` through the pooler, and returns its output.
     pub(crate) fn psql(&self, statements: &[&str]) -> String {
         let mut args = vec!["-XAtq", "-v", "ON_ERROR_STOP=1"];
         args.extend(statements.iter().flat_map(|statement| ["-c", statement]));
-        said(self.run("psql", &args))
+        checked_stdout(self.run_program("psql", &args))
     }
 
-    /// Asks the server itself.
-    pub(crate) fn direct(&self, statement: &str) -> String {
+    /// Runs a statement by `psql` directly at the server, and returns its output.
+    pub(crate) fn query_server(&self, statement: &str) -> String {
         let mut psql = Command::new(self.program("psql"));
         psql.args(["-XAtq", &self.server.uri("postgres"), "-c", statement]);
-        said(psql.output().unwrap())
+        checked_stdout(psql.output().unwrap())
     }
 }
 
-/// A pooler in transaction mode before `server`.
-pub(crate) fn pooler(server: &Cluster, more: &str) -> Pooler {
-    pooler_in(server, "transaction", more)
+/// Starts a pooler in transaction mode in front of `server`.
+pub(crate) fn start_pooler(server: &Cluster, more: &str) -> Pooler {
+    start_pooler_in_mode(server, "transaction", more)
 }
 
-/// A pooler before `server`.
-pub(crate) fn pooler_in(server: &Cluster, mode: &str, more: &str) -> Pooler {
+/// Starts a pooler in front of `server`.
+pub(crate) fn start_pooler_in_mode(server: &Cluster, mode: &str, more: &str) -> Pooler {
     let text = format!(
         r#"
         [pool]
@@ -106,34 +109,35 @@ pub(crate) fn pooler_in(server: &Cluster, mode: &str, more: &str) -> Pooler {
         "#,
         server.port()
     );
-    pooler_of(&text)
+    start_pooler_with(&text)
 }
 
-/// A pooler with these settings.
-pub(crate) fn pooler_of(text: &str) -> Pooler {
-    let read = Config::read_str(text, Path::new("test.toml")).unwrap();
-    Pooler::start(read.config).unwrap()
+/// Starts a pooler with this configuration.
+pub(crate) fn start_pooler_with(text: &str) -> Pooler {
+    let parsed = Config::read_str(text, Path::new("test.toml")).unwrap();
+    Pooler::start(parsed.config).unwrap()
 }
 
-/// Connects as libpq would with this connection string.
+/// Connects with a libpq connection string.
 pub(crate) fn connect(words: &str) -> Result<Client, ConnectError> {
-    let words = Words::from_conninfo(words);
-    let target = Target::resolve(&words, &Environment::empty().with_os_user("tester")).unwrap();
+    let words = ConnParams::from_conninfo(words);
+    let target =
+        ConnectTarget::resolve(&words, &Environment::empty().with_os_user("tester")).unwrap();
     Client::connect(&target)
 }
 
-/// Standard output of a program that did well.
-pub(crate) fn said(output: Output) -> String {
+/// The standard output of a program. Panics if it has failed.
+pub(crate) fn checked_stdout(output: Output) -> String {
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {err}", output.status);
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-/// A client that speaks bytes.
-pub(crate) struct Raw(pub(crate) TcpStream);
+/// A client that sends and receives raw protocol messages.
+pub(crate) struct RawClient(pub(crate) TcpStream);
 
-impl Raw {
-    /// Connects, and says nothing.
+impl RawClient {
+    /// Connects without sending anything.
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -145,27 +149,27 @@ impl Raw {
         Self::log_in_with(address, &[])
     }
 
-    /// Connects and logs in with parameters.
+    /// Connects and logs in with startup parameters.
     pub(crate) fn log_in_with(address: SocketAddr, parameters: &[(&str, &str)]) -> Self {
         let mut raw = Self::connect(address);
         let pairs = parameters.iter().map(|(name, value)| format!("{name}\0{value}\0"));
-        raw.start(0, &pairs.collect::<String>());
-        raw.until(b'Z');
+        raw.send_startup(0, &pairs.collect::<String>());
+        raw.read_until(b'Z');
         raw
     }
 
     /// Sends a startup packet for protocol 3.`minor`, with `more` parameters, each `name\0value\0`.
-    pub(crate) fn start(&mut self, minor: u16, more: &str) {
+    pub(crate) fn send_startup(&mut self, minor: u16, more: &str) {
         self.start_as(minor, "postgres", more);
     }
 
-    /// The same for protocol 3.0 in another database.
-    pub(crate) fn start_in(&mut self, database: &str, more: &str) {
+    /// Sends a startup packet for protocol 3.0 and another database.
+    pub(crate) fn send_startup_for_database(&mut self, database: &str, more: &str) {
         self.start_as(0, database, more);
     }
 
-    /// The same as another user.
-    pub(crate) fn start_user(&mut self, user: &str, database: &str) {
+    /// Sends a startup packet for another user and database.
+    pub(crate) fn send_startup_for_user(&mut self, user: &str, database: &str) {
         self.start_packet(0, user, database, "");
     }
 
@@ -191,18 +195,18 @@ impl Raw {
         self.0.write_all(&message).unwrap();
     }
 
-    /// Says a query string to somebody who may be gone.
-    pub(crate) fn try_query(&mut self, sql: &str) -> std::io::Result<()> {
+    /// Sends a query; fails if the connection is closed.
+    pub(crate) fn try_send_query(&mut self, sql: &str) -> std::io::Result<()> {
         let bytes = u32::try_from(sql.len() + 5).unwrap().to_be_bytes();
         self.0.write_all(&[&b"Q"[..], &bytes, sql.as_bytes(), b"\0"].concat())
     }
 
-    pub(crate) fn query(&mut self, sql: &str) {
+    pub(crate) fn send_query(&mut self, sql: &str) {
         self.send(b'Q', format!("{sql}\0").as_bytes());
     }
 
-    /// One message: tag and body.
-    pub(crate) fn message(&mut self) -> std::io::Result<(u8, Vec<u8>)> {
+    /// Reads one message: tag and body.
+    pub(crate) fn read_message(&mut self) -> std::io::Result<(u8, Vec<u8>)> {
         let mut header = [0; 5];
         self.0.read_exact(&mut header)?;
         let length = u32::from_be_bytes(header[1..].try_into().unwrap());
@@ -211,13 +215,16 @@ impl Raw {
         Ok((header[0], body))
     }
 
-    /// Reads up to a message with this tag, and gives all.
-    pub(crate) fn until(&mut self, tag: u8) -> Vec<(u8, Vec<u8>)> {
+    /// Reads messages up to one with this tag, and returns them all.
+    pub(crate) fn read_until(&mut self, tag: u8) -> Vec<(u8, Vec<u8>)> {
         let mut messages = Vec::new();
         loop {
-            let message = self.message().unwrap_or_else(|error| {
-                let said = messages.iter().map(|(_, body): &(u8, Vec<u8>)| body.escape_ascii());
-                panic!("{error} after {:?}", said.map(|body| body.to_string()).collect::<Vec<_>>())
+            let message = self.read_message().unwrap_or_else(|error| {
+                let bodies = messages.iter().map(|(_, body): &(u8, Vec<u8>)| body.escape_ascii());
+                panic!(
+                    "{error} after {:?}",
+                    bodies.map(|body| body.to_string()).collect::<Vec<_>>()
+                )
             });
             let found = message.0 == tag;
             messages.push(message);
@@ -227,8 +234,8 @@ impl Raw {
         }
     }
 
-    /// Whether the pooler hangs up, whatever it says before.
-    pub(crate) fn is_hung_up_on(&mut self) -> bool {
+    /// Reads and discards messages until the connection ends. Returns whether the pooler closed it.
+    pub(crate) fn is_disconnected(&mut self) -> bool {
         let mut rest = [0; 4096];
         loop {
             match self.0.read(&mut rest) {
@@ -241,16 +248,16 @@ impl Raw {
 }
 
 /// Sends a signal to every process of a server, `-STOP` or `-CONT`.
-pub(crate) fn signal(postmaster: u32, signal: &str) {
+pub(crate) fn signal_all_processes(postmaster: u32, signal: &str) {
     let kill = |pid: u32| {
         let _ = Command::new("kill").args([signal, &pid.to_string()]).output();
     };
-    kill(postmaster); // First: it starts no more of them then.
+    kill(postmaster); // First, so that it starts no more processes.
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let behind_name = stat.rsplit(')').next().unwrap_or_default();
-        let parent = behind_name.split_whitespace().nth(1);
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        let parent = after_name.split_whitespace().nth(1);
         if parent == Some(&postmaster.to_string()) {
             kill(pid);
         }

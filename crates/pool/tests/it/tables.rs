@@ -1,13 +1,13 @@
-//! Every table of the console while clients are at work: names and types of columns, and rows, by both
-//! protocols. What varies from run to run is masked.
+//! Every table of the console under load: names and types of columns, and rows, by both protocols.
+//! Values that vary between runs are masked.
 
-use std::{process::Stdio, thread};
+use std::process::Stdio;
 
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 
-use crate::support::{Raw, Stage, pooler_of, said};
+use crate::support::{PoolFixture, RawClient, WAIT_TIMEOUT, checked_stdout, start_pooler_with};
 
-/// What `SHOW` has tables of.
+/// The tables of `SHOW`.
 pub(crate) const TABLES: [&str; 26] = [
     "active_sockets",
     "bans",
@@ -37,9 +37,9 @@ pub(crate) const TABLES: [&str; 26] = [
     "version",
 ];
 
-/// A table as it came: columns as `name:type`, and rows.
+/// A received table: columns as name and type, and rows.
 #[derive(Debug, PartialEq)]
-struct Table {
+struct ShownTable {
     columns: Vec<(String, &'static str)>,
     rows: Vec<Vec<Option<String>>>,
 }
@@ -52,7 +52,7 @@ fn number<const N: usize>(bytes: &[u8]) -> i64 {
     bytes[..N].iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte))
 }
 
-/// Reads RowDescription: of each column the name, and by 18 bytes behind it what its type is.
+/// Reads a RowDescription: the name of each column, and its type from the 18 bytes after the name.
 fn columns(mut body: &[u8]) -> Vec<(String, &'static str)> {
     let count = number::<2>(body);
     body = &body[2..];
@@ -67,7 +67,7 @@ fn columns(mut body: &[u8]) -> Vec<(String, &'static str)> {
             (1700, 0xffff) => "numeric",
             other => panic!("{name} is of type {other:?}"),
         };
-        assert_eq!(number::<2>(&rest[16..]), 0, "text format was asked for");
+        assert_eq!(number::<2>(&rest[16..]), 0, "text format was requested");
         columns.push((name, kind));
         body = &rest[18..];
     }
@@ -89,34 +89,34 @@ fn row(mut body: &[u8]) -> Vec<Option<String>> {
     row
 }
 
-fn table(messages: &[(u8, Vec<u8>)], tags: &str) -> Table {
-    let mut got: String = messages.iter().map(|(tag, _)| char::from(*tag)).collect();
-    while got.contains("DD") {
-        got = got.replace("DD", "D");
+fn read_table(messages: &[(u8, Vec<u8>)], tags: &str) -> ShownTable {
+    let mut received: String = messages.iter().map(|(tag, _)| char::from(*tag)).collect();
+    while received.contains("DD") {
+        received = received.replace("DD", "D");
     }
-    assert_eq!(got.replace("TC", "TDC"), tags, "{messages:?}");
-    let of = |wanted| messages.iter().filter(move |(tag, _)| *tag == wanted);
-    Table {
-        columns: columns(&of(b'T').next().unwrap().1),
-        rows: of(b'D').map(|(_, body)| row(body)).collect(),
+    assert_eq!(received.replace("TC", "TDC"), tags, "{messages:?}");
+    let with_tag = |wanted| messages.iter().filter(move |(tag, _)| *tag == wanted);
+    ShownTable {
+        columns: columns(&with_tag(b'T').next().unwrap().1),
+        rows: with_tag(b'D').map(|(_, body)| row(body)).collect(),
     }
 }
 
-fn simple(console: &mut Raw, name: &str) -> Table {
-    console.query(&format!("show {name}"));
-    table(&console.until(b'Z'), "TDCZ")
+fn show_simple(console: &mut RawClient, name: &str) -> ShownTable {
+    console.send_query(&format!("show {name}"));
+    read_table(&console.read_until(b'Z'), "TDCZ")
 }
 
-fn extended(console: &mut Raw, name: &str) -> Table {
+fn show_extended(console: &mut RawClient, name: &str) -> ShownTable {
     console.send(b'P', format!("\0show {name}\0\0\0").as_bytes());
     console.send(b'B', b"\0\0\0\0\0\0\0\0");
     console.send(b'D', b"P\0");
     console.send(b'E', b"\0\0\0\0\0");
     console.send(b'S', b"");
-    table(&console.until(b'Z'), "12TDCZ")
+    read_table(&console.read_until(b'Z'), "12TDCZ")
 }
 
-/// Columns whose values are the same in each run, for the clients that do nothing by chance.
+/// Columns with the same values in every run, for clients outside the load.
 const EXACT: &[&str] = &[
     "application_name",
     "bind_count",
@@ -182,17 +182,17 @@ const EXACT: &[&str] = &[
     "xact_count",
 ];
 
-/// Of those, what is the same also for clients at work; a server that is being opened has no
-/// application_name yet.
+/// The columns that also have the same values for clients of the load; a server connection that is
+/// being opened has no application_name yet.
 const NAMES: &[&str] = &["database", "name", "pool_mode", "type", "user"];
 
-fn masked(name: &str, table: &Table) -> String {
+fn masked(name: &str, table: &ShownTable) -> String {
     let at_work = |row: &[Option<String>]| row.iter().flatten().any(|value| value == "work");
     let mut lines: Vec<String> = Vec::new();
     for row in &table.rows {
         let at_work = at_work(row);
         if at_work && name == "active_sockets" {
-            continue; // There may be one, or none, at any moment.
+            continue; // Their number varies.
         }
         let varies = |column: &str| match name {
             "totals" => column == "value",
@@ -217,7 +217,7 @@ fn masked(name: &str, table: &Table) -> String {
             }
         };
         let line = row.iter().zip(&table.columns).map(cell).collect::<Vec<_>>().join("|");
-        // As many as there are at work, in the order of chance.
+        // Rows of the load have a varying number and order.
         if !at_work || !lines.contains(&line) {
             lines.push(line);
         }
@@ -237,10 +237,10 @@ fn every_table_under_load() {
         .setting("wal_level", "replica")
         .setting("hot_standby", "on")
         .start();
-    let Some(server) = or_say_why_not("tables", server) else { return };
+    let Some(server) = skip_without_postgres("tables", server) else { return };
     let standby = Cluster::builder().name("standby").standby_of(&server).start().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let pooler = pooler_of(&format!(
+    let pooler = start_pooler_with(&format!(
         "[pool]\nmode = 'transaction'\nworkers = 2\nadmin-users = ['postgres']\n\
          sizes = {{ pool = 4 }}\n[pool.listen]\nport = 0\nunix-directories = []\n\
          [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
@@ -256,42 +256,42 @@ fn every_table_under_load() {
         standby = standby.port(),
         capture = folder.path().join("capture").display()
     ));
-    let stage = Stage { server, pooler };
-    stage.direct("create database mirror");
-    said(stage.run("pgbench", &["-i", "-q", "-s", "1", "work"]));
-    let mut load = stage.command("pgbench");
+    let fixture = PoolFixture { server, pooler };
+    fixture.query_server("create database mirror");
+    checked_stdout(fixture.run_program("pgbench", &["-i", "-q", "-s", "1", "work"]));
+    let mut load = fixture.command("pgbench");
     load.args(["-n", "-c", "4", "-M", "prepared", "-T", "600", "work"]);
     let mut load = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     for _ in 0..3 {
-        said(stage.run("psql", &["-XAtq", "-d", "still", "-c", "select 1"]));
+        checked_stdout(fixture.run_program("psql", &["-XAtq", "-d", "still", "-c", "select 1"]));
     }
-    let enter_with = |database: &str, more: &str| {
-        let mut raw = Raw::connect(stage.address());
-        raw.start_in(database, more);
-        raw.until(b'Z');
+    let log_in_with = |database: &str, more: &str| {
+        let mut raw = RawClient::connect(fixture.address());
+        raw.send_startup_for_database(database, more);
+        raw.read_until(b'Z');
         raw
     };
-    let enter = |database: &str| enter_with(database, "");
-    let mut clients = [enter("still"), enter("still"), enter("still")];
+    let log_in = |database: &str| log_in_with(database, "");
+    let mut clients = [log_in("still"), log_in("still"), log_in("still")];
     for client in &mut clients[..2] {
-        client.query("begin");
-        client.until(b'Z');
+        client.send_query("begin");
+        client.read_until(b'Z');
     }
-    clients[2].query("select 'waits'");
-    let mut console = enter("howdah");
-    let mut kin = enter_with("kin", "target_session_attrs\0read-write\0");
-    console.query(&format!("ban 127.0.0.1:{} 3600", standby.port()));
-    console.until(b'Z');
-    kin.query("listen news; notify news");
-    kin.until(b'A');
-    let are_asked = |table: &Table| {
+    clients[2].send_query("select 'waits'");
+    let mut console = log_in("howdah");
+    let mut kin = log_in_with("kin", "target_session_attrs\0read-write\0");
+    console.send_query(&format!("ban 127.0.0.1:{} 3600", standby.port()));
+    console.read_until(b'Z');
+    kin.send_query("listen news; notify news");
+    kin.read_until(b'A');
+    let are_checked = |table: &ShownTable| {
         let lag = |row: &Vec<Option<String>>| row[13].is_some();
         table.rows.iter().all(|row| row[12].is_some()) && lag(&table.rows[1])
     };
-    while !are_asked(&simple(&mut console, "members")) {
-        thread::yield_now();
-    }
-    let is_there = |table: &Table| {
+    wait_until("health checks of the members", WAIT_TIMEOUT, || {
+        are_checked(&show_simple(&mut console, "members"))
+    });
+    let is_complete = |table: &ShownTable| {
         let row = |name: &str| {
             let row = table.rows.iter().find(|row| row[0].as_deref() == Some(name))?;
             let number = |at: usize| row[at].as_deref()?.parse::<u32>().ok();
@@ -303,15 +303,15 @@ fn every_table_under_load() {
             && table.rows.iter().find(of_kin).is_some_and(is_idle)
             && row("work").is_some_and(|(active, waiting, _)| active + waiting == 4)
     };
-    while !is_there(&simple(&mut console, "pools")) {
-        thread::yield_now();
-    }
+    wait_until("the expected connections", WAIT_TIMEOUT, || {
+        is_complete(&show_simple(&mut console, "pools"))
+    });
     let mut shown = String::new();
     for name in TABLES {
-        let (first, second) = (simple(&mut console, name), extended(&mut console, name));
+        let (first, second) = (show_simple(&mut console, name), show_extended(&mut console, name));
         assert_eq!(first.columns, second.columns, "{name}");
         let (first, second) = (masked(name, &first), masked(name, &second));
-        assert_eq!(first, second, "both protocols say the same");
+        assert_eq!(first, second, "both protocols return the same");
         shown.push_str(&first);
         shown.push('\n');
     }

@@ -1,4 +1,4 @@
-//! Encryption of both legs, and what certificates prove.
+//! Encryption towards clients and servers, and authentication by certificates.
 
 use std::{
     fs,
@@ -7,21 +7,21 @@ use std::{
     process::{Command, Stdio},
 };
 
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use howdah_pool::{Pooler, config::Config};
 
 use crate::{
     certificates::Certificates,
-    support::{Raw, connect, pooler_of},
+    support::{RawClient, WAIT_TIMEOUT, connect, start_pooler_with},
 };
 
-/// A server with TLS, certificates of all sorts, and poolers before it.
-struct Scene {
+/// A server with TLS, and various certificates.
+struct TlsFixture {
     server: Cluster,
     certificates: Certificates,
 }
 
-/// Who gets in at the server, and how.
+/// The server's `pg_hba.conf`; roles are named for their rule.
 const RULES: &str = "\
 host      all  postgres  127.0.0.1/32  trust
 hostssl   all  tls       127.0.0.1/32  trust
@@ -29,8 +29,8 @@ hostnossl all  no_tls    127.0.0.1/32  trust
 hostssl   all  cert      127.0.0.1/32  cert
 ";
 
-impl Scene {
-    fn set(test: &str) -> Option<Self> {
+impl TlsFixture {
+    fn start(test: &str) -> Option<Self> {
         let certificates = Certificates::new(test)?;
         certificates.self_signed("root", "howdah test root", &[]);
         certificates.self_signed("stranger", "another root", &[]);
@@ -38,7 +38,7 @@ impl Scene {
         certificates.signed("server", "unused", "root", "subjectAltName=DNS:localhost\n");
         certificates.signed("cert", "cert", "root", "extendedKeyUsage=clientAuth\n");
         certificates.signed("intruder", "cert", "stranger", "extendedKeyUsage=clientAuth\n");
-        let mut server = or_say_why_not(test, Cluster::builder().name("pool-tls").start())?;
+        let mut server = skip_without_postgres(test, Cluster::builder().name("pool-tls").start())?;
         for file in ["root.crt", "server.crt", "server.key"] {
             let text = fs::read_to_string(certificates.path(file)).unwrap();
             write_for_server(&server, file, &text);
@@ -58,10 +58,10 @@ impl Scene {
         Some(Self { server, certificates })
     }
 
-    /// A pooler with these settings of `[pool.tls]`, and others behind.
-    fn pooler(&self, tls: &str, more: &str) -> Pooler {
+    /// Starts a pooler with these settings of `[pool.tls]`, and more after them.
+    fn start_pooler(&self, tls: &str, more: &str) -> Pooler {
         let tls = tls.replace("DIR", &self.certificates.as_ref().display().to_string());
-        pooler_of(&format!(
+        start_pooler_with(&format!(
             r#"
             [pool]
             mode = "transaction"
@@ -86,19 +86,25 @@ impl Scene {
         ))
     }
 
-    /// Connects to a pooler; `DIR` in the words is the folder of certificates.
-    fn connect(&self, pooler: &Pooler, user: &str, words: &str) -> Result<String, String> {
+    /// Connects to a pooler, and describes the encryption on both sides; `DIR` in the connection
+    /// string is the folder of certificates.
+    fn describe_connection(
+        &self,
+        pooler: &Pooler,
+        user: &str,
+        words: &str,
+    ) -> Result<String, String> {
         let words = words.replace("DIR", &self.certificates.as_ref().display().to_string());
         let port = pooler.addresses()[0].port();
         let conninfo = format!(
             "host=localhost hostaddr=127.0.0.1 port={port} dbname=postgres user={user} {words}"
         );
-        let mut client = connect(&conninfo).map_err(|error| chain(&error))?;
-        let asked = "select concat_ws(' ', current_user, ssl) from pg_stat_ssl \
+        let mut client = connect(&conninfo).map_err(|error| error_chain(&error))?;
+        let query = "select concat_ws(' ', current_user, ssl) from pg_stat_ssl \
                      where pid = pg_backend_pid()";
-        let server = client.one_value(asked).map_err(|error| chain(&error))?.unwrap();
-        let leg = if client.is_encrypted() { "encrypted" } else { "plain" };
-        Ok(format!("{leg}; {server}"))
+        let server = client.one_value(query).map_err(|error| error_chain(&error))?.unwrap();
+        let client_side = if client.is_encrypted() { "encrypted" } else { "plain" };
+        Ok(format!("{client_side}; {server}"))
     }
 }
 
@@ -110,7 +116,7 @@ fn write_for_server(server: &Cluster, name: &str, text: &str) {
     chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {
@@ -121,11 +127,11 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 const TRUST: &str = "[pool.auth]\ntype = 'trust'\n";
-const OWN: &str = "certificate = 'DIR/pooler.crt', key = 'DIR/pooler.key'";
+const POOLER_CERTIFICATE: &str = "certificate = 'DIR/pooler.crt', key = 'DIR/pooler.key'";
 
 #[test]
-fn clients_get_the_encryption_that_both_sides_want() {
-    let Some(scene) = Scene::set("client tls") else { return };
+fn client_encryption_follows_modes_of_both_sides() {
+    let Some(fixture) = TlsFixture::start("client tls") else { return };
     let full = "sslmode=verify-full sslrootcert=DIR/root.crt";
     let direct = format!("{full} sslnegotiation=direct");
     let cases: [(&str, &[(&str, &str)]); 3] = [
@@ -161,9 +167,10 @@ fn clients_get_the_encryption_that_both_sides_want() {
         ),
     ];
     for (mode, clients) in cases {
-        let pooler = scene.pooler(&format!("client = {{ mode = '{mode}', {OWN} }}"), TRUST);
+        let pooler = fixture
+            .start_pooler(&format!("client = {{ mode = '{mode}', {POOLER_CERTIFICATE} }}"), TRUST);
         for (words, expected) in clients {
-            let got = scene.connect(&pooler, "postgres", words);
+            let got = fixture.describe_connection(&pooler, "postgres", words);
             let text = got.clone().unwrap_or_else(|error| error);
             assert!(text.contains(expected), "{mode}, {words}: {got:?}");
             let is_in = *expected == "plain" || *expected == "encrypted";
@@ -173,102 +180,104 @@ fn clients_get_the_encryption_that_both_sides_want() {
 }
 
 #[test]
-fn tls_that_begins_at_once_is_for_postgresql_only() {
-    let Some(scene) = Scene::set("alpn") else { return };
-    let pooler = scene.pooler(&format!("client = {{ mode = 'require', {OWN} }}"), TRUST);
-    let place = pooler.addresses()[0].to_string();
-    let shake = |alpn: &[&str]| {
+fn direct_tls_requires_postgresql_alpn() {
+    let Some(fixture) = TlsFixture::start("alpn") else { return };
+    let pooler = fixture
+        .start_pooler(&format!("client = {{ mode = 'require', {POOLER_CERTIFICATE} }}"), TRUST);
+    let address = pooler.addresses()[0].to_string();
+    let handshake = |alpn: &[&str]| {
         let mut openssl = Command::new("openssl");
-        openssl.args(["s_client", "-connect", &place, "-brief"]).args(alpn).stdin(Stdio::piped());
+        openssl.args(["s_client", "-connect", &address, "-brief"]).args(alpn).stdin(Stdio::piped());
         let mut child = openssl.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // Kept open: who ends the connection is the pooler.
+        // Kept open, so that the pooler ends the connection.
         let input = child.stdin.take();
         let status = child.wait_with_output().unwrap();
         drop(input);
         (status.status.success(), status.stdout)
     };
-    // No protocol named: the handshake is done, then the pooler hangs up without a word.
-    assert_eq!(shake(&[]).1, b"");
-    let (went_well, _) = shake(&["-alpn", "http/1.1"]);
-    assert!(!went_well, "another protocol has to fail the handshake");
+    // No protocol: the handshake succeeds, then the pooler disconnects without a message.
+    assert_eq!(handshake(&[]).1, b"");
+    let (succeeded, _) = handshake(&["-alpn", "http/1.1"]);
+    assert!(!succeeded, "another protocol must fail the handshake");
 }
 
 #[test]
-fn what_comes_before_the_answer_about_tls_is_not_taken_for_what_is_behind_it() {
+fn plaintext_before_tls_handshake_is_refused() {
     use std::io::{Read as _, Write as _};
-    let Some(scene) = Scene::set("tls injection") else { return };
-    let pooler = scene.pooler(&format!("client = {{ mode = 'prefer', {OWN} }}"), TRUST);
+    let Some(fixture) = TlsFixture::start("tls injection") else { return };
+    let pooler = fixture
+        .start_pooler(&format!("client = {{ mode = 'prefer', {POOLER_CERTIFICATE} }}"), TRUST);
     let address = pooler.addresses()[0];
     let ssl = b"\0\0\0\x08\x04\xd2\x16\x2f";
     let gss = b"\0\0\0\x08\x04\xd2\x16\x30";
-    // Bytes in the same packet as the request.
-    let mut raw = Raw::connect(address);
+    // Bytes sent together with the request.
+    let mut raw = RawClient::connect(address);
     raw.0.write_all(&[&ssl[..], b"\0\0\0\x0b\0\x03\0\0us"].concat()).unwrap();
-    assert!(raw.is_hung_up_on());
-    // Plain text where the handshake is due.
-    let mut raw = Raw::connect(address);
+    assert!(raw.is_disconnected());
+    // Plaintext instead of the handshake.
+    let mut raw = RawClient::connect(address);
     raw.0.write_all(ssl).unwrap();
     let mut answer = [0];
     raw.0.read_exact(&mut answer).unwrap();
     assert_eq!(answer, *b"S");
-    raw.start(0, "");
-    assert!(raw.is_hung_up_on());
-    // GSS is refused, and the client may go on: with TLS, or in the clear.
-    let mut raw = Raw::connect(address);
+    raw.send_startup(0, "");
+    assert!(raw.is_disconnected());
+    // GSS is refused, and the client may continue with TLS or without encryption.
+    let mut raw = RawClient::connect(address);
     raw.0.write_all(gss).unwrap();
     raw.0.read_exact(&mut answer).unwrap();
     assert_eq!(answer, *b"N");
-    raw.start(0, "");
-    raw.until(b'Z');
+    raw.send_startup(0, "");
+    raw.read_until(b'Z');
     // But not twice.
-    let mut raw = Raw::connect(address);
+    let mut raw = RawClient::connect(address);
     raw.0.write_all(gss).unwrap();
     raw.0.read_exact(&mut answer).unwrap();
     raw.0.write_all(gss).unwrap();
-    assert!(raw.is_hung_up_on());
+    assert!(raw.is_disconnected());
 }
 
 #[test]
-fn a_client_is_whom_its_certificate_names() {
-    let Some(scene) = Scene::set("cert") else { return };
+fn certificate_authenticates_its_common_name() {
+    let Some(fixture) = TlsFixture::start("cert") else { return };
     let tls = format!(
-        "client = {{ mode = 'verify-full', {OWN}, ca-file = 'DIR/root.crt' }}\n\
+        "client = {{ mode = 'verify-full', {POOLER_CERTIFICATE}, ca-file = 'DIR/root.crt' }}\n\
          server = {{ mode = 'require', certificate = 'DIR/cert.crt', key = 'DIR/cert.key' }}"
     );
-    let pooler = scene.pooler(&tls, "[pool.auth]\ntype = 'cert'\n");
-    let shows =
+    let pooler = fixture.start_pooler(&tls, "[pool.auth]\ntype = 'cert'\n");
+    let conninfo =
         |name: &str| format!("sslmode=require sslcert=DIR/{name}.crt sslkey=DIR/{name}.key");
-    // By the same certificate we get in at the server.
-    let got = scene.connect(&pooler, "cert", &shows("cert"));
+    // The pooler logs in to the server with the same certificate.
+    let got = fixture.describe_connection(&pooler, "cert", &conninfo("cert"));
     assert_eq!(got.as_deref(), Ok("encrypted; cert t"));
-    let other = scene.connect(&pooler, "postgres", &shows("cert")).unwrap_err();
+    let other = fixture.describe_connection(&pooler, "postgres", &conninfo("cert")).unwrap_err();
     assert!(other.contains("certificate authentication failed for user \"postgres\""), "{other}");
-    scene.connect(&pooler, "cert", &shows("intruder")).unwrap_err();
-    scene.connect(&pooler, "cert", "sslmode=require").unwrap_err();
-    // Who got in does not open the door for who comes next.
-    assert!(scene.connect(&pooler, "cert", &shows("cert")).is_ok());
+    fixture.describe_connection(&pooler, "cert", &conninfo("intruder")).unwrap_err();
+    fixture.describe_connection(&pooler, "cert", "sslmode=require").unwrap_err();
+    // Other logins do not depend on earlier ones.
+    assert!(fixture.describe_connection(&pooler, "cert", &conninfo("cert")).is_ok());
 }
 
-/// The recipe of PostgreSQL's manual: a certificate of version 1, with a common name only.
+/// Certificates as created in PostgreSQL's manual: version 1, with a common name only.
 #[test]
-fn version_1_certificates_are_served_and_taken_from_clients() {
-    let Some(scene) = Scene::set("version 1") else { return };
-    let certificates = &scene.certificates;
+fn version_1_certificates_are_supported() {
+    let Some(fixture) = TlsFixture::start("version 1") else { return };
+    let certificates = &fixture.certificates;
     certificates.signed("old", "localhost", "root", "");
     certificates.signed("old_cert", "cert", "root", "");
     certificates.signed("old_intruder", "cert", "stranger", "");
-    // Keys in PKCS #8 below another label, as PgCat's own test key is.
+    // A PKCS #8 key with another label, like PgCat's test key.
     let key = fs::read_to_string(certificates.path("old.key")).unwrap();
     let key =
         key.replace("BEGIN PRIVATE", "BEGIN RSA PRIVATE").replace("END PRIVATE", "END RSA PRIVATE");
     fs::write(certificates.path("relabelled.key"), key).unwrap();
-    let own = "certificate = 'DIR/old.crt', key = 'DIR/relabelled.key'";
+    let certificate = "certificate = 'DIR/old.crt', key = 'DIR/relabelled.key'";
     let tls = format!(
-        "client = {{ mode = 'verify-ca', {own}, ca-file = 'DIR/root.crt' }}\n\
+        "client = {{ mode = 'verify-ca', {certificate}, ca-file = 'DIR/root.crt' }}\n\
          server = {{ mode = 'require', certificate = 'DIR/old_cert.crt', key = 'DIR/old_cert.key' }}"
     );
-    let pooler = scene.pooler(&tls, "[pool.auth]\ntype = 'cert'\n");
-    let shows = |name: &str, version: &str| {
+    let pooler = fixture.start_pooler(&tls, "[pool.auth]\ntype = 'cert'\n");
+    let conninfo = |name: &str, version: &str| {
         format!(
             "sslmode=verify-full sslrootcert=DIR/root.crt sslcert=DIR/{name}.crt \
              sslkey=DIR/{name}.key ssl_min_protocol_version={version} \
@@ -277,15 +286,19 @@ fn version_1_certificates_are_served_and_taken_from_clients() {
     };
     for version in ["TLSv1.2", "TLSv1.3"] {
         for name in ["old_cert", "cert"] {
-            let got = scene.connect(&pooler, "cert", &shows(name, version));
+            let got = fixture.describe_connection(&pooler, "cert", &conninfo(name, version));
             assert_eq!(got.as_deref(), Ok("encrypted; cert t"), "{name} {version}");
         }
-        assert!(scene.connect(&pooler, "cert", &shows("old_intruder", version)).is_err());
+        assert!(
+            fixture
+                .describe_connection(&pooler, "cert", &conninfo("old_intruder", version))
+                .is_err()
+        );
     }
 }
 
 #[test]
-fn key_of_another_certificate_is_refused_by_name() {
+fn key_of_other_certificate_is_refused_by_name() {
     let Some(certificates) = Certificates::new("keys") else { return };
     certificates.self_signed("root", "root", &[]);
     certificates.signed("old", "localhost", "root", "");
@@ -299,7 +312,7 @@ fn key_of_another_certificate_is_refused_by_name() {
              key = '{folder}/{key}'\n"
         );
         let read = Config::read_str(&text, Path::new("test.toml")).unwrap();
-        chain(&Pooler::start(read.config).unwrap_err()).replace(&folder, "DIR")
+        error_chain(&Pooler::start(read.config).unwrap_err()).replace(&folder, "DIR")
     };
     let expected = "cannot set up TLS for clients: tls.client.key: private key DIR/root.key does not \
                     belong to certificate ";
@@ -312,8 +325,8 @@ fn key_of_another_certificate_is_refused_by_name() {
 }
 
 #[test]
-fn servers_get_the_encryption_that_both_sides_want() {
-    let Some(scene) = Scene::set("server tls") else { return };
+fn server_encryption_follows_modes_of_both_sides() {
+    let Some(fixture) = TlsFixture::start("server tls") else { return };
     let full = "mode = 'verify-full', ca-file = 'DIR/root.crt'";
     let cases = [
         ("mode = 'disable'", "no_tls", "no_tls f"),
@@ -330,31 +343,37 @@ fn servers_get_the_encryption_that_both_sides_want() {
         ("mode = 'require'", "cert", "certificate"),
     ];
     for (server, user, expected) in cases {
-        let pooler = scene.pooler(&format!("server = {{ {server} }}"), TRUST);
-        let got = scene.connect(&pooler, user, "sslmode=disable").unwrap_or_else(|error| error);
+        let pooler = fixture.start_pooler(&format!("server = {{ {server} }}"), TRUST);
+        let got = fixture
+            .describe_connection(&pooler, user, "sslmode=disable")
+            .unwrap_or_else(|error| error);
         assert!(got.contains(expected), "{server}, {user}: {got}");
     }
     let own = "server = { mode = 'require', certificate = 'DIR/cert.crt', key = 'DIR/cert.key' }";
-    let pooler = scene.pooler(own, TRUST);
-    let got = scene.connect(&pooler, "cert", "sslmode=disable");
+    let pooler = fixture.start_pooler(own, TRUST);
+    let got = fixture.describe_connection(&pooler, "cert", "sslmode=disable");
     assert_eq!(got.as_deref(), Ok("plain; cert t"));
 }
 
 #[test]
-fn a_cancel_goes_through_tls_on_both_legs() {
-    let Some(scene) = Scene::set("cancel over tls") else { return };
-    let tls = format!("client = {{ mode = 'require', {OWN} }}\nserver = {{ mode = 'require' }}");
-    let pooler = scene.pooler(&tls, TRUST);
+fn cancel_works_over_tls_on_both_sides() {
+    let Some(fixture) = TlsFixture::start("cancel over tls") else { return };
+    let tls = format!(
+        "client = {{ mode = 'require', {POOLER_CERTIFICATE} }}\nserver = {{ mode = 'require' }}"
+    );
+    let pooler = fixture.start_pooler(&tls, TRUST);
     let port = pooler.addresses()[0].port();
     let words = format!("host=localhost hostaddr=127.0.0.1 port={port} dbname=postgres user=tls");
     let mut client = connect(&format!("{words} sslmode=require")).unwrap();
     let cancel = client.cancel_handle().unwrap();
-    let mut watcher = connect(&scene.server.uri("postgres")).unwrap();
+    let mut admin = connect(&fixture.server.uri("postgres")).unwrap();
     let running = "select count(*)::text from pg_stat_activity \
                    where query = 'select pg_sleep(600)' and state = 'active'";
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while watcher.one_value(running).unwrap().as_deref() != Some("1") {}
+            wait_until("the statement to run", WAIT_TIMEOUT, || {
+                admin.one_value(running).unwrap().as_deref() == Some("1")
+            });
             cancel.cancel().unwrap();
         });
         let error = client.query("select pg_sleep(600)").unwrap_err();

@@ -1,11 +1,11 @@
-//! An assembler: instructions with names, jumps to labels, maps by handle.
+//! A BPF assembler: named instructions, jumps to labels, maps by file descriptor.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// One instruction, eight bytes as the kernel takes them: opcode, registers, offset, immediate.
+/// A BPF instruction, eight bytes in the kernel's layout: opcode, registers, offset, immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Instruction {
+pub(crate) struct BpfInstruction {
     opcode: u8,
     /// Destination in the low half, source in the high one.
     registers: u8,
@@ -13,10 +13,10 @@ pub(crate) struct Instruction {
     immediate: i32,
 }
 
-/// A register. `R0` has results, `R1` to `R5` the arguments of a call, which overwrites them; `R6` to `R9`
-/// outlive calls; `R10` is the end of the stack of 512 bytes.
+/// A register. `R0` holds results, `R1` to `R5` the arguments of a call, which clobbers them; `R6`
+/// to `R9` survive calls; `R10` is the top of the 512-byte stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "the machine has them, whichever are used")]
+#[allow(dead_code, reason = "the instruction set has them, used or not")]
 pub(crate) enum Register {
     R0,
     R1,
@@ -31,14 +31,14 @@ pub(crate) enum Register {
     R10,
 }
 
-/// How much a load or a store moves.
+/// Size of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Word,
     Double,
 }
 
-/// What the kernel does for a program: `enum bpf_func_id`.
+/// Helper functions of the kernel: `enum bpf_func_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Helper {
@@ -49,24 +49,24 @@ pub(crate) enum Helper {
     MonotonicNs = 5,
     /// Process id in the high half, thread id in the low one.
     CurrentPidTgid = 14,
-    /// The number under which the stack was put into a table of stacks, negative if it was not.
+    /// The id of the stack in a stack map, negative if it could not be stored.
     StackId = 27,
     ReadUser = 112,
     RingOutput = 130,
 }
 
-/// A place to jump to.
+/// A jump target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Label(usize);
+pub(crate) struct JumpLabel(usize);
 
-/// A program that is being written.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
-    code: Vec<Instruction>,
-    /// Where labels are.
+    code: Vec<BpfInstruction>,
+    /// Instruction index of each bound label.
     labels: Vec<Option<usize>>,
-    /// Jumps whose distance is not known yet.
-    jumps: Vec<(usize, Label)>,
+    /// Jumps to be resolved: instruction index and label.
+    jumps: Vec<(usize, JumpLabel)>,
 }
 
 const MOVE: u8 = 0xb0;
@@ -80,7 +80,7 @@ const EQUAL: u8 = 0x10;
 const UNEQUAL: u8 = 0x50;
 const BELOW: u8 = 0xa0;
 const LOAD_DOUBLE_IMMEDIATE: u8 = 0x18;
-/// The source of that instruction says that the immediate is a map's handle.
+/// Source register value of that instruction: the immediate is a map's file descriptor.
 const IS_MAP: u8 = 1;
 
 impl Assembler {
@@ -114,7 +114,7 @@ impl Assembler {
         self.push(ALU64 | SUBTRACT | FROM_REGISTER, to, from, 0, 0)
     }
 
-    /// `to >>= bits`, without a sign
+    /// `to >>= bits`, unsigned
     pub(crate) fn shift_right(&mut self, to: Register, bits: i32) -> &mut Self {
         self.push(ALU64 | 0x70, to, Register::R0, 0, bits)
     }
@@ -157,7 +157,7 @@ impl Assembler {
         self.push(0x62 | size.bits(), base, Register::R0, offset, value)
     }
 
-    /// `*(base + offset) += from`, at once for all processors. Eight bytes.
+    /// `*(base + offset) += from`, atomically. Eight bytes.
     pub(crate) fn add_atomically(
         &mut self,
         base: Register,
@@ -167,7 +167,7 @@ impl Assembler {
         self.push(0xc3 | Size::Double.bits(), base, from, offset, 0)
     }
 
-    /// `to = R10 + offset`: the address of a place on the stack.
+    /// `to = R10 + offset`: an address on the stack.
     pub(crate) fn stack_address(&mut self, to: Register, offset: i16) -> &mut Self {
         self.copy(to, Register::R10).add(to, offset.into())
     }
@@ -176,36 +176,41 @@ impl Assembler {
         self.push(JUMP | 0x80, Register::R0, Register::R0, 0, helper as i32)
     }
 
-    /// Ends the program.
+    /// Returns 0 from the program.
     pub(crate) fn exit(&mut self) -> &mut Self {
         self.set(Register::R0, 0).push(JUMP | 0x90, Register::R0, Register::R0, 0, 0)
     }
 
-    /// A new label, at no place yet.
-    pub(crate) fn label(&mut self) -> Label {
+    /// Creates a label that is not bound yet.
+    pub(crate) fn label(&mut self) -> JumpLabel {
         self.labels.push(None);
-        Label(self.labels.len() - 1)
+        JumpLabel(self.labels.len() - 1)
     }
 
-    /// Puts a label here.
-    pub(crate) fn place(&mut self, label: Label) -> &mut Self {
+    /// Binds a label to the next instruction.
+    pub(crate) fn bind(&mut self, label: JumpLabel) -> &mut Self {
         self.labels[label.0] = Some(self.code.len());
         self
     }
 
-    pub(crate) fn jump(&mut self, to: Label) -> &mut Self {
+    pub(crate) fn jump(&mut self, to: JumpLabel) -> &mut Self {
         self.jumps.push((self.code.len(), to));
         self.push(JUMP, Register::R0, Register::R0, 0, 0)
     }
 
     /// Jumps if all 64 bits are `value`.
-    pub(crate) fn jump_if(&mut self, register: Register, value: i32, to: Label) -> &mut Self {
+    pub(crate) fn jump_if(&mut self, register: Register, value: i32, to: JumpLabel) -> &mut Self {
         self.jumps.push((self.code.len(), to));
         self.push(JUMP | EQUAL, register, Register::R0, 0, value)
     }
 
     /// Jumps unless all 64 bits are `value`.
-    pub(crate) fn jump_unless(&mut self, register: Register, value: i32, to: Label) -> &mut Self {
+    pub(crate) fn jump_unless(
+        &mut self,
+        register: Register,
+        value: i32,
+        to: JumpLabel,
+    ) -> &mut Self {
         self.jumps.push((self.code.len(), to));
         self.push(JUMP | UNEQUAL, register, Register::R0, 0, value)
     }
@@ -215,7 +220,7 @@ impl Assembler {
         &mut self,
         register: Register,
         value: i32,
-        to: Label,
+        to: JumpLabel,
     ) -> &mut Self {
         self.jumps.push((self.code.len(), to));
         self.push(JUMP32 | UNEQUAL, register, Register::R0, 0, value)
@@ -226,34 +231,34 @@ impl Assembler {
         &mut self,
         register: Register,
         other: Register,
-        to: Label,
+        to: JumpLabel,
     ) -> &mut Self {
         self.jumps.push((self.code.len(), to));
         self.push(JUMP | UNEQUAL | FROM_REGISTER, register, other, 0, 0)
     }
 
-    /// Jumps if they are less, without a sign.
+    /// Jumps if it is less than `other`, unsigned.
     pub(crate) fn jump_if_below(
         &mut self,
         register: Register,
         other: Register,
-        to: Label,
+        to: JumpLabel,
     ) -> &mut Self {
         self.jumps.push((self.code.len(), to));
         self.push(JUMP | BELOW | FROM_REGISTER, register, other, 0, 0)
     }
 
-    /// The program, its jumps resolved.
+    /// Resolves jumps and returns the program.
     ///
     /// # Panics
     ///
-    /// A label was jumped to and never placed.
-    pub(crate) fn finish(mut self) -> Vec<Instruction> {
+    /// A jump target was never bound.
+    pub(crate) fn finish(mut self) -> Vec<BpfInstruction> {
         for (at, label) in self.jumps {
-            let target = self.labels[label.0].expect("each label that is used was placed");
+            let target = self.labels[label.0].expect("every jump target is bound");
             let distance = i64::try_from(target).ok().zip(i64::try_from(at + 1).ok());
             let distance = distance.and_then(|(to, from)| i16::try_from(to - from).ok());
-            self.code[at].offset = distance.expect("programs have some hundred instructions");
+            self.code[at].offset = distance.expect("programs are short enough for 16-bit jumps");
         }
         self.code
     }
@@ -276,7 +281,7 @@ impl Assembler {
     }
 
     fn push_raw(&mut self, opcode: u8, registers: u8, offset: i16, immediate: i32) -> &mut Self {
-        self.code.push(Instruction { opcode, registers, offset, immediate });
+        self.code.push(BpfInstruction { opcode, registers, offset, immediate });
         self
     }
 }
@@ -305,13 +310,13 @@ mod tests {
     fn jumps_count_from_the_next_instruction() {
         let mut program = Assembler::default();
         let end = program.label();
-        program.jump_if(Register::R0, 7, end).set_wide(Register::R3, 0x1_0000_0002).place(end);
+        program.jump_if(Register::R0, 7, end).set_wide(Register::R3, 0x1_0000_0002).bind(end);
         program.exit();
         let code = program.finish();
-        assert_eq!(code[0], Instruction { opcode: 0x15, registers: 0, offset: 2, immediate: 7 });
-        let wide = Instruction { opcode: 0x18, registers: 3, offset: 0, immediate: 2 };
+        assert_eq!(code[0], BpfInstruction { opcode: 0x15, registers: 0, offset: 2, immediate: 7 });
+        let wide = BpfInstruction { opcode: 0x18, registers: 3, offset: 0, immediate: 2 };
         assert_eq!(code[1], wide);
-        assert_eq!(code[2], Instruction { opcode: 0, registers: 0, offset: 0, immediate: 1 });
+        assert_eq!(code[2], BpfInstruction { opcode: 0, registers: 0, offset: 0, immediate: 1 });
         assert_eq!(code[4].opcode, 0x95);
     }
 

@@ -1,8 +1,8 @@
-//! Programs attached to points of a binary. They stay while the link is held, and go with the process that
-//! holds it, however that ends.
+//! Attaches programs to points of a binary. They stay attached while the link is held, and are
+//! detached when the process exits, however it exits.
 //!
-//! Points are attached in the file, for all processes that run it: a filter by process id costs more than
-//! the hits that it spares, and programs look for themselves whose they were run for.
+//! Programs are attached to the file, for all processes that run it: a kernel filter by process id
+//! costs more than the hits it saves, so programs check the process themselves.
 
 use std::{
     ffi::CString,
@@ -15,77 +15,75 @@ use std::{
 use super::{program::Program, sys};
 use crate::error::BpfError;
 
-/// A place in a file.
+/// A probe point in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
-    /// Where its instruction lies in the file.
+    /// File offset of the instruction.
     pub(crate) offset: u64,
-    /// Where the counter lies in the file that tells the code that somebody listens.
+    /// File offset of the semaphore of a USDT probe.
     pub(crate) semaphore: Option<u64>,
 }
 
-/// Places of one file.
+/// Probe points of one file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Points<'a> {
-    /// The file: `/proc/PID/exe`, so that it is the one that runs.
+pub(crate) struct FilePoints<'a> {
+    /// The file: `/proc/PID/exe`, which is the running one.
     pub(crate) binary: &'a Path,
     pub(crate) points: &'a [Point],
 }
 
-/// When a program is run at a function.
+/// Whether a program runs at the probe point or at the function's return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum UprobeKind {
     Entry,
     Return,
 }
 
-/// An attachment.
+/// An attached program.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct BpfLink {
     _handles: Vec<OwnedFd>,
 }
 
-impl Link {
+impl BpfLink {
     /// Attaches a program to all `points`.
     pub(crate) fn attach(
         program: &Program,
-        points: Points<'_>,
-        side: Side,
+        points: FilePoints<'_>,
+        side: UprobeKind,
     ) -> Result<Self, BpfError> {
-        let Points { binary, points } = points;
+        let FilePoints { binary, points } = points;
         let path = CString::new(binary.as_os_str().as_bytes())
             .map_err(|error| BpfError::attach(program.name(), error.into()))?;
         let handles = if program.is_multi() {
-            many(program, &path, points, side).map(|link| vec![link])
+            attach_multi(program, &path, points, side).map(|link| vec![link])
         } else {
-            one_by_one(program, &path, points, side)
+            attach_perf_events(program, &path, points, side)
         };
         match handles {
             Ok(handles) => Ok(Self { _handles: handles }),
-            Err(error) if is_denied(&error) => {
-                Err(BpfError::denied("attach programs to another process"))
-            }
+            Err(error) if is_denied(&error) => Err(BpfError::denied("attach BPF programs")),
             Err(source) => Err(BpfError::attach(program.name(), source)),
         }
     }
 }
 
-/// Attachments that are let go together. Before each, the kernel waits until no processor can be in its
-/// program, some 50 ms; so they wait side by side.
+/// Links that are detached together. For each, the kernel waits some 50 ms until no processor can
+/// be in its program; so they are dropped in parallel.
 #[derive(Debug, Default)]
-pub(crate) struct Links(Vec<Link>);
+pub(crate) struct BpfLinks(Vec<BpfLink>);
 
-impl Links {
-    pub(crate) fn push(&mut self, link: Link) {
+impl BpfLinks {
+    pub(crate) fn push(&mut self, link: BpfLink) {
         self.0.push(link);
     }
 }
 
-impl Drop for Links {
+impl Drop for BpfLinks {
     fn drop(&mut self) {
         thread::scope(|scope| {
             for link in self.0.drain(..) {
-                // Without a thread, the link goes with the closure: here and now.
+                // If no thread can be started, the closure and its link are dropped here and now.
                 let _ = thread::Builder::new().spawn_scoped(scope, move || drop(link));
             }
         });
@@ -96,27 +94,33 @@ fn is_denied(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
 
-fn many(program: &Program, path: &CString, points: &[Point], side: Side) -> io::Result<OwnedFd> {
-    let offsets: Vec<_> = points.iter().map(|point| point.offset).collect();
-    let semaphores: Vec<_> = match points.iter().any(|point| point.semaphore.is_some()) {
-        true => points.iter().map(|point| point.semaphore.unwrap_or(0)).collect(),
-        false => Vec::new(),
-    };
-    sys::attach_many(program.fd(), path, &offsets, &semaphores, side == Side::Return)
-}
-
-fn one_by_one(
+fn attach_multi(
     program: &Program,
     path: &CString,
     points: &[Point],
-    side: Side,
+    side: UprobeKind,
+) -> io::Result<OwnedFd> {
+    let offsets: Vec<_> = points.iter().map(|point| point.offset).collect();
+    let semaphores: Vec<_> = if points.iter().any(|point| point.semaphore.is_some()) {
+        points.iter().map(|point| point.semaphore.unwrap_or(0)).collect()
+    } else {
+        Vec::new()
+    };
+    sys::attach_multi(program.fd(), path, &offsets, &semaphores, side == UprobeKind::Return)
+}
+
+fn attach_perf_events(
+    program: &Program,
+    path: &CString,
+    points: &[Point],
+    side: UprobeKind,
 ) -> io::Result<Vec<OwnedFd>> {
     let event_type = fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
     let event_type = event_type.trim().parse().map_err(io::Error::other)?;
     let mut handles = Vec::new();
     for point in points {
         let semaphore = point.semaphore.unwrap_or(0);
-        let at_return = side == Side::Return;
+        let at_return = side == UprobeKind::Return;
         let event = sys::open_uprobe(event_type, path, point.offset, semaphore, at_return)?;
         handles.push(sys::attach_to_event(program.fd(), event.as_fd())?);
         handles.push(event);
@@ -130,8 +134,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        bpf::{Assembler, Counters, has_multi},
-        calibrate::own_offset,
+        bpf::{Assembler, CounterMap, supports_uprobe_multi},
+        calibrate::own_file_offset,
         capability::Capabilities,
     };
 
@@ -145,26 +149,28 @@ mod tests {
         naked_asm!("push rbp", "pop rbp", "nop", "ret")
     }
 
-    /// A program that counts its runs.
-    fn counting(counters: &Counters) -> Assembler {
+    /// A program that counts its hits.
+    fn counting_program(counters: &CounterMap) -> Assembler {
         let mut program = Assembler::default();
-        counters.count(&mut program, 0, -8);
+        counters.increment(&mut program, 0, -8);
         program.exit();
         program
     }
 
     #[test]
-    fn links_go_together() {
-        if !Capabilities::own().may_trace() {
+    fn dropping_links_detaches_all() {
+        if !Capabilities::current().may_trace() {
             return;
         }
-        let offset = own_offset(watched_together as *const () as u64).unwrap();
+        let offset = own_file_offset(watched_together as *const () as u64).unwrap();
         let points = [Point { offset, semaphore: None }];
-        let points = Points { binary: Path::new("/proc/self/exe"), points: &points };
-        let counters = Counters::new(1).unwrap();
-        let program = Program::load("count", counting(&counters)).unwrap();
-        let mut links = Links::default();
-        (0..5).for_each(|_| links.push(Link::attach(&program, points, Side::Entry).unwrap()));
+        let points = FilePoints { binary: Path::new("/proc/self/exe"), points: &points };
+        let counters = CounterMap::new(1).unwrap();
+        let program = Program::load("count", counting_program(&counters)).unwrap();
+        let mut links = BpfLinks::default();
+        (0..5).for_each(|_| {
+            links.push(BpfLink::attach(&program, points, UprobeKind::Entry).unwrap());
+        });
         watched_together();
         drop(links);
         watched_together();
@@ -172,19 +178,20 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_links_see_every_hit_until_they_are_dropped() {
-        if !Capabilities::own().may_trace() {
+    fn both_link_kinds_see_every_hit_until_dropped() {
+        if !Capabilities::current().may_trace() {
             return;
         }
-        let offset = own_offset(watched as *const () as u64).unwrap();
+        let offset = own_file_offset(watched as *const () as u64).unwrap();
         let point = Point { offset, semaphore: None };
-        let points = Points { binary: Path::new("/proc/self/exe"), points: &[point] };
-        let kinds: &[bool] = if has_multi() { &[true, false] } else { &[false] };
+        let points = FilePoints { binary: Path::new("/proc/self/exe"), points: &[point] };
+        let kinds: &[bool] = if supports_uprobe_multi() { &[true, false] } else { &[false] };
         for is_multi in kinds {
-            for side in [Side::Entry, Side::Return] {
-                let counters = Counters::new(1).unwrap();
-                let program = Program::load_as("count", counting(&counters), *is_multi).unwrap();
-                let link = Link::attach(&program, points, side).unwrap();
+            for side in [UprobeKind::Entry, UprobeKind::Return] {
+                let counters = CounterMap::new(1).unwrap();
+                let program =
+                    Program::load_as("count", counting_program(&counters), *is_multi).unwrap();
+                let link = BpfLink::attach(&program, points, side).unwrap();
                 (0..10).for_each(|_| watched());
                 drop(link);
                 watched();

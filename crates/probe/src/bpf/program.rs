@@ -1,4 +1,4 @@
-//! Programs that the kernel has checked.
+//! BPF programs that the kernel has verified.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -13,17 +13,18 @@ use crate::error::BpfError;
 pub(crate) struct Program {
     fd: OwnedFd,
     name: &'static str,
-    /// Made for a link of many places.
+    /// Loaded for uprobe-multi links.
     is_multi: bool,
 }
 
 impl Program {
-    /// Has it checked and loaded: for links of many places where the kernel has them (6.6 on).
+    /// Verifies and loads a program: for uprobe-multi links where the kernel has them (6.6 and
+    /// later).
     pub(crate) fn load(name: &'static str, assembler: Assembler) -> Result<Self, BpfError> {
-        Self::load_as(name, assembler, has_multi())
+        Self::load_as(name, assembler, supports_uprobe_multi())
     }
 
-    /// The same, for links of one kind.
+    /// As [`Program::load`], for one kind of link.
     pub(super) fn load_as(
         name: &'static str,
         assembler: Assembler,
@@ -36,7 +37,7 @@ impl Program {
             Err(source) => source,
         };
         if source.raw_os_error() == Some(libc::EPERM) {
-            return Err(BpfError::denied("load programs into the kernel"));
+            return Err(BpfError::denied("load BPF programs"));
         }
         let mut log = vec![0; LOG_BYTES];
         let _ = sys::load_program(name, &code, kind, &mut log);
@@ -57,32 +58,34 @@ impl Program {
         self.is_multi
     }
 
-    /// Hits that it missed because another program was running on the processor.
+    /// Hits missed because another program was running on the processor.
     pub(crate) fn misses(&self) -> Result<u64, BpfError> {
-        sys::recursion_misses(self.fd()).map_err(|source| BpfError::map("program", source))
+        sys::recursion_misses(self.fd())
+            .map_err(|source| BpfError::map("program statistics", source))
     }
 }
 
-/// Enough for what is said of a program of some hundred instructions.
+/// Enough for the verifier's log of a few hundred instructions.
 const LOG_BYTES: usize = 64 << 10;
 
-/// Whether one link can attach a program to many places: asked once, of a program that does nothing. Not if
-/// `HOWDAH_PROBE_PERF_LINKS` is set: so tests have an older kernel.
-pub(crate) fn has_multi() -> bool {
-    static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *ANSWER.get_or_init(|| {
+/// Whether one link can attach a program to many points. Checked once with an empty program. False
+/// if `HOWDAH_PROBE_PERF_LINKS` is set, which lets tests simulate an older kernel.
+pub(crate) fn supports_uprobe_multi() -> bool {
+    static SUPPORTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *SUPPORTED.get_or_init(|| {
         if std::env::var_os("HOWDAH_PROBE_PERF_LINKS").is_some() {
             return false;
         }
-        let mut nothing = Assembler::default();
-        nothing.exit();
-        // A kernel before 6.6 refuses the type of attachment, but only when attaching; so ask for that.
-        let Ok(program) = sys::load_program("asks", &nothing.finish(), UPROBE_MULTI, &mut [])
-        else {
+        let mut empty = Assembler::default();
+        empty.exit();
+        // A kernel before 6.6 accepts this attach type when loading and rejects it only when
+        // attaching, so try to attach.
+        let Ok(program) = sys::load_program("empty", &empty.finish(), UPROBE_MULTI, &mut []) else {
             return false;
         };
-        // No file has this name: a kernel that knows the kind of link looks for it and says so.
-        let link = sys::attach_many(program.as_fd(), c"/proc/self/no", &[0], &[], false);
+        // There is no such file: a kernel that supports the link type looks it up and reports
+        // ENOENT.
+        let link = sys::attach_multi(program.as_fd(), c"/proc/self/no", &[0], &[], false);
         link.is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT))
     })
 }

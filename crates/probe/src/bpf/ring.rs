@@ -1,7 +1,7 @@
-//! Events on their way from the kernel: a ring that programs write and we read.
+//! The ring buffer by which BPF programs send events to this process.
 //!
-//! A record is a header of eight bytes, of which the first four are its length with two bits of state, and
-//! its bytes, filled up to a multiple of eight. Source: `kernel/bpf/ringbuf.c`.
+//! A record is an eight-byte header, whose first four bytes are the length with two state bits,
+//! followed by the payload, padded to a multiple of eight. Source: `kernel/bpf/ringbuf.c`.
 
 use std::{
     os::fd::{AsFd as _, OwnedFd},
@@ -14,22 +14,22 @@ use super::{
 };
 use crate::error::BpfError;
 
-/// A ring of records.
+/// A BPF ring buffer.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct RingBuffer {
     fd: OwnedFd,
     memory: RingMemory,
 }
 
-/// `BPF_RB_NO_WAKEUP`: a ring is looked at by the clock.
+/// `BPF_RB_NO_WAKEUP`: the ring is polled.
 const NO_WAKEUP: i32 = 1;
 /// The record is still being written.
 const IS_BUSY: u32 = 1 << 31;
-/// It was given up.
+/// The record was discarded.
 const IS_DISCARDED: u32 = 1 << 30;
 
-impl Ring {
-    /// A ring of `bytes`, which is a power of two and a multiple of a page.
+impl RingBuffer {
+    /// Creates a ring of `bytes`, which must be a power of two and a multiple of the page size.
     pub(crate) fn new(bytes: u32) -> Result<Self, BpfError> {
         debug_assert!(bytes.is_power_of_two() && bytes >= 4096);
         let fd = sys::create_map(MapType::Ring, 0, 0, bytes)
@@ -39,7 +39,7 @@ impl Ring {
         Ok(Self { fd, memory })
     }
 
-    /// Has a program send what lies at `event` on the stack. `R0` is 0 if there was room.
+    /// Emits code that sends the `bytes` at `event` on the stack. `R0` is 0 if there was room.
     pub(crate) fn send(&self, program: &mut Assembler, event: i16, bytes: i32) {
         program
             .set_map(Register::R1, self.fd.as_fd())
@@ -49,7 +49,7 @@ impl Ring {
             .call(Helper::RingOutput);
     }
 
-    /// Shows all records that are there.
+    /// Passes all available records to `visit`.
     pub(crate) fn drain(&mut self, mut visit: impl FnMut(&[u8])) {
         let mut position = self.memory.consumed().load(Ordering::Relaxed);
         let end = self.memory.produced();
@@ -63,7 +63,7 @@ impl Ring {
                 visit(self.memory.record(position, bytes as usize));
             }
             position += u64::from((bytes + 8).next_multiple_of(8));
-            // From here on the kernel may write over it.
+            // From here on the kernel may overwrite the record.
             self.memory.consumed().store(position, Ordering::Release);
         }
     }

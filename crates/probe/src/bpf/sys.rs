@@ -1,5 +1,5 @@
-//! System calls: `bpf(2)`, `perf_event_open(2)`, and a shared mapping of a ring. What comes out are owned
-//! handles and plain values.
+//! System calls: `bpf(2)`, `perf_event_open(2)` and the shared mapping of a ring. Results are owned
+//! file descriptors and plain values.
 
 #![expect(unsafe_code, reason = "the system calls have no safe wrapper without a C library")]
 
@@ -11,12 +11,12 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::assembler::Instruction;
+use super::assembler::BpfInstruction;
 
 /// `enum bpf_cmd`.
 #[derive(Clone, Copy)]
 #[repr(i32)]
-enum Command {
+enum BpfCommand {
     MapCreate = 0,
     MapLookup = 1,
     ProgramLoad = 5,
@@ -43,7 +43,7 @@ const PERF_EVENT: u32 = 41;
 /// `BPF_F_UPROBE_MULTI_RETURN`.
 const MULTI_RETURN: u32 = 1;
 
-/// The part of `union bpf_attr` that the kernel wants for creating a map.
+/// The part of `union bpf_attr` used to create a map.
 #[repr(C)]
 struct MapCreate {
     map_type: u32,
@@ -101,7 +101,7 @@ struct InfoByFd {
     info: u64,
 }
 
-/// The front of `struct perf_event_attr`, 64 bytes (`PERF_ATTR_SIZE_VER0`) and eight more.
+/// The first fields of `struct perf_event_attr`: 64 bytes (`PERF_ATTR_SIZE_VER0`) and eight more.
 #[repr(C)]
 struct PerfEvent {
     event_type: u32,
@@ -115,26 +115,26 @@ struct PerfEvent {
     breakpoint_type: u32,
     /// The path of the binary.
     config1: u64,
-    /// The offset within.
+    /// The offset in the binary.
     config2: u64,
 }
 
-fn bpf<T>(command: Command, attributes: &mut T) -> io::Result<c_long> {
+fn bpf<T>(command: BpfCommand, attributes: &mut T) -> io::Result<c_long> {
     let bytes = size_of::<T>();
-    // SAFETY: the attributes are a structure of plain numbers that lives through the call; pointers among
-    // them are to memory that the caller borrowed for as long.
+    // SAFETY: the attributes are a structure of plain numbers that lives through the call; pointers
+    // in it are to memory that the caller borrows for as long.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command as c_int, ptr::from_mut(attributes), bytes) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-fn owned(result: io::Result<c_long>) -> io::Result<OwnedFd> {
+fn into_owned_fd(result: io::Result<c_long>) -> io::Result<OwnedFd> {
     let fd = c_int::try_from(result?).map_err(io::Error::other)?;
-    // SAFETY: the call has just made it, and nobody else has it.
+    // SAFETY: the system call has just created the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn raw(fd: BorrowedFd<'_>) -> u32 {
+fn raw_fd(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().unsigned_abs()
 }
 
@@ -142,7 +142,7 @@ fn address<T: ?Sized>(of: &T) -> u64 {
     ptr::from_ref(of).cast::<c_void>() as u64
 }
 
-/// Makes a map.
+/// Creates a map.
 pub(super) fn create_map(
     map_type: MapType,
     key_bytes: u32,
@@ -151,25 +151,25 @@ pub(super) fn create_map(
 ) -> io::Result<OwnedFd> {
     let map_type = map_type as u32;
     let mut attributes = MapCreate { map_type, key_bytes, value_bytes, entries_max };
-    owned(bpf(Command::MapCreate, &mut attributes))
+    into_owned_fd(bpf(BpfCommand::MapCreate, &mut attributes))
 }
 
-/// Copies the value of a key of four bytes into `value`, which is as long as the map's values are.
-pub(super) fn value_of(map: BorrowedFd<'_>, key: u32, value: &mut [u64]) -> io::Result<()> {
+/// Copies the value of a four-byte key into `value`, which has the length of the map's values.
+pub(super) fn lookup_value(map: BorrowedFd<'_>, key: u32, value: &mut [u64]) -> io::Result<()> {
     let mut attributes = MapElement {
-        map_fd: raw(map),
+        map_fd: raw_fd(map),
         padding: 0,
         key: address(&key),
         value: value.as_mut_ptr() as u64,
         flags: 0,
     };
-    bpf(Command::MapLookup, &mut attributes).map(drop)
+    bpf(BpfCommand::MapLookup, &mut attributes).map(drop)
 }
 
-/// Has a program checked and loaded. What the verifier says goes into `log` if it is not empty.
+/// Verifies and loads a program. The verifier's messages go to `log` unless it is empty.
 pub(super) fn load_program(
     name: &str,
-    code: &[Instruction],
+    code: &[BpfInstruction],
     expected_attach_type: u32,
     log: &mut [u8],
 ) -> io::Result<OwnedFd> {
@@ -177,7 +177,7 @@ pub(super) fn load_program(
     for (to, from) in short_name.iter_mut().take(15).zip(name.bytes()) {
         *to = from;
     }
-    // Helpers that read memory are for programs under a licence that the kernel takes for its own.
+    // Helpers that read memory require a GPL-compatible licence.
     let license = c"GPL";
     let mut attributes = ProgramLoad {
         program_type: PROGRAM_TYPE,
@@ -193,26 +193,27 @@ pub(super) fn load_program(
         interface: 0,
         expected_attach_type,
     };
-    owned(bpf(Command::ProgramLoad, &mut attributes))
+    into_owned_fd(bpf(BpfCommand::ProgramLoad, &mut attributes))
 }
 
-/// Hits at which the kernel did not run a program because another one was running on the processor:
-/// `recursion_misses` of `struct bpf_prog_info`.
+/// Hits at which the kernel did not run the program because another one was running on the
+/// processor: `recursion_misses` of `struct bpf_prog_info`.
 pub(super) fn recursion_misses(program: BorrowedFd<'_>) -> io::Result<u64> {
     const MISSES_AT: usize = 208;
     let mut info = [0_u8; MISSES_AT + 8];
     let mut attributes = InfoByFd {
-        fd: raw(program),
+        fd: raw_fd(program),
         info_bytes: info.len() as u32,
         info: info.as_mut_ptr() as u64,
     };
-    bpf(Command::InfoByFd, &mut attributes)?;
+    bpf(BpfCommand::InfoByFd, &mut attributes)?;
     let misses = info.last_chunk().copied().unwrap_or_default();
     Ok(u64::from_ne_bytes(misses))
 }
 
-/// Attaches a program to many places of a file at once. `semaphores` is empty or as long as `offsets`.
-pub(super) fn attach_many(
+/// Attaches a program to many points of a file at once. `semaphores` is empty or as long as
+/// `offsets`.
+pub(super) fn attach_multi(
     program: BorrowedFd<'_>,
     path: &CStr,
     offsets: &[u64],
@@ -220,7 +221,7 @@ pub(super) fn attach_many(
     at_return: bool,
 ) -> io::Result<OwnedFd> {
     let mut attributes = LinkCreate {
-        program_fd: raw(program),
+        program_fd: raw_fd(program),
         target_fd: 0,
         attach_type: UPROBE_MULTI,
         flags: 0,
@@ -233,11 +234,11 @@ pub(super) fn attach_many(
         pid: 0,
         padding: 0,
     };
-    owned(bpf(Command::LinkCreate, &mut attributes))
+    into_owned_fd(bpf(BpfCommand::LinkCreate, &mut attributes))
 }
 
-/// Opens a perf event of the type `event_type` for one place of a file, for all processes. `semaphore` is 0
-/// if there is none.
+/// Opens a perf event of type `event_type` for one point of a file, for all processes. `semaphore`
+/// is 0 if there is none.
 pub(super) fn open_uprobe(
     event_type: u32,
     path: &CStr,
@@ -272,7 +273,7 @@ pub(super) fn open_uprobe(
             CLOSE_ON_EXEC,
         )
     };
-    owned(if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) })
+    into_owned_fd(if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) })
 }
 
 /// Attaches a program to a perf event.
@@ -281,8 +282,8 @@ pub(super) fn attach_to_event(
     event: BorrowedFd<'_>,
 ) -> io::Result<OwnedFd> {
     let mut attributes = LinkCreate {
-        program_fd: raw(program),
-        target_fd: raw(event),
+        program_fd: raw_fd(program),
+        target_fd: raw_fd(event),
         attach_type: PERF_EVENT,
         flags: 0,
         first: 0,
@@ -294,10 +295,10 @@ pub(super) fn attach_to_event(
         pid: 0,
         padding: 0,
     };
-    owned(bpf(Command::LinkCreate, &mut attributes))
+    into_owned_fd(bpf(BpfCommand::LinkCreate, &mut attributes))
 }
 
-/// The two mappings of a ring: one page that we write, the rest that the kernel writes.
+/// The two mappings of a ring: one page that this process writes, the rest written by the kernel.
 #[derive(Debug)]
 pub(super) struct RingMemory {
     consumer: NonNull<u8>,
@@ -312,42 +313,43 @@ unsafe impl Send for RingMemory {}
 impl RingMemory {
     /// Maps a ring of `data_bytes`.
     pub(super) fn map(ring: BorrowedFd<'_>, data_bytes: usize) -> io::Result<Self> {
-        // SAFETY: asks for a number.
+        // SAFETY: only returns a number.
         let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page_bytes = usize::try_from(page_bytes).map_err(io::Error::other)?;
         let consumer = map(ring, page_bytes, 0, libc::PROT_READ | libc::PROT_WRITE)?;
-        // The data is mapped twice in a row, so that no record is cut by the ring's end.
+        // The data is mapped twice in a row, so no record is split at the ring's end.
         let producer = map(ring, page_bytes + 2 * data_bytes, page_bytes, libc::PROT_READ);
         let producer = producer.inspect_err(|_| unmap(consumer, page_bytes))?;
         Ok(Self { consumer, producer, page_bytes, data_bytes })
     }
 
-    /// How far we have read.
+    /// Position up to which this process has read.
     pub(super) fn consumed(&self) -> &AtomicU64 {
-        // SAFETY: the mapping begins with the position, aligned, and lives as long as `self`; the kernel
-        // reads it and nothing else is made of it here.
+        // SAFETY: the mapping starts with the position, aligned, and lives as long as `self`; the
+        // kernel reads it, and nothing else is derived from it here.
         unsafe { self.consumer.cast::<AtomicU64>().as_ref() }
     }
 
-    /// How far the kernel has written.
+    /// Position up to which the kernel has written.
     pub(super) fn produced(&self) -> u64 {
-        // SAFETY: the same of the other mapping, which the kernel writes.
+        // SAFETY: as above, for the other mapping, which the kernel writes.
         let position = unsafe { self.producer.cast::<AtomicU64>().as_ref() };
         position.load(Ordering::Acquire)
     }
 
-    /// Length and state of the record at a position, whose header is there.
+    /// Header of the record at `position`: length and state.
     pub(super) fn header(&self, position: u64) -> u32 {
         // SAFETY: the position is taken modulo the ring, and records are aligned to eight bytes.
         let header = unsafe { self.data(position).cast::<AtomicU32>().as_ref() };
         header.load(Ordering::Acquire)
     }
 
-    /// The bytes of the record at a position, of which the kernel says that they are there.
+    /// Payload of the record at `position`, which must be complete.
     pub(super) fn record(&self, position: u64, bytes: usize) -> &[u8] {
         let bytes = bytes.min(self.data_bytes);
-        // SAFETY: a finished record is not written to until we say that it was read, which `Ring` does
-        // after it let go of the slice; it ends within the second mapping of the data.
+        // SAFETY: the kernel does not write to a finished record until `RingBuffer` marks it as
+        // consumed, which it does after releasing the slice; the record ends within the second
+        // mapping of the data.
         unsafe { std::slice::from_raw_parts(self.data(position).add(8).as_ptr(), bytes) }
     }
 
@@ -372,7 +374,7 @@ fn map(
     protection: c_int,
 ) -> io::Result<NonNull<u8>> {
     let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-    // SAFETY: a new mapping, at a place of the kernel's choice.
+    // SAFETY: a new mapping, at an address of the kernel's choice.
     let memory = unsafe {
         libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, of.as_raw_fd(), offset)
     };

@@ -1,234 +1,235 @@
-//! Which functions of a server each figure watches, and where they are in a server.
+//! The functions that each metric traces, and their locations in a server.
 
 use std::time::Duration;
 
-use howdah_inspect::{BinaryError, Server};
+use howdah_inspect::{BinaryError, RunningServer};
 
-use super::Figure;
+use super::ProbeMetric;
 use crate::{
-    bpf::{Point, Side},
+    bpf::{Point, UprobeKind},
     calibrate::HitCost,
-    error::Error,
-    traced::Traced,
+    error::ProbeError,
+    traced_server::TracedServer,
 };
 
-/// A function of the server, or a part of one, and what a call of it is.
+/// A traced function of the server, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Function {
-    pub(super) place: Place,
+pub(super) struct TracedFunction {
+    pub(super) span: TracedSpan,
     pub(super) operation: &'static str,
-    pub(super) about: About,
-    /// The register of an argument by which the call does nothing if it is true.
+    pub(super) subject: SubjectSource,
+    /// The register of a boolean argument that makes the call do nothing if it is true.
     pub(super) unless: Option<&'static str>,
 }
 
-/// Where something begins and ends.
+/// Where a call starts and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// A function, from its entry to its return.
+pub(super) enum TracedSpan {
+    /// A function, from entry to return.
     Call(&'static str),
-    /// From one marker to another in the same function.
+    /// From one USDT probe to another in the same function.
     Between(&'static str, &'static str),
 }
 
-/// What an argument of a function points to: the first, unless it says otherwise.
+/// Where the subject of a call is found: what its first argument points to, unless stated
+/// otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum About {
+pub(super) enum SubjectSource {
     Nothing,
-    /// `LOCKTAG`, the front of `LOCALLOCK`.
+    /// `LOCKTAG`, at the start of `LOCALLOCK`.
     Lock,
-    /// Tablespace, database and file, the front of `SMgrRelationData`.
+    /// Tablespace, database and file, at the start of `SMgrRelationData`.
     File,
-    /// The same, by the second argument.
-    FileInSecond,
-    /// No argument: the wait that the process reports, if it is for a lightweight lock.
+    /// As `File`, for the second argument.
+    FileInSecondArgument,
+    /// Not an argument: the wait event that the process reports, if it is for a lightweight lock.
     Wait,
 }
 
-pub(super) const fn function(
+pub(super) const fn traced_call(
     symbol: &'static str,
     operation: &'static str,
-    about: About,
-) -> Function {
-    Function { place: Place::Call(symbol), operation, about, unless: None }
+    about: SubjectSource,
+) -> TracedFunction {
+    TracedFunction { span: TracedSpan::Call(symbol), operation, subject: about, unless: None }
 }
 
-/// Source: `proc.h`, `lwlock.c`, `md.h`, `xlog.h`, `planner.h`, `executor.h`, `tuplesort.h`, `buffile.h` of 14
-/// to 18. Of alternatives, a version exports what it has.
-const fn functions(figure: Figure) -> &'static [Function] {
-    match figure {
-        Figure::Locks => const { &[function("ProcSleep", "lock", About::Lock)] },
-        Figure::LwLocks => {
+/// The functions that a metric may trace; a server has only some of them. Source: `proc.h`,
+/// `lwlock.c`, `md.h`, `xlog.h`, `planner.h`, `executor.h`, `tuplesort.h`, `buffile.h` of 14 to 18.
+const fn candidates(metric: ProbeMetric) -> &'static [TracedFunction] {
+    match metric {
+        ProbeMetric::Locks => const { &[traced_call("ProcSleep", "lock", SubjectSource::Lock)] },
+        ProbeMetric::LwLocks => {
             const {
                 &[
-                    Function {
-                        place: Place::Between("lwlock__wait__start", "lwlock__wait__done"),
+                    TracedFunction {
+                        span: TracedSpan::Between("lwlock__wait__start", "lwlock__wait__done"),
                         operation: "lwlock",
-                        about: About::Wait,
+                        subject: SubjectSource::Wait,
                         unless: None,
                     },
-                    // Where a process sleeps for such a lock, and for a few other things. It is woken
-                    // for nothing now and then, and sleeps on: that is another call.
-                    function("PGSemaphoreLock", "lwlock", About::Wait),
+                    // Where a process sleeps for a lightweight lock, and for a few other things.
+                    // After a spurious wakeup it sleeps again, which counts as another call.
+                    traced_call("PGSemaphoreLock", "lwlock", SubjectSource::Wait),
                 ]
             }
         }
-        Figure::Io => {
+        ProbeMetric::Io => {
             const {
                 &[
-                    function("mdread", "read", About::File),
-                    function("mdreadv", "read", About::File),
-                    // Asynchronous: the wait for it is not within.
-                    function("mdstartreadv", "start read", About::FileInSecond),
-                    function("mdwrite", "write", About::File),
-                    function("mdwritev", "write", About::File),
-                    function("mdextend", "extend", About::File),
-                    function("mdzeroextend", "extend", About::File),
-                    function("pg_fsync", "fsync", About::Nothing),
+                    traced_call("mdread", "read", SubjectSource::File),
+                    traced_call("mdreadv", "read", SubjectSource::File),
+                    // Asynchronous: the call does not include the wait.
+                    traced_call("mdstartreadv", "start read", SubjectSource::FileInSecondArgument),
+                    traced_call("mdwrite", "write", SubjectSource::File),
+                    traced_call("mdwritev", "write", SubjectSource::File),
+                    traced_call("mdextend", "extend", SubjectSource::File),
+                    traced_call("mdzeroextend", "extend", SubjectSource::File),
+                    traced_call("pg_fsync", "fsync", SubjectSource::Nothing),
                 ]
             }
         }
-        Figure::Wal => {
+        ProbeMetric::Wal => {
             const {
                 &[
-                    function("XLogFlush", "flush", About::Nothing),
-                    function("issue_xlog_fsync", "fsync", About::Nothing),
+                    traced_call("XLogFlush", "flush", SubjectSource::Nothing),
+                    traced_call("issue_xlog_fsync", "fsync", SubjectSource::Nothing),
                 ]
             }
         }
-        Figure::Queries => {
+        ProbeMetric::Queries => {
             const {
                 &[
-                    function("standard_planner", "plan", About::Nothing),
-                    function("standard_ExecutorRun", "execute", About::Nothing),
+                    traced_call("standard_planner", "plan", SubjectSource::Nothing),
+                    traced_call("standard_ExecutorRun", "execute", SubjectSource::Nothing),
                 ]
             }
         }
-        Figure::Sorts => {
+        ProbeMetric::Sorts => {
             const {
                 &[
-                    function("tuplesort_performsort", "sort", About::Nothing),
-                    function("BufFileWrite", "spill", About::Nothing),
+                    traced_call("tuplesort_performsort", "sort", SubjectSource::Nothing),
+                    traced_call("BufFileWrite", "spill", SubjectSource::Nothing),
                 ]
             }
         }
     }
 }
 
-/// In 17, `ProcSleep` is also asked not to sleep, by its third argument.
-fn doing_nothing(function: &Function, major: u32) -> Option<&'static str> {
-    (function.place == Place::Call("ProcSleep") && major == 17).then_some("rdx")
+/// In 17, the third argument of `ProcSleep` tells it not to sleep.
+fn no_op_register(function: &TracedFunction, major: u32) -> Option<&'static str> {
+    (function.span == TracedSpan::Call("ProcSleep") && major == 17).then_some("rdx")
 }
 
-impl Figure {
-    /// The functions of it that a server has.
-    pub(super) fn found_in(self, server: &Server) -> Result<Vec<Function>, Error> {
-        let all = functions(self);
-        let found = all.iter().filter(|function| function.place.is_in(server));
+impl ProbeMetric {
+    /// The functions of the metric that exist in a server.
+    pub(super) fn functions_in(
+        self,
+        server: &RunningServer,
+    ) -> Result<Vec<TracedFunction>, ProbeError> {
+        let all = candidates(self);
+        let found = all.iter().filter(|function| function.span.exists_in(server));
         let mut functions: Vec<_> = found
-            .map(|function| Function {
-                unless: doing_nothing(function, server.major()),
+            .map(|function| TracedFunction {
+                unless: no_op_register(function, server.major()),
                 ..*function
             })
             .collect();
         if self == Self::LwLocks {
-            // Both see the same waits.
+            // The alternatives see the same waits.
             functions.truncate(1);
         }
-        match functions.is_empty() {
-            true => Err(all[all.len() - 1].place.missing()),
-            false => Ok(functions),
+        if functions.is_empty() {
+            Err(all[all.len() - 1].span.missing_error())
+        } else {
+            Ok(functions)
         }
     }
 
-    /// The functions that are watched in a server, and what a call of each is. Parts of functions are told
-    /// by the function that they are about.
-    pub(crate) fn watched(
+    /// The traced functions of a server, and the operation that a call of each is. A metric traced
+    /// by USDT probes is represented by an equivalent function.
+    pub(crate) fn traced_symbols(
         self,
-        server: &Server,
-    ) -> Result<Vec<(&'static str, &'static str)>, Error> {
-        let all = functions(self).iter().filter(|function| function.place.is_in(server));
+        server: &RunningServer,
+    ) -> Result<Vec<(&'static str, &'static str)>, ProbeError> {
+        let all = candidates(self).iter().filter(|function| function.span.exists_in(server));
         let watched: Vec<_> = all
-            .filter_map(|function| match function.place {
-                Place::Call(symbol) => Some((symbol, function.operation)),
-                Place::Between(..) => None,
+            .filter_map(|function| match function.span {
+                TracedSpan::Call(symbol) => Some((symbol, function.operation)),
+                TracedSpan::Between(..) => None,
             })
             .collect();
-        match watched.is_empty() {
-            true => self.found_in(server).map(|_| watched),
-            false => Ok(watched),
-        }
+        if watched.is_empty() { self.functions_in(server).map(|_| watched) } else { Ok(watched) }
     }
 
-    /// Where programs are attached, in words: in a server, or in any.
-    #[must_use]
-    pub fn points(self, server: Option<&Server>) -> Vec<String> {
-        let found = server.map(|server| self.found_in(server).unwrap_or_default());
-        let all = found.unwrap_or_else(|| functions(self).to_vec());
-        all.iter().map(|function| function.place.to_string()).collect()
+    /// Descriptions of where programs are attached: in `server`, or in any server.
+    pub fn points(self, server: Option<&RunningServer>) -> Vec<String> {
+        let found = server.map(|server| self.functions_in(server).unwrap_or_default());
+        let all = found.unwrap_or_else(|| candidates(self).to_vec());
+        all.iter().map(|function| function.span.to_string()).collect()
     }
 
-    /// What a call costs the process that makes it, at the dearest of the functions.
-    pub(crate) fn cost_of_call(
+    /// The cost of a call to the calling process, for the most expensive of the functions.
+    pub(crate) fn cost_per_call(
         self,
-        server: &Server,
-        traced: &Traced<'_>,
+        server: &RunningServer,
+        traced: &TracedServer<'_>,
         hit: HitCost,
-    ) -> Result<Duration, Error> {
+    ) -> Result<Duration, ProbeError> {
         let mut cost = Duration::ZERO;
-        for function in self.found_in(server)? {
-            let begin = match function.place {
-                Place::Call(symbol) => hit.at(&traced.code_of(symbol)?),
-                // A marker is a nop.
-                Place::Between(..) => hit.emulated,
+        for function in self.functions_in(server)? {
+            let begin = match function.span {
+                TracedSpan::Call(symbol) => hit.for_code(&traced.entry_code(symbol)?),
+                // A USDT probe is a nop.
+                TracedSpan::Between(..) => hit.emulated,
             };
-            // The return is caught by the same breakpoint, and one of the kernel's own.
+            // The return probe costs the entry's breakpoint and an emulated one of the kernel.
             cost = cost.max(begin + hit.emulated);
         }
         Ok(cost)
     }
 }
 
-impl Place {
-    fn is_in(self, server: &Server) -> bool {
-        let has = |name: &str| server.binary().markers().iter().any(|marker| marker.name == name);
+impl TracedSpan {
+    fn exists_in(self, server: &RunningServer) -> bool {
+        let has = |name: &str| server.binary().usdt_probes().iter().any(|probe| probe.name == name);
         match self {
             Self::Call(symbol) => server.binary().exports(symbol),
             Self::Between(begin, end) => has(begin) && has(end),
         }
     }
 
-    fn missing(self) -> Error {
+    fn missing_error(self) -> ProbeError {
         match self {
             Self::Call(symbol) => BinaryError::NoSymbol { symbol }.into(),
-            Self::Between(marker, _) => Error::NoMarker { marker },
+            Self::Between(probe, _) => ProbeError::NoUsdtProbe { probe },
         }
     }
 
-    /// Where it begins, and where it ends.
-    pub(super) fn points(self, traced: &Traced<'_>) -> Result<[Vec<Point>; 2], Error> {
+    /// The points where it starts and ends.
+    pub(super) fn points(self, traced: &TracedServer<'_>) -> Result<[Vec<Point>; 2], ProbeError> {
         match self {
             Self::Call(symbol) => {
-                let points = vec![traced.function(symbol)?];
+                let points = vec![traced.entry_point(symbol)?];
                 Ok([points.clone(), points])
             }
-            Self::Between(begin, end) => Ok([traced.markers(begin)?, traced.markers(end)?]),
+            Self::Between(begin, end) => Ok([traced.usdt_points(begin)?, traced.usdt_points(end)?]),
         }
     }
 
-    pub(super) fn side_of_end(self) -> Side {
+    pub(super) fn return_kind(self) -> UprobeKind {
         match self {
-            Self::Call(_) => Side::Return,
-            Self::Between(..) => Side::Entry,
+            Self::Call(_) => UprobeKind::Return,
+            Self::Between(..) => UprobeKind::Entry,
         }
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for TracedSpan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Call(symbol) => f.write_str(symbol),
-            Self::Between(begin, end) => write!(f, "markers {begin} to {end}"),
+            Self::Between(begin, end) => write!(f, "usdt {begin} to {end}"),
         }
     }
 }

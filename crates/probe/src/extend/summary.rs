@@ -1,27 +1,27 @@
-//! Waits and holds, added up: for a second, for a relation, for a whole run.
+//! Summarises extension locks, overall and by relation.
 
 use std::collections::HashMap;
 
 use super::ExtensionLock;
-use crate::distribution::{Distribution, Figures};
+use crate::distribution::{Distribution, DurationStats};
 
-/// Locks, added up.
+/// Summary of extension locks.
 #[derive(Clone, Debug, Default)]
-pub struct Summary {
-    all: Spread,
-    relations: HashMap<(u32, u32), Spread>,
+pub struct ExtensionSummary {
+    all: LockHistograms,
+    relations: HashMap<(u32, u32), LockHistograms>,
 }
 
-/// Of some locks: waits, holds, and both together.
+/// Histograms of waits, holds, and their sum.
 #[derive(Clone, Debug, Default)]
-struct Spread {
+struct LockHistograms {
     wait: Distribution,
     hold: Distribution,
     both: Distribution,
     conditional: u64,
 }
 
-impl Spread {
+impl LockHistograms {
     fn add(&mut self, lock: &ExtensionLock) {
         self.hold.add(lock.hold);
         if lock.is_conditional {
@@ -33,44 +33,39 @@ impl Spread {
     }
 }
 
-impl Summary {
-    /// Adds a lock.
+impl ExtensionSummary {
+    /// Adds a lock to the summary.
     pub fn add(&mut self, lock: &ExtensionLock) {
         self.all.add(lock);
         self.relations.entry((lock.database, lock.relation)).or_default().add(lock);
     }
 
-    /// Locks that were asked for and waited for, however shortly.
-    #[must_use]
-    pub fn waits(&self) -> Figures {
-        self.all.wait.figures()
+    /// Waits for locks requested unconditionally, however short.
+    pub fn waits(&self) -> DurationStats {
+        self.all.wait.stats()
     }
 
-    /// How long locks were held.
-    #[must_use]
-    pub fn holds(&self) -> Figures {
-        self.all.hold.figures()
+    /// Hold times of all locks.
+    pub fn holds(&self) -> DurationStats {
+        self.all.hold.stats()
     }
 
-    /// From asking to letting go.
-    #[must_use]
-    pub fn both(&self) -> Figures {
-        self.all.both.figures()
+    /// Times from request to release.
+    pub fn wait_and_hold(&self) -> DurationStats {
+        self.all.both.stats()
     }
 
-    /// Locks that were taken only because they could be had at once.
-    #[must_use]
+    /// Number of locks taken conditionally.
     pub fn conditional(&self) -> u64 {
         self.all.conditional
     }
 
-    /// Waits and holds by database and relation, those that were waited for longest first.
-    #[must_use]
-    pub fn relations(&self) -> Vec<((u32, u32), Figures, Figures)> {
+    /// Waits and holds by database and relation, ordered by total wait, longest first.
+    pub fn relations(&self) -> Vec<((u32, u32), DurationStats, DurationStats)> {
         let mut relations: Vec<_> = self
             .relations
             .iter()
-            .map(|(of, spread)| (*of, spread.wait.figures(), spread.hold.figures()))
+            .map(|(of, histograms)| (*of, histograms.wait.stats(), histograms.hold.stats()))
             .collect();
         relations.sort_by_key(|(of, wait, _)| (std::cmp::Reverse(wait.total), *of));
         relations
@@ -97,8 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn waits_and_holds_are_apart() {
-        let mut summary = Summary::default();
+    fn waits_and_holds_are_summed_separately() {
+        let mut summary = ExtensionSummary::default();
         for (relation, wait_us) in [(7, 100), (7, 300), (8, 2000)] {
             summary.add(&lock(relation, wait_us, false));
         }
@@ -107,9 +102,9 @@ mod tests {
         assert_eq!((waits.count, waits.min.as_micros().next_multiple_of(10)), (3, 100));
         assert_eq!(waits.total.as_micros().div_ceil(100), 24);
         assert_eq!((summary.holds().count, summary.conditional()), (4, 1));
-        assert_eq!(summary.both().max.as_micros() / 100, 20);
+        assert_eq!(summary.wait_and_hold().max.as_micros() / 100, 20);
         let order: Vec<_> = summary.relations().iter().map(|(of, _, _)| *of).collect();
         assert_eq!(order, [(5, 8), (5, 7)]);
-        assert_eq!(Summary::default().waits(), Figures::default());
+        assert_eq!(ExtensionSummary::default().waits(), DurationStats::default());
     }
 }

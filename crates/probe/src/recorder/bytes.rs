@@ -1,36 +1,36 @@
-//! Values as bytes and back: LEB128 numbers, UTF-8 behind its length, lists behind their number.
+//! Encodes and decodes values: LEB128 numbers, length-prefixed UTF-8, count-prefixed lists.
 //!
-//! A type says once, by [`packed!`], which fields it has in which order; writing and reading follow from
-//! that and cannot differ.
+//! A type lists its fields in order once, with [`packed!`]; encoder and decoder follow from that
+//! and cannot differ.
 
-/// A record that is not what it should be.
+/// A record cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Damage {
-    /// It ends too early.
-    #[error("it ends too early")]
-    Ended,
-    /// A number does not fit where it belongs.
-    #[error("a number is too large")]
-    Number,
+pub enum RecordDecodeError {
+    /// The record ends too early.
+    #[error("the record is truncated")]
+    Truncated,
+    /// A number is out of range.
+    #[error("a number is out of range")]
+    NumberTooLarge,
     /// A text is not UTF-8.
     #[error("a text is not UTF-8")]
-    Text,
-    /// It is of a kind that this version does not know: a later one wrote it.
-    #[error("it is of a kind that this version does not know")]
-    Kind,
+    InvalidUtf8,
+    /// The record is of a kind that this version does not know; a later one wrote it.
+    #[error("unknown kind of record")]
+    UnknownKind,
 }
 
-/// What can be in a record.
+/// A value that can be part of a record.
 pub(super) trait Packed: Sized {
-    /// Appends it.
+    /// Appends the encoded value.
     fn pack(&self, out: &mut Vec<u8>);
 
-    /// Takes it from the front of `input`.
-    fn unpack(input: &mut &[u8]) -> Result<Self, Damage>;
+    /// Decodes a value from the front of `input`.
+    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError>;
 }
 
-/// Structures are their fields, one after another.
+/// A structure is encoded as its fields, in order.
 macro_rules! packed {
     ($($name:ident { $($field:ident),* $(,)? })*) => { $(
         impl $crate::recorder::bytes::Packed for $name {
@@ -38,25 +38,25 @@ macro_rules! packed {
                 $( self.$field.pack(out); )*
             }
 
-            fn unpack(input: &mut &[u8]) -> Result<Self, $crate::recorder::bytes::Damage> {
+            fn unpack(input: &mut &[u8]) -> Result<Self, $crate::recorder::bytes::RecordDecodeError> {
                 Ok(Self { $( $field: $crate::recorder::bytes::Packed::unpack(input)?, )* })
             }
         }
     )* };
 }
 
-/// Words out of a fixed list, `ALL`, are their places in it.
+/// A fieldless enum is encoded as the index in its list `ALL`.
 macro_rules! packed_words {
     ($($name:ty)*) => { $(
         impl $crate::recorder::bytes::Packed for $name {
             fn pack(&self, out: &mut Vec<u8>) {
-                let place = Self::ALL.iter().position(|word| word == self);
-                (place.expect("all words are in the list") as u64).pack(out);
+                let index = Self::ALL.iter().position(|variant| variant == self);
+                (index.expect("all variants are in ALL") as u64).pack(out);
             }
 
-            fn unpack(input: &mut &[u8]) -> Result<Self, $crate::recorder::bytes::Damage> {
-                let place = usize::try_from(u64::unpack(input)?).unwrap_or(usize::MAX);
-                Self::ALL.get(place).copied().ok_or($crate::recorder::bytes::Damage::Kind)
+            fn unpack(input: &mut &[u8]) -> Result<Self, $crate::recorder::bytes::RecordDecodeError> {
+                let index = usize::try_from(u64::unpack(input)?).unwrap_or(usize::MAX);
+                Self::ALL.get(index).copied().ok_or($crate::recorder::bytes::RecordDecodeError::UnknownKind)
             }
         }
     )* };
@@ -74,21 +74,21 @@ impl Packed for u64 {
         out.push(value as u8);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, Damage> {
+    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
-            let (&byte, rest) = input.split_first().ok_or(Damage::Ended)?;
+            let (&byte, rest) = input.split_first().ok_or(RecordDecodeError::Truncated)?;
             *input = rest;
             let bits = Self::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                return Err(Damage::Number);
+                return Err(RecordDecodeError::NumberTooLarge);
             }
             value |= bits << shift;
             if byte < 0x80 {
                 return Ok(value);
             }
         }
-        Err(Damage::Number)
+        Err(RecordDecodeError::NumberTooLarge)
     }
 }
 
@@ -97,18 +97,18 @@ impl Packed for u32 {
         u64::from(*self).pack(out);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, Damage> {
-        u64::unpack(input)?.try_into().map_err(|_| Damage::Number)
+    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
+        u64::unpack(input)?.try_into().map_err(|_| RecordDecodeError::NumberTooLarge)
     }
 }
 
-/// In zigzag: small numbers of either sign are short.
+/// Zigzag encoding: small numbers of either sign are short.
 impl Packed for i64 {
     fn pack(&self, out: &mut Vec<u8>) {
         (self << 1 ^ self >> 63).cast_unsigned().pack(out);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, Damage> {
+    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
         let value = u64::unpack(input)?;
         Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
@@ -119,23 +119,24 @@ impl Packed for bool {
         u64::from(*self).pack(out);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, Damage> {
+    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
         Ok(u64::unpack(input)? != 0)
     }
 }
 
-/// On one line and safe to show: what could steer a terminal is replaced when it is read.
+/// Control characters are replaced on decoding, so that texts are safe to print on one line.
 impl Packed for String {
     fn pack(&self, out: &mut Vec<u8>) {
         (self.len() as u64).pack(out);
         out.extend_from_slice(self.as_bytes());
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, Damage> {
-        let bytes = usize::try_from(u64::unpack(input)?).map_err(|_| Damage::Ended)?;
-        let (text, rest) = input.split_at_checked(bytes).ok_or(Damage::Ended)?;
+    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
+        let bytes =
+            usize::try_from(u64::unpack(input)?).map_err(|_| RecordDecodeError::Truncated)?;
+        let (text, rest) = input.split_at_checked(bytes).ok_or(RecordDecodeError::Truncated)?;
         *input = rest;
-        let text = str::from_utf8(text).map_err(|_| Damage::Text)?;
+        let text = str::from_utf8(text).map_err(|_| RecordDecodeError::InvalidUtf8)?;
         Ok(text
             .chars()
             .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
@@ -151,7 +152,7 @@ impl<T: Packed> Packed for Option<T> {
         }
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, Damage> {
+    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
         bool::unpack(input)?.then(|| T::unpack(input)).transpose()
     }
 }
@@ -162,11 +163,11 @@ impl<T: Packed> Packed for Vec<T> {
         self.iter().for_each(|item| item.pack(out));
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, Damage> {
+    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
         let count = usize::try_from(u64::unpack(input)?).unwrap_or(usize::MAX);
-        // Every item has a byte at least, so what is there bounds what is asked for.
+        // Every item has at least one byte, so the input bounds the allocation.
         if count > input.len() {
-            return Err(Damage::Ended);
+            return Err(RecordDecodeError::Truncated);
         }
         (0..count).map(|_| T::unpack(input)).collect()
     }
@@ -178,7 +179,7 @@ impl<A: Packed, B: Packed> Packed for (A, B) {
         self.1.pack(out);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, Damage> {
+    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
         Ok((A::unpack(input)?, B::unpack(input)?))
     }
 }
@@ -189,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    fn again<T: Packed>(value: &T) -> T {
+    fn round_trip<T: Packed>(value: &T) -> T {
         let mut out = Vec::new();
         value.pack(&mut out);
         let mut input = &out[..];
@@ -200,23 +201,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_come_back(number: u64, signed: i64, words in prop::collection::vec("[ -~]*", 0..4), some: Option<u32>) {
-            prop_assert_eq!(again(&number), number);
-            prop_assert_eq!(again(&signed), signed);
-            prop_assert_eq!(again(&words), words);
-            prop_assert_eq!(again(&(some, number)), (some, number));
+        fn values_round_trip(number: u64, signed: i64, words in prop::collection::vec("[ -~]*", 0..4), some: Option<u32>) {
+            prop_assert_eq!(round_trip(&number), number);
+            prop_assert_eq!(round_trip(&signed), signed);
+            prop_assert_eq!(round_trip(&words), words);
+            prop_assert_eq!(round_trip(&(some, number)), (some, number));
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
             let _ = Vec::<(String, Option<u64>)>::unpack(&mut &bytes[..]);
         }
     }
 
     #[test]
-    fn what_could_steer_a_terminal_is_not_read() {
-        assert_eq!(again(&"a\x1b[2Jb".to_owned()), "a\u{fffd}[2Jb");
-        assert_eq!(u32::unpack(&mut &[0xff; 9][..]), Err(Damage::Ended));
-        assert_eq!(u64::unpack(&mut &[0xff; 10][..]), Err(Damage::Number));
+    fn control_characters_are_replaced() {
+        assert_eq!(round_trip(&"a\x1b[2Jb".to_owned()), "a\u{fffd}[2Jb");
+        assert_eq!(u32::unpack(&mut &[0xff; 9][..]), Err(RecordDecodeError::Truncated));
+        assert_eq!(u64::unpack(&mut &[0xff; 10][..]), Err(RecordDecodeError::NumberTooLarge));
     }
 }

@@ -1,131 +1,132 @@
-//! Where things are in a file of a recording.
+//! Layout of a recording's file.
 //!
 //! ```text
-//! head, 4096 bytes │ 8 slots for episodes │ 24 slots of the ring
-//! slot:  sequence 8, check 8 │ frame │ frame │ … │ what is left of an earlier turn
-//! frame: length 4, check 8, body
+//! header, 4096 bytes │ 8 episode slots │ 24 ring slots
+//! slot:  sequence 8, checksum 8 │ frame │ frame │ … │ remains of an earlier turn
+//! frame: length 4, checksum 8, body
 //! ```
 //!
-//! A slot is written from its front; when it is full, the ring's next one gets a new sequence number and is
-//! written over. The check of a frame is seeded with the sequence, so what is left of an earlier turn is no
-//! frame, and neither is one that was cut short by a kill: there a slot ends. Nothing is moved or copied, and
-//! the file never grows beyond its slots. Fixed numbers are little-endian; checks are XXH3-64.
+//! A slot is filled from its start. When it is full, the ring's next slot gets a new sequence
+//! number and is overwritten. The checksum of a frame is seeded with the sequence number, so
+//! remains of an earlier turn are not valid frames, nor is a frame cut short by a kill: there the
+//! slot ends. Nothing is moved or copied, and the file never grows beyond its slots. Fixed-size
+//! numbers are little-endian; checksums are XXH3-64.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Bytes before the first slot.
-pub(super) const HEAD_BYTES: u64 = 4096;
-/// Slots for episodes. The first of all.
+pub(super) const HEADER_BYTES: u64 = 4096;
+/// Slots for episodes; they come first.
 pub(super) const EPISODE_SLOTS: u32 = 8;
 /// Slots of the ring.
 pub(super) const RING_SLOTS: u32 = 24;
 /// Bytes before a slot's first frame.
-pub(super) const SLOT_HEAD: usize = 16;
+pub(super) const SLOT_HEADER_BYTES: usize = 16;
 /// Bytes before a body.
-pub(super) const FRAME_HEAD: usize = 12;
-/// The smallest file that is of use.
+pub(super) const FRAME_HEADER_BYTES: usize = 12;
+/// The smallest maximum size.
 pub(super) const MAX_BYTES_MIN: u64 = 1 << 20;
-/// The largest.
+/// The largest maximum size.
 pub(super) const MAX_BYTES_MAX: u64 = 4 << 30;
 
 const MAGIC: [u8; 8] = *b"HOWDAHFR";
 const VERSION: u32 = 1;
 const SLOT_UNIT: u64 = 512;
-/// So that the check of a sequence number is not that of a frame.
+/// Makes the checksum of a sequence number differ from that of a frame.
 const SEQUENCE_SEED: u64 = 0x7365_7175_656e_6365;
 
-/// How large slots are; all else follows.
+/// The layout of a file, determined by the size of its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) slot_bytes: u32,
 }
 
 impl Layout {
-    /// The layout of a file that is never larger than `max_bytes`.
-    pub(super) fn within(max_bytes: u64) -> Self {
+    /// The layout of a file of at most `max_bytes`.
+    pub(super) fn for_max_bytes(max_bytes: u64) -> Self {
         let max_bytes = max_bytes.clamp(MAX_BYTES_MIN, MAX_BYTES_MAX);
-        let slot = (max_bytes - HEAD_BYTES) / u64::from(EPISODE_SLOTS + RING_SLOTS);
+        let slot = (max_bytes - HEADER_BYTES) / u64::from(EPISODE_SLOTS + RING_SLOTS);
         Self { slot_bytes: u32::try_from(slot / SLOT_UNIT * SLOT_UNIT).unwrap_or(u32::MAX) }
     }
 
-    /// The whole head of a file.
+    /// The header of a file, padded.
     pub(super) fn head(self) -> Vec<u8> {
-        let mut head = Vec::with_capacity(HEAD_BYTES as usize);
-        head.extend(MAGIC);
+        let mut header = Vec::with_capacity(HEADER_BYTES as usize);
+        header.extend(MAGIC);
         for number in [VERSION, self.slot_bytes, EPISODE_SLOTS, RING_SLOTS] {
-            head.extend(number.to_le_bytes());
+            header.extend(number.to_le_bytes());
         }
-        head.extend(xxh3_64(&head).to_le_bytes());
-        head.resize(HEAD_BYTES as usize, 0);
-        head
+        header.extend(xxh3_64(&header).to_le_bytes());
+        header.resize(HEADER_BYTES as usize, 0);
+        header
     }
 
-    /// What the head of a file says, if it is one.
-    pub(super) fn of_head(head: &[u8]) -> Option<Self> {
+    /// Parses the header of a file; `None` if it is not valid.
+    pub(super) fn from_header(head: &[u8]) -> Option<Self> {
         let slot_bytes = u32::from_le_bytes(*head.get(12..)?.first_chunk()?);
         let layout = Self { slot_bytes };
-        let is_sound = Self::within(layout.max_bytes()) == layout;
-        (is_sound && head.get(..32)? == &layout.head()[..32]).then_some(layout)
+        let is_valid = Self::for_max_bytes(layout.max_bytes()) == layout;
+        (is_valid && head.get(..32)? == &layout.head()[..32]).then_some(layout)
     }
 
-    /// How large the file may become.
+    /// The maximum size of the file.
     pub(super) fn max_bytes(self) -> u64 {
         self.offset(EPISODE_SLOTS + RING_SLOTS)
     }
 
-    /// Where a slot begins.
+    /// The file offset of a slot.
     pub(super) fn offset(self, slot: u32) -> u64 {
-        HEAD_BYTES + u64::from(slot) * u64::from(self.slot_bytes)
+        HEADER_BYTES + u64::from(slot) * u64::from(self.slot_bytes)
     }
 
-    /// The longest body that a slot holds.
+    /// The longest body that fits into a slot.
     pub(super) fn body_max(self) -> usize {
-        self.slot_bytes as usize - SLOT_HEAD - FRAME_HEAD
+        self.slot_bytes as usize - SLOT_HEADER_BYTES - FRAME_HEADER_BYTES
     }
 }
 
-/// What a slot begins with.
-pub(super) fn slot_head(sequence: u64) -> [u8; SLOT_HEAD] {
-    let mut head = [0; SLOT_HEAD];
+/// The header of a slot.
+pub(super) fn slot_header(sequence: u64) -> [u8; SLOT_HEADER_BYTES] {
+    let mut head = [0; SLOT_HEADER_BYTES];
     let sequence = sequence.to_le_bytes();
     head[..8].copy_from_slice(&sequence);
     head[8..].copy_from_slice(&xxh3_64_with_seed(&sequence, SEQUENCE_SEED).to_le_bytes());
     head
 }
 
-/// The sequence number of a slot, if it has one.
+/// The sequence number of a slot; `None` if its header is not valid.
 pub(super) fn sequence(slot: &[u8]) -> Option<u64> {
-    let head = slot.first_chunk::<SLOT_HEAD>()?;
+    let head = slot.first_chunk::<SLOT_HEADER_BYTES>()?;
     let sequence = u64::from_le_bytes(*head.first_chunk()?);
-    (slot_head(sequence) == *head).then_some(sequence)
+    (slot_header(sequence) == *head).then_some(sequence)
 }
 
-/// A body as a frame of a slot.
+/// Encodes a body as a frame of a slot.
 pub(super) fn frame(sequence: u64, body: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(FRAME_HEAD + body.len());
+    let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + body.len());
     frame.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
     frame.extend(xxh3_64_with_seed(body, sequence).to_le_bytes());
     frame.extend(body);
     frame
 }
 
-/// The bodies of a slot's frames, and where the last one ends.
+/// The bodies of a slot's frames, and the end of the last one.
 pub(super) fn frames(slot: &[u8], sequence: u64) -> (Vec<&[u8]>, usize) {
-    let (mut bodies, mut end) = (Vec::new(), SLOT_HEAD);
-    while let Some(body) = slot.get(end..).and_then(|rest| body(rest, sequence)) {
+    let (mut bodies, mut end) = (Vec::new(), SLOT_HEADER_BYTES);
+    while let Some(body) = slot.get(end..).and_then(|rest| parse_frame(rest, sequence)) {
         bodies.push(body);
-        end += FRAME_HEAD + body.len();
+        end += FRAME_HEADER_BYTES + body.len();
     }
     (bodies, end)
 }
 
-fn body(rest: &[u8], sequence: u64) -> Option<&[u8]> {
-    let (head, rest) = rest.split_first_chunk::<FRAME_HEAD>()?;
+fn parse_frame(rest: &[u8], sequence: u64) -> Option<&[u8]> {
+    let (head, rest) = rest.split_first_chunk::<FRAME_HEADER_BYTES>()?;
     let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
-    let check = u64::from_le_bytes(*head.last_chunk()?);
-    // Empty bodies are not written; zeros are no frame.
+    let checksum = u64::from_le_bytes(*head.last_chunk()?);
+    // Empty bodies are never written, so zeros are not a frame.
     let body = rest.get(..length).filter(|body| !body.is_empty())?;
-    (xxh3_64_with_seed(body, sequence) == check).then_some(body)
+    (xxh3_64_with_seed(body, sequence) == checksum).then_some(body)
 }
 
 #[cfg(test)]
@@ -133,21 +134,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_never_larger_than_it_may_be() {
+    fn file_never_exceeds_its_maximum_size() {
         for max_bytes in [0, MAX_BYTES_MIN, 64 << 20, 100_000_001, MAX_BYTES_MAX, u64::MAX] {
-            let layout = Layout::within(max_bytes);
+            let layout = Layout::for_max_bytes(max_bytes);
             assert!(layout.max_bytes() <= max_bytes.max(MAX_BYTES_MIN), "{max_bytes}");
-            assert_eq!(Layout::of_head(&layout.head()), Some(layout));
+            assert_eq!(Layout::from_header(&layout.head()), Some(layout));
         }
-        let mut head = Layout::within(64 << 20).head();
+        let mut head = Layout::for_max_bytes(64 << 20).head();
         head[13] ^= 1;
-        assert_eq!(Layout::of_head(&head), None);
-        assert_eq!(Layout::of_head(&head[..20]), None);
+        assert_eq!(Layout::from_header(&head), None);
+        assert_eq!(Layout::from_header(&head[..20]), None);
     }
 
     #[test]
-    fn a_slot_ends_where_its_turn_does() {
-        let mut slot = slot_head(7).to_vec();
+    fn frames_of_an_earlier_turn_are_ignored() {
+        let mut slot = slot_header(7).to_vec();
         slot.extend(frame(7, b"one"));
         slot.extend(frame(7, b"two"));
         let whole = slot.len();
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(sequence(&slot), Some(7));
         let (bodies, end) = frames(&slot, 7);
         assert_eq!((bodies, end), (vec![&b"one"[..], &b"two"[..]], whole));
-        for cut in whole - FRAME_HEAD - 2..whole {
+        for cut in whole - FRAME_HEADER_BYTES - 2..whole {
             assert_eq!(frames(&slot[..cut], 7).0, [b"one"], "cut at {cut}");
         }
         slot[3] ^= 1;

@@ -1,100 +1,100 @@
-//! What a recording is made of.
+//! The records of a recording.
 //!
-//! All moments are microseconds since 1970 by one clock: that of the kernel (`CLOCK_MONOTONIC`) with a
-//! difference to the time of day that is taken once when a recording is begun or continued.
+//! All times are microseconds since 1970 by one clock: the kernel's `CLOCK_MONOTONIC`, with an
+//! offset to the wall clock that is measured once when recording starts or resumes.
 
 use super::{
-    bytes::{Damage, Packed, packed, packed_words},
-    spread::Spread,
+    bytes::{Packed, RecordDecodeError, packed, packed_words},
+    log_histogram::LogHistogram,
 };
 use crate::{
-    checkpoints::{Phase, Source},
-    waits::Group,
+    checkpoints::{CheckpointPhase, ProbeSource},
+    waits::TimeCategory,
 };
 
-/// One thing that was recorded.
+/// A record.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Record {
-    /// Recording began, or went on with a server that was started again.
-    Started(Started),
-    /// What was seen in a second.
-    Second(Second),
-    /// A phase of a checkpoint began.
-    PhaseBegan(PhaseBegan),
+pub enum FlightRecord {
+    /// Recording started, or resumed with a restarted server.
+    Started(RecordingStarted),
+    /// Observations of one second.
+    Second(RecordedSecond),
+    /// A phase of a checkpoint started.
+    PhaseStarted(PhaseStarted),
     /// A phase of a checkpoint ended.
     PhaseEnded(PhaseEnded),
     /// A trigger fired.
-    Fired(ThresholdCrossed),
-    /// What exact probes measured in a second of an episode.
-    Exact(Exact),
-    /// Something worth knowing happened to the recording or to the server.
-    Note(Note),
-    /// A relation's name.
-    Named(Named),
-    /// Recording ended well.
-    Ended(Ended),
+    ThresholdCrossed(ThresholdCrossed),
+    /// Calls of one operation, measured exactly in one second of an episode.
+    TracedCalls(TracedCalls),
+    /// An event in the life of the recording or the server.
+    Note(RecordingNote),
+    /// The name of a relation.
+    NamedRelation(NamedRelation),
+    /// Recording ended in an orderly way.
+    Ended(RecordingEnded),
 }
 
-/// What is recorded, and how.
+/// The recorded server, and the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Started {
-    /// When.
+pub struct RecordingStarted {
+    /// Time of the event.
     pub at_us: i64,
     /// The server's major version.
     pub major: u32,
-    /// The postmaster, as the recorder's namespace numbers it.
+    /// Process id of the postmaster, in the recorder's namespace.
     pub postmaster: u32,
     /// The data directory.
     pub data_dir: String,
-    /// Looks a second.
+    /// Samples per second.
     pub rate: u32,
-    /// Where each figure comes from: its name, and `bpf`, `memory` or `none`; why, if it is not the best.
-    pub sources: Vec<FigureSource>,
-    /// Triggers that are set, in words.
+    /// The source of each metric.
+    pub sources: Vec<RecordedSource>,
+    /// The triggers that are set, e.g. `sweep=50`.
     pub triggers: Vec<String>,
 }
 
-/// Where a figure comes from.
+/// The source of a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FigureSource {
-    /// Its name: `checkpoints`, `extend`, `sweep`, `waits`.
-    pub figure: String,
-    /// `None`: it cannot be had.
-    pub source: Option<Source>,
-    /// What it lacks, if anything.
-    pub lacks: String,
+pub struct RecordedSource {
+    /// The metric: `checkpoints`, `extend`, `sweep` or `waits`.
+    pub metric: String,
+    /// `None`: the metric is not available.
+    pub source: Option<ProbeSource>,
+    /// What the source does not show; empty if nothing.
+    pub limitation: String,
 }
 
-/// What was seen in a second. Its length may be a little more or less.
+/// Observations of one second, which may be slightly longer or shorter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Second {
-    /// When it began.
+pub struct RecordedSecond {
+    /// Start time.
     pub at_us: i64,
-    /// How long it was.
+    /// Its actual length.
     pub elapsed_us: u64,
-    /// Extension locks that were let go in it. `None`: nobody looked.
-    pub extension: Option<Extension>,
-    /// The clock sweep. `None`: nobody looked.
-    pub sweep: Option<Sweep>,
+    /// Extension locks released in it. `None`: not traced.
+    pub extension: Option<ExtensionTotals>,
+    /// The clock sweep. `None`: not sampled.
+    pub sweep: Option<SweepTotals>,
     /// Samples of waits.
-    pub waits: Waits,
+    pub waits: WaitSamples,
     /// What was missed.
-    pub lost: Lost,
-    /// Processor time that the recorder used, all of it.
+    pub lost: LostCounts,
+    /// Processor time of the whole recorder process.
     pub cpu_us: u64,
 }
 
-/// Extension locks.
+/// Extension locks released in one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Extension {
-    /// From asking to having.
-    pub waits: Spread,
-    /// From having to letting go.
-    pub holds: Spread,
-    /// Taken only because they could be had at once.
-    pub at_once: u64,
-    /// Those that were waited for longest.
+pub struct ExtensionTotals {
+    /// Time from request to acquisition.
+    pub waits: LogHistogram,
+    /// Time from acquisition to release.
+    pub holds: LogHistogram,
+    /// Number of conditional locks.
+    pub conditional: u64,
+    /// The relations with the longest total wait.
     pub relations: Vec<RelationWaits>,
 }
 
@@ -105,174 +105,174 @@ pub struct RelationWaits {
     pub database: u32,
     /// `pg_class.oid`
     pub relation: u32,
-    /// How many.
+    /// Number of waits.
     pub waits: u64,
-    /// How long together, in microseconds.
+    /// Total time, in microseconds.
     pub total_us: u64,
-    /// The longest, in microseconds.
+    /// The longest wait, in microseconds.
     pub max_us: u64,
 }
 
-/// The clock sweep in a second.
+/// The clock sweep in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sweep {
+pub struct SweepTotals {
     /// Buffers of the server.
     pub buffers: u32,
-    /// Buffers looked at.
+    /// Buffers examined.
     pub examined: u64,
-    /// Buffers handed out.
+    /// Buffers allocated.
     pub allocations: u64,
-    /// Looked at for one handed out, in the slices with the fewest and with the most, in thousandths.
+    /// Buffers examined per allocation, in thousandths: minimum and maximum over slices.
     pub slices_milli: Option<(u64, u64)>,
     /// Whether free buffers are left.
     pub has_free_buffers: bool,
 }
 
-/// Samples of waits in a second.
+/// Wait samples of one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// How often it was looked.
+pub struct WaitSamples {
+    /// Number of sampling rounds.
     pub rounds: u32,
-    /// What was seen.
+    /// The observations.
     pub rows: Vec<WaitRow>,
 }
 
-/// How often processes of one kind were seen at one event.
+/// How often processes of one kind were seen in one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitRow {
-    /// Which sum it belongs to.
-    pub group: Group,
-    /// What the processes are for.
+    /// The sum it belongs to.
+    pub group: TimeCategory,
+    /// The kind of processes.
     pub kind: String,
     /// Class of the event.
     pub class: String,
     /// The event, `Class:event`.
     pub event: String,
-    /// How often.
+    /// Number of observations.
     pub samples: u64,
 }
 
-/// What was missed in a second.
+/// What was missed in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// Looks that came too late and were left out.
-    pub looks: u64,
-    /// Extension locks of which nothing was told.
+pub struct LostCounts {
+    /// Samples skipped because they were too late.
+    pub missed_samples: u64,
+    /// Extension locks lost on the way from the kernel.
     pub locks: u64,
-    /// Extension locks whose beginning was not seen.
-    pub unpaired: u64,
+    /// Extension locks whose start was not seen.
+    pub no_start: u64,
     /// Hits at which the kernel did not run a program.
     pub skipped: u64,
-    /// Events of checkpoints.
+    /// Lost checkpoint events.
     pub phases: u64,
-    /// Calls of exact probes.
+    /// Lost calls of exact probes.
     pub calls: u64,
-    /// Samples for which there was no row.
-    pub samples: u64,
-    /// Records that the file did not take.
+    /// Observations for which there was no row.
+    pub uncounted_samples: u64,
+    /// Records that could not be written to the file.
     pub records: u64,
 }
 
-/// A phase of a checkpoint began.
+/// A phase of a checkpoint started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PhaseBegan {
-    /// When.
+pub struct PhaseStarted {
+    /// Time of the event.
     pub at_us: i64,
-    /// Which.
-    pub phase: Phase,
+    /// The phase.
+    pub phase: CheckpointPhase,
     /// The process.
     pub pid: u32,
-    /// In how many others it is.
+    /// Number of enclosing phases.
     pub depth: u32,
 }
 
 /// A phase of a checkpoint ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseEnded {
-    /// When it began.
+    /// Start time.
     pub at_us: i64,
     /// How long it took.
     pub duration_us: u64,
-    /// Which.
-    pub phase: Phase,
+    /// The phase.
+    pub phase: CheckpointPhase,
     /// The process.
     pub pid: u32,
-    /// In how many others it was.
+    /// Number of enclosing phases.
     pub depth: u32,
-    /// Buffers that were written, if it is told.
+    /// Buffers written, if known.
     pub buffers: Option<u64>,
-    /// Files that were synced, if it is told.
+    /// Files synced, if known.
     pub files: Option<u64>,
 }
 
-/// What is watched by a trigger.
+/// The condition of a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TriggerKind {
     /// The 99th percentile of waits for extension locks in a second, in milliseconds.
     ExtendP99,
-    /// Buffers looked at for one handed out, over a second.
+    /// Buffers examined per allocation, over a second.
     Sweep,
-    /// How long a checkpoint syncs files, in milliseconds.
+    /// Length of a checkpoint's sync phase, in milliseconds.
     CheckpointSync,
 }
 
 /// A trigger fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThresholdCrossed {
-    /// When.
+    /// Time of the event.
     pub at_us: i64,
-    /// Which.
+    /// The trigger.
     pub kind: TriggerKind,
-    /// What was seen, in thousandths of its unit.
+    /// The measured value, in thousandths of its unit.
     pub value_milli: u64,
-    /// From which value on it fires, in thousandths of its unit.
+    /// The threshold, in thousandths of its unit.
     pub threshold_milli: u64,
-    /// Seconds since the one before that would have fired, had it not been too soon.
-    pub held_back: u64,
+    /// Seconds since the previous trigger that would have fired but for the cool-down.
+    pub suppressed: u64,
 }
 
-/// Calls of one operation in a second, measured exactly.
+/// Calls of one operation in one second, measured exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exact {
-    /// When the second began.
+pub struct TracedCalls {
+    /// Start of the second.
     pub at_us: i64,
     /// `io`, `wal` or `locks`.
-    pub figure: String,
+    pub metric: String,
     /// `read`, `write`, `fsync`, …
     pub operation: String,
-    /// How long.
-    pub calls: Spread,
-    /// What took longest together: subject, calls, microseconds.
+    /// Durations of the calls.
+    pub calls: LogHistogram,
+    /// Subjects with the longest total time: subject, calls, microseconds.
     pub subjects: Vec<(String, (u64, u64))>,
 }
 
-/// What happened.
+/// A message about the recording or the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// When.
+pub struct RecordingNote {
+    /// Time of the event.
     pub at_us: i64,
-    /// What it is about.
+    /// The topic.
     pub kind: NoteKind,
-    /// In words.
+    /// The message.
     pub text: String,
 }
 
-/// What a note is about.
+/// The topic of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoteKind {
     /// The server ended.
     ServerEnded,
-    /// It was there again.
+    /// The server is running again.
     ServerBack,
-    /// Probes were taken away, or could not be attached.
+    /// Probes were detached, or could not be attached.
     Probes,
-    /// The file took nothing, or did again.
+    /// The file could not be written, or can be again.
     File,
 }
 
-/// A relation's name.
+/// The name of a relation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedRelation {
     /// `pg_database.oid`
     pub database: u32,
     /// `pg_class.oid`
@@ -281,61 +281,61 @@ pub struct Named {
     pub name: String,
 }
 
-/// Recording ended well.
+/// Recording ended in an orderly way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// When.
+pub struct RecordingEnded {
+    /// Time of the event.
     pub at_us: i64,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 packed! {
-    Started { at_us, major, postmaster, data_dir, rate, sources, triggers }
-    FigureSource { figure, source, lacks }
-    Second { at_us, elapsed_us, extension, sweep, waits, lost, cpu_us }
-    Extension { waits, holds, at_once, relations }
+    RecordingStarted { at_us, major, postmaster, data_dir, rate, sources, triggers }
+    RecordedSource { metric, source, limitation }
+    RecordedSecond { at_us, elapsed_us, extension, sweep, waits, lost, cpu_us }
+    ExtensionTotals { waits, holds, conditional, relations }
     RelationWaits { database, relation, waits, total_us, max_us }
-    Sweep { buffers, examined, allocations, slices_milli, has_free_buffers }
-    Waits { rounds, rows }
+    SweepTotals { buffers, examined, allocations, slices_milli, has_free_buffers }
+    WaitSamples { rounds, rows }
     WaitRow { group, kind, class, event, samples }
-    Lost { looks, locks, unpaired, skipped, phases, calls, samples, records }
-    PhaseBegan { at_us, phase, pid, depth }
+    LostCounts { missed_samples, locks, no_start, skipped, phases, calls, uncounted_samples, records }
+    PhaseStarted { at_us, phase, pid, depth }
     PhaseEnded { at_us, duration_us, phase, pid, depth, buffers, files }
-    ThresholdCrossed { at_us, kind, value_milli, threshold_milli, held_back }
-    Exact { at_us, figure, operation, calls, subjects }
-    Note { at_us, kind, text }
-    Named { database, relation, name }
-    Ended { at_us, reason }
+    ThresholdCrossed { at_us, kind, value_milli, threshold_milli, suppressed }
+    TracedCalls { at_us, metric, operation, calls, subjects }
+    RecordingNote { at_us, kind, text }
+    NamedRelation { database, relation, name }
+    RecordingEnded { at_us, reason }
 }
 
-packed_words! { Phase Source Group TriggerKind NoteKind }
+packed_words! { CheckpointPhase ProbeSource TimeCategory TriggerKind NoteKind }
 
 impl TriggerKind {
-    /// All of them.
+    /// All variants, in the order of their numbers in a file.
     pub const ALL: [Self; 3] = [Self::ExtendP99, Self::Sweep, Self::CheckpointSync];
 }
 
 impl NoteKind {
-    /// All of them.
+    /// All variants, in the order of their numbers in a file.
     const ALL: [Self; 4] = [Self::ServerEnded, Self::ServerBack, Self::Probes, Self::File];
 }
 
-impl Source {
-    /// Both.
+impl ProbeSource {
+    /// The sources of a recording.
     const ALL: [Self; 2] = [Self::Bpf, Self::Memory];
 }
 
-impl Group {
-    /// All of them.
+impl TimeCategory {
+    /// All variants, in the order of their numbers in a file.
     const ALL: [Self; 3] = [Self::Database, Self::Background, Self::Idle];
 }
 
-/// Which number each kind of record has in a file; it never changes.
+/// Maps each kind of record to its number in a file, which never changes.
 macro_rules! kinds {
     ($($number:literal $kind:ident)*) => {
-        impl Record {
-            /// The bytes of it: its number in the recording, its kind, itself.
+        impl FlightRecord {
+            /// Encodes the record: its number in the recording, its kind, its fields.
             pub(super) fn to_bytes(&self, number: u64) -> Vec<u8> {
                 let mut out = Vec::new();
                 number.pack(&mut out);
@@ -345,15 +345,15 @@ macro_rules! kinds {
                 out
             }
 
-            /// Reads it, with its number. What a later version appended to it is passed over.
-            pub(super) fn from_bytes(mut bytes: &[u8]) -> Result<(u64, Self), Damage> {
+            /// Decodes a record and its number. Fields appended by a later version are ignored.
+            pub(super) fn from_bytes(mut bytes: &[u8]) -> Result<(u64, Self), RecordDecodeError> {
                 let input = &mut bytes;
                 let number = u64::unpack(input)?;
-                let (kind, rest) = input.split_first().ok_or(Damage::Ended)?;
+                let (kind, rest) = input.split_first().ok_or(RecordDecodeError::Truncated)?;
                 *input = rest;
                 Ok((number, match kind {
                     $( $number => Self::$kind(Packed::unpack(input)?), )*
-                    _ => return Err(Damage::Kind),
+                    _ => return Err(RecordDecodeError::UnknownKind),
                 }))
             }
         }
@@ -363,12 +363,12 @@ macro_rules! kinds {
 kinds! {
     1 Started
     2 Second
-    3 PhaseBegan
+    3 PhaseStarted
     4 PhaseEnded
-    5 Fired
-    6 Exact
+    5 ThresholdCrossed
+    6 TracedCalls
     7 Note
-    8 Named
+    8 NamedRelation
     9 Ended
 }
 
@@ -379,8 +379,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_comes_back_and_one_of_a_later_version_is_passed_over() {
-        let mut waits = Spread::default();
+    fn records_round_trip_and_trailing_bytes_are_ignored() {
+        let mut waits = LogHistogram::default();
         waits.add(Duration::from_millis(3));
         let relations = vec![RelationWaits {
             database: 5,
@@ -389,31 +389,31 @@ mod tests {
             total_us: 3000,
             max_us: 3000,
         }];
-        let record = Record::Second(Second {
+        let record = FlightRecord::Second(RecordedSecond {
             at_us: -5,
             elapsed_us: 1_000_000,
-            extension: Some(Extension { waits, relations, ..Extension::default() }),
-            sweep: Some(Sweep { slices_milli: Some((1000, 2500)), ..Sweep::default() }),
-            waits: Waits {
+            extension: Some(ExtensionTotals { waits, relations, ..ExtensionTotals::default() }),
+            sweep: Some(SweepTotals { slices_milli: Some((1000, 2500)), ..SweepTotals::default() }),
+            waits: WaitSamples {
                 rounds: 100,
                 rows: vec![WaitRow {
-                    group: Group::Background,
+                    group: TimeCategory::Background,
                     kind: "checkpointer".to_owned(),
                     class: "IO".to_owned(),
                     event: "IO:DataFileSync".to_owned(),
                     samples: 40,
                 }],
             },
-            lost: Lost { looks: 3, ..Lost::default() },
+            lost: LostCounts { missed_samples: 3, ..LostCounts::default() },
             cpu_us: 9000,
         });
         let mut bytes = record.to_bytes(77);
-        assert_eq!(Record::from_bytes(&bytes), Ok((77, record.clone())));
+        assert_eq!(FlightRecord::from_bytes(&bytes), Ok((77, record.clone())));
         bytes.extend(b"more");
-        assert_eq!(Record::from_bytes(&bytes), Ok((77, record)));
+        assert_eq!(FlightRecord::from_bytes(&bytes), Ok((77, record)));
         for end in 0..bytes.len() - 4 {
-            assert!(Record::from_bytes(&bytes[..end]).is_err(), "cut at {end}");
+            assert!(FlightRecord::from_bytes(&bytes[..end]).is_err(), "cut at {end}");
         }
-        assert_eq!(Record::from_bytes(&[1, 99]), Err(Damage::Kind));
+        assert_eq!(FlightRecord::from_bytes(&[1, 99]), Err(RecordDecodeError::UnknownKind));
     }
 }

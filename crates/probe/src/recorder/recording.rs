@@ -1,4 +1,4 @@
-//! Reading a recording.
+//! Reads a recording.
 
 use std::{
     collections::BTreeMap,
@@ -9,15 +9,15 @@ use std::{
 };
 
 use super::{
-    layout::{self, EPISODE_SLOTS, HEAD_BYTES, Layout, RING_SLOTS},
-    record::Record,
+    layout::{self, EPISODE_SLOTS, HEADER_BYTES, Layout, RING_SLOTS},
+    record::FlightRecord,
     ring::read_slot,
 };
 
-/// A recording that cannot be read.
+/// A recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
+pub enum RecordingReadError {
     /// A file operation failed.
     #[error("cannot read {}", path.display())]
     Io {
@@ -26,100 +26,102 @@ pub enum ReadError {
         /// Why.
         source: io::Error,
     },
-    /// It is something else.
-    #[error("{} is no recording of probes, or of a later version of them", path.display())]
+    /// The file is not a recording.
+    #[error("{} is not a probe recording, or was written by a later version", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// There is nothing in it.
-    #[error("{} has nothing in it yet", path.display())]
+    /// The recording is empty.
+    #[error("{} is still empty", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
 }
 
-/// What is in a recording, oldest first.
+/// The contents of a recording, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recording {
+pub struct FlightRecording {
     /// The records.
-    pub records: Vec<Record>,
-    /// Episodes that were kept apart from the ring: the first and last place of each in `records`, behind
-    /// one another.
+    pub records: Vec<FlightRecord>,
+    /// Episodes stored outside the ring: the indices in `records` of the first and last record of
+    /// each, in chronological order.
     pub episodes: Vec<(usize, usize)>,
-    /// Records that were whole and could not be understood.
-    pub unread: u64,
-    /// How large the file may become.
+    /// Number of intact records that could not be decoded.
+    pub unreadable: u64,
+    /// Maximum size of the file.
     pub max_bytes: u64,
 }
 
-impl Recording {
-    /// Reads a file, which may be written to meanwhile.
+impl FlightRecording {
+    /// Reads a file, which may be written concurrently.
     ///
     /// # Errors
     ///
-    /// It cannot be read, is something else, or has nothing in it.
-    pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let io = |source| ReadError::Io { path: path.to_owned(), source };
+    /// The file cannot be read, is not a recording, or is empty.
+    pub fn open(path: &Path) -> Result<Self, RecordingReadError> {
+        let io = |source| RecordingReadError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
-        let mut head = [0; HEAD_BYTES as usize];
+        let mut head = [0; HEADER_BYTES as usize];
         match file.read_exact_at(&mut head, 0) {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(io(error)),
             _ => {}
         }
-        let layout = Layout::of_head(&head);
-        let layout = layout.ok_or_else(|| ReadError::Foreign { path: path.to_owned() })?;
-        let mut found = Found::default();
+        let layout = Layout::from_header(&head);
+        let layout = layout.ok_or_else(|| RecordingReadError::Foreign { path: path.to_owned() })?;
+        let mut contents = SlotContents::default();
         for slot in 0..EPISODE_SLOTS + RING_SLOTS {
-            found.add(slot, &read_slot(&file, layout, slot, length).map_err(io)?);
+            contents.add(slot, &read_slot(&file, layout, slot, length).map_err(io)?);
         }
-        let recording = Self { max_bytes: layout.max_bytes(), ..found.in_order() };
-        match recording.records.is_empty() {
-            true => Err(ReadError::Empty { path: path.to_owned() }),
-            false => Ok(recording),
+        let recording = Self { max_bytes: layout.max_bytes(), ..contents.into_recording() };
+        if recording.records.is_empty() {
+            Err(RecordingReadError::Empty { path: path.to_owned() })
+        } else {
+            Ok(recording)
         }
     }
 }
 
-/// What was found in slots. A record of an episode is in the ring as well until it is written over there.
+/// The records found in slots. A record of an episode is also in the ring until it is overwritten
+/// there.
 #[derive(Debug, Default)]
-struct Found {
-    records: BTreeMap<u64, Record>,
-    /// The first and the last number of each episode.
+struct SlotContents {
+    records: BTreeMap<u64, FlightRecord>,
+    /// The first and last record number of each episode.
     episodes: Vec<(u64, u64)>,
-    unread: u64,
+    unreadable: u64,
 }
 
-impl Found {
-    fn add(&mut self, place: u32, slot: &[u8]) {
+impl SlotContents {
+    fn add(&mut self, index: u32, slot: &[u8]) {
         let Some(sequence) = layout::sequence(slot) else { return };
         let mut range: Option<(u64, u64)> = None;
         for body in layout::frames(slot, sequence).0 {
-            let Ok((number, record)) = Record::from_bytes(body) else {
-                self.unread += 1;
+            let Ok((number, record)) = FlightRecord::from_bytes(body) else {
+                self.unreadable += 1;
                 continue;
             };
             self.records.insert(number, record);
             let (first, last) = range.unwrap_or((number, number));
             range = Some((first.min(number), last.max(number)));
         }
-        if place < EPISODE_SLOTS {
+        if index < EPISODE_SLOTS {
             self.episodes.extend(range);
         }
     }
 
-    fn in_order(mut self) -> Recording {
+    fn into_recording(mut self) -> FlightRecording {
         self.episodes.sort_unstable();
         let numbers = self.records.keys().enumerate();
-        let places: BTreeMap<u64, usize> =
-            numbers.map(|(place, number)| (*number, place)).collect();
+        let indices: BTreeMap<u64, usize> =
+            numbers.map(|(index, number)| (*number, index)).collect();
         let episodes = self.episodes.iter();
-        Recording {
-            episodes: episodes.map(|(first, last)| (places[first], places[last])).collect(),
+        FlightRecording {
+            episodes: episodes.map(|(first, last)| (indices[first], indices[last])).collect(),
             records: self.records.into_values().collect(),
-            unread: self.unread,
+            unreadable: self.unreadable,
             max_bytes: 0,
         }
     }

@@ -1,4 +1,4 @@
-//! Writing a recording's file: a ring of slots, and slots for episodes beside it.
+//! Writes a recording's file: a ring of slots, and separate slots for episodes.
 
 use std::{
     fs::{File, TryLockError},
@@ -8,14 +8,17 @@ use std::{
 };
 
 use super::{
-    layout::{self, EPISODE_SLOTS, FRAME_HEAD, HEAD_BYTES, Layout, RING_SLOTS, SLOT_HEAD},
-    record::Record,
+    layout::{
+        self, EPISODE_SLOTS, FRAME_HEADER_BYTES, HEADER_BYTES, Layout, RING_SLOTS,
+        SLOT_HEADER_BYTES,
+    },
+    record::FlightRecord,
 };
 
-/// A file that cannot be recorded to.
+/// A file cannot be recorded to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RecordError {
+pub enum RecordingFileError {
     /// A file operation failed.
     #[error("cannot record to {}", path.display())]
     Io {
@@ -24,74 +27,74 @@ pub enum RecordError {
         /// Why.
         source: io::Error,
     },
-    /// It is a file of something else, which is left as it is.
-    #[error("{} is no recording of probes, and not empty: name another file", path.display())]
+    /// The file is not a recording, and is left unchanged.
+    #[error("{} is not empty and not a probe recording: choose another file", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// It was begun with another size.
+    /// The file was created with another maximum size.
     #[error(
-        "{} was made for at most {} bytes, not for {}: leave out the size, or name another file",
-        path.display(), found, wanted
+        "{} was created for at most {} bytes, not for {}: omit the size, or choose another file",
+        path.display(), found, requested
     )]
     Size {
         /// The file.
         path: PathBuf,
-        /// What it may have.
+        /// Its maximum size.
         found: u64,
-        /// What was asked for.
-        wanted: u64,
+        /// The requested maximum size.
+        requested: u64,
     },
-    /// Another program records to it.
-    #[error("{} is being written by another recorder: name another file", path.display())]
+    /// Another process is recording to the file.
+    #[error("{} is being written by another recorder: choose another file", path.display())]
     Busy {
         /// The file.
         path: PathBuf,
     },
 }
 
-/// The file, open for us alone.
+/// The file of a recording, opened exclusively.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct SlotRing {
     file: File,
     layout: Layout,
-    /// Sequence numbers of all slots; 0 is none.
+    /// Sequence numbers of all slots; 0 if unused.
     sequences: Vec<u64>,
-    /// The slot that is written, and how far it is. `None`: none yet.
+    /// The slot being written, and the offset of its end. `None` before the first record.
     current: Option<(u32, usize)>,
     last_sequence: u64,
     next_number: u64,
 }
 
-impl Ring {
-    /// Opens a recording to go on behind what is there, or begins one of at most `max_bytes`. `None` takes
-    /// the size of a file that is there.
+impl SlotRing {
+    /// Opens a recording for appending, or creates one of at most `max_bytes`. `None` takes the
+    /// size of an existing file.
     pub(super) fn open(
         path: &Path,
         max_bytes: Option<u64>,
         default_bytes: u64,
-    ) -> Result<Self, RecordError> {
-        let io = |source| RecordError::Io { path: path.to_owned(), source };
-        let file = lock(path)?;
-        let mut head = vec![0; HEAD_BYTES as usize];
+    ) -> Result<Self, RecordingFileError> {
+        let io = |source| RecordingFileError::Io { path: path.to_owned(), source };
+        let file = open_locked(path)?;
+        let mut head = vec![0; HEADER_BYTES as usize];
         let length = file.metadata().map_err(io)?.len();
         let there = usize::try_from(length).unwrap_or(usize::MAX).min(head.len());
         file.read_exact_at(&mut head[..there], 0).map_err(io)?;
         head.truncate(there);
-        let wanted = Layout::within(max_bytes.unwrap_or(default_bytes));
-        let layout = match Layout::of_head(&head) {
-            Some(found) if max_bytes.is_some() && found != wanted => {
-                let (found, wanted) = (found.max_bytes(), wanted.max_bytes());
-                return Err(RecordError::Size { path: path.to_owned(), found, wanted });
+        let requested = Layout::for_max_bytes(max_bytes.unwrap_or(default_bytes));
+        let layout = match Layout::from_header(&head) {
+            Some(found) if max_bytes.is_some() && found != requested => {
+                let (found, requested) = (found.max_bytes(), requested.max_bytes());
+                return Err(RecordingFileError::Size { path: path.to_owned(), found, requested });
             }
             Some(found) => found,
-            // Nothing yet, or killed within its first bytes.
-            None if wanted.head().starts_with(&head) => {
-                file.write_all_at(&wanted.head(), 0).map_err(io)?;
-                wanted
+            // Empty, or the creating process was killed while writing the header.
+            None if requested.head().starts_with(&head) => {
+                file.write_all_at(&requested.head(), 0).map_err(io)?;
+                requested
             }
-            None => return Err(RecordError::Foreign { path: path.to_owned() }),
+            None => return Err(RecordingFileError::Foreign { path: path.to_owned() }),
         };
         let mut ring = Self {
             file,
@@ -101,28 +104,28 @@ impl Ring {
             last_sequence: 0,
             next_number: 1,
         };
-        ring.find_what_is_there(length).map_err(io)?;
+        ring.scan_slots(length).map_err(io)?;
         Ok(ring)
     }
 
-    /// The number that the next record should have.
+    /// The number of the next record.
     pub(super) fn next_number(&self) -> u64 {
         self.next_number
     }
 
-    /// The longest record.
+    /// Maximum length of a record.
     pub(super) fn body_max(&self) -> usize {
         self.layout.body_max()
     }
 
-    /// How large the file may become.
+    /// Maximum size of the file.
     pub(super) fn max_bytes(&self) -> u64 {
         self.layout.max_bytes()
     }
 
-    /// Appends a record. If the disk is full, the oldest slot of the file gives way.
+    /// Appends a record. If the disk is full, the oldest slot of the file is overwritten.
     pub(super) fn append(&mut self, body: &[u8]) -> io::Result<()> {
-        let bytes = FRAME_HEAD + body.len();
+        let bytes = FRAME_HEADER_BYTES + body.len();
         let (slot, end) = match self.current {
             Some((slot, end)) if end + bytes <= self.layout.slot_bytes as usize => (slot, end),
             _ => self.next_slot(bytes)?,
@@ -134,9 +137,9 @@ impl Ring {
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::StorageFull => {
-                // Room that the file has already can be written without any more of the disk.
+                // Space already allocated to the file can be written even on a full disk.
                 let Some(oldest) = self.oldest_other(slot) else { return Err(error) };
-                let end = self.begin(oldest)?;
+                let end = self.start_slot(oldest)?;
                 let frame = layout::frame(self.sequences[oldest as usize], body);
                 self.file.write_all_at(&frame, self.layout.offset(oldest) + end as u64)?;
                 self.current = Some((oldest, end + bytes));
@@ -146,89 +149,89 @@ impl Ring {
         }
     }
 
-    /// Keeps records of an episode apart from the ring, in place of the oldest episode. Those that find no
-    /// room are left out from the end on; gives their number.
-    pub(super) fn keep(&mut self, bodies: &[impl AsRef<[u8]>]) -> io::Result<usize> {
+    /// Writes the records of an episode to its own slot, replacing the oldest episode. Records that
+    /// do not fit are omitted from the end; returns their number.
+    pub(super) fn write_episode(&mut self, bodies: &[impl AsRef<[u8]>]) -> io::Result<usize> {
         let slots = 0..EPISODE_SLOTS;
         let slot = slots.min_by_key(|slot| self.sequences[*slot as usize]).unwrap_or(0);
         let sequence = self.last_sequence + 1;
-        let mut bytes = layout::slot_head(sequence).to_vec();
-        let mut kept = 0;
+        let mut bytes = layout::slot_header(sequence).to_vec();
+        let mut written = 0;
         for body in bodies {
             let frame = layout::frame(sequence, body.as_ref());
             if bytes.len() + frame.len() > self.layout.slot_bytes as usize {
                 break;
             }
             bytes.extend(frame);
-            kept += 1;
+            written += 1;
         }
         self.last_sequence = sequence;
         self.sequences[slot as usize] = sequence;
         self.file.write_all_at(&bytes, self.layout.offset(slot))?;
-        Ok(bodies.len() - kept)
+        Ok(bodies.len() - written)
     }
 
-    /// Asks the disk to have all of it.
+    /// Flushes the file to disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
     fn next_slot(&mut self, bytes: usize) -> io::Result<(u32, usize)> {
-        if SLOT_HEAD + bytes > self.layout.slot_bytes as usize {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "a record is too long"));
+        if SLOT_HEADER_BYTES + bytes > self.layout.slot_bytes as usize {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "record is too long"));
         }
         let next = match self.current {
             Some((slot, _)) if slot + 1 < EPISODE_SLOTS + RING_SLOTS => slot + 1,
             _ => EPISODE_SLOTS,
         };
-        match self.begin(next) {
+        match self.start_slot(next) {
             Err(error) if error.kind() == ErrorKind::StorageFull => {
                 let oldest = self.oldest_other(next).ok_or(error)?;
-                Ok((oldest, self.begin(oldest)?))
+                Ok((oldest, self.start_slot(oldest)?))
             }
-            begun => Ok((next, begun?)),
+            started => Ok((next, started?)),
         }
     }
 
-    /// Gives a slot of the ring a new turn; gives where its first frame goes.
-    fn begin(&mut self, slot: u32) -> io::Result<usize> {
+    /// Starts a slot of the ring with a new sequence number; returns the offset of its first frame.
+    fn start_slot(&mut self, slot: u32) -> io::Result<usize> {
         let sequence = self.last_sequence + 1;
-        self.file.write_all_at(&layout::slot_head(sequence), self.layout.offset(slot))?;
+        self.file.write_all_at(&layout::slot_header(sequence), self.layout.offset(slot))?;
         self.last_sequence = sequence;
         self.sequences[slot as usize] = sequence;
-        self.current = Some((slot, SLOT_HEAD));
-        Ok(SLOT_HEAD)
+        self.current = Some((slot, SLOT_HEADER_BYTES));
+        Ok(SLOT_HEADER_BYTES)
     }
 
-    /// The slot of the ring that was begun first, other than this.
+    /// The oldest used slot of the ring, other than `than`.
     fn oldest_other(&self, than: u32) -> Option<u32> {
         let used = (EPISODE_SLOTS..EPISODE_SLOTS + RING_SLOTS)
             .filter(|slot| *slot != than && self.sequences[*slot as usize] > 0);
         used.min_by_key(|slot| self.sequences[*slot as usize])
     }
 
-    /// Finds the youngest slot of the ring, its end, and the highest number of a record.
-    fn find_what_is_there(&mut self, length: u64) -> io::Result<()> {
-        let mut youngest = None;
+    /// Finds the newest slot of the ring, its end, and the highest record number.
+    fn scan_slots(&mut self, length: u64) -> io::Result<()> {
+        let mut newest = None;
         for slot in 0..EPISODE_SLOTS + RING_SLOTS {
             let bytes = read_slot(&self.file, self.layout, slot, length)?;
             let Some(sequence) = layout::sequence(&bytes) else { continue };
             self.sequences[slot as usize] = sequence;
             let (bodies, end) = layout::frames(&bytes, sequence);
-            let numbers = bodies.into_iter().filter_map(|body| Record::from_bytes(body).ok());
+            let numbers = bodies.into_iter().filter_map(|body| FlightRecord::from_bytes(body).ok());
             let last = numbers.map(|(number, _)| number).max().unwrap_or(0);
             self.next_number = self.next_number.max(last.saturating_add(1));
             self.last_sequence = self.last_sequence.max(sequence);
-            if slot >= EPISODE_SLOTS && youngest.is_none_or(|(before, _)| before < sequence) {
-                youngest = Some((sequence, (slot, end)));
+            if slot >= EPISODE_SLOTS && newest.is_none_or(|(before, _)| before < sequence) {
+                newest = Some((sequence, (slot, end)));
             }
         }
-        self.current = youngest.map(|(_, place)| place);
+        self.current = newest.map(|(_, position)| position);
         Ok(())
     }
 }
 
-/// As much of a slot as the file has.
+/// Reads a slot, as far as the file goes.
 pub(super) fn read_slot(
     file: &File,
     layout: Layout,
@@ -242,14 +245,14 @@ pub(super) fn read_slot(
     Ok(bytes)
 }
 
-/// Opens a file for ourselves alone.
-fn lock(path: &Path) -> Result<File, RecordError> {
-    let io = |source| RecordError::Io { path: path.to_owned(), source };
+/// Opens a file with an exclusive lock.
+fn open_locked(path: &Path) -> Result<File, RecordingFileError> {
+    let io = |source| RecordingFileError::Io { path: path.to_owned(), source };
     let mut options = howdah_files::options();
     let file =
         options.read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
     file.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => RecordError::Busy { path: path.to_owned() },
+        TryLockError::WouldBlock => RecordingFileError::Busy { path: path.to_owned() },
         TryLockError::Error(source) => io(source),
     })?;
     Ok(file)

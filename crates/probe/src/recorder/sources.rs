@@ -1,105 +1,106 @@
-//! What a server is looked at with, all at once, and what of it makes up a second.
+//! The probes of a recorded server, and how their results make up a second.
 
 use std::{
     collections::HashMap,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 
 use super::{
-    budget::Budget,
+    budget::TraceBudget,
     record::{
-        Extension, FigureSource, Lost, PhaseBegan, PhaseEnded, Record, RelationWaits, Second,
-        Sweep, WaitRow, Waits,
+        ExtensionTotals, FlightRecord, LostCounts, PhaseEnded, PhaseStarted, RecordedSecond,
+        RecordedSource, RelationWaits, SweepTotals, WaitRow, WaitSamples,
     },
 };
 use crate::{
     calibrate::HitCost,
-    checkpoints::{Checkpoints, Phase, Source, Span, Update},
+    checkpoints::{CheckpointPhase, CheckpointTracer, FinishedPhase, PhaseUpdate, ProbeSource},
     extend::{self, ExtensionLock, ExtensionLocks, LostEvents},
     sampling::SampleError,
     sweep::{PerAllocation, SweepSampler},
-    waits::{Options, Profile, Report, Sampler},
+    waits::{Profile, SamplerOptions, WaitReport, WaitSampler},
 };
 
-/// A server, looked at.
+/// A server and the probes attached to it.
 #[derive(Debug)]
 pub(super) struct Sources {
-    server: Server,
-    sampler: Sampler,
+    server: RunningServer,
+    sampler: WaitSampler,
     profile: Profile,
     sweep: Option<SweepSampler>,
     extension: Option<ExtensionLocks>,
-    /// What a lock costs the backend that takes it.
+    /// The cost of a lock to the backend that takes it.
     cost_of_lock: Duration,
-    budget: Budget,
-    /// When to try again, after the budget was used up.
+    budget: TraceBudget,
+    /// When to attach again after the budget was exceeded.
     extension_due: Option<Instant>,
-    checkpoints: Option<Checkpoints>,
-    /// No sense in asking before: the checkpointer was not there.
+    checkpoints: Option<CheckpointTracer>,
+    /// When to poll again after the checkpointer was not found.
     checkpoints_due: Option<Instant>,
-    gathered: Gathered,
-    told: Told,
+    totals: SecondTotals,
+    reported: ReportedLosses,
 }
 
-/// What came in since a second began.
+/// Extension locks since the start of the second.
 #[derive(Debug, Default)]
-struct Gathered {
-    extension: Extension,
+struct SecondTotals {
+    extension: ExtensionTotals,
     relations: HashMap<(u32, u32), RelationWaits>,
 }
 
-/// Counts of losses that earlier seconds have told of.
+/// Losses already reported by earlier seconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct ReportedLosses {
     extension: [u64; 3],
     phases: u64,
 }
 
-/// What one look gave.
+/// The result of a poll.
 #[derive(Debug, Default)]
-pub(super) struct Look {
-    /// Phases that began and ended.
-    pub(super) records: Vec<Record>,
-    /// What happened to the probes, in words.
+pub(super) struct PollOutput {
+    /// Phases that started and finished.
+    pub(super) records: Vec<FlightRecord>,
+    /// Messages about the probes.
     pub(super) notes: Vec<String>,
 }
 
 impl Sources {
-    /// Attaches to whatever can be had of a server. Only waits have to be.
+    /// Attaches all probes that are available. Only waits are mandatory.
     pub(super) fn open(
-        server: &Server,
+        server: &RunningServer,
         now: Instant,
         hit: Option<HitCost>,
         budget: f64,
-    ) -> Result<(Self, Vec<FigureSource>), SampleError> {
-        let sampler = Sampler::open(server, Options::default())?;
-        let mut figures = vec![figure("waits", Some(Source::Memory), String::new())];
+    ) -> Result<(Self, Vec<RecordedSource>), SampleError> {
+        let sampler = WaitSampler::open(server, SamplerOptions::default())?;
+        let mut metric_sources =
+            vec![recorded_source("waits", Some(ProbeSource::Memory), String::new())];
         let sweep = SweepSampler::open(server, now, Duration::MAX);
-        figures.push(match &sweep {
-            Ok(_) => figure("sweep", Some(Source::Memory), String::new()),
-            Err(error) => figure("sweep", None, error.to_string()),
+        metric_sources.push(match &sweep {
+            Ok(_) => recorded_source("sweep", Some(ProbeSource::Memory), String::new()),
+            Err(error) => recorded_source("sweep", None, error.to_string()),
         });
-        // Before anything is attached, for then the code is not what it was.
-        let cost_of_lock = hit.map_or(Ok(Duration::ZERO), |hit| extend::cost_of_lock(server, hit));
+        // Computed before attaching anything, since breakpoints change the code.
+        let cost_of_lock = hit.map_or(Ok(Duration::ZERO), |hit| extend::cost_per_lock(server, hit));
         let extension = ExtensionLocks::attach(server);
-        figures.push(match &extension {
-            Ok(_) => figure("extend", Some(Source::Bpf), String::new()),
+        metric_sources.push(match &extension {
+            Ok(_) => recorded_source("extend", Some(ProbeSource::Bpf), String::new()),
             Err(error) => {
                 let lacks = format!("only samples of Lock:extend: {error}");
-                figure("extend", Some(Source::Memory), lacks)
+                recorded_source("extend", Some(ProbeSource::Memory), lacks)
             }
         });
-        let (checkpoints, lacks) = match Checkpoints::by_markers(server) {
+        let (checkpoints, lacks) = match CheckpointTracer::from_usdt(server) {
             Ok(checkpoints) => (Some(checkpoints), String::new()),
-            Err(reason) => match Checkpoints::by_notes(server) {
+            Err(reason) => match CheckpointTracer::from_stats(server) {
                 Ok(checkpoints) => (Some(checkpoints), reason.to_string()),
                 Err(error) => (None, error.to_string()),
             },
         };
-        let source = checkpoints.as_ref().map(Checkpoints::source);
-        figures.push(figure("checkpoints", source, lacks));
+        let source = checkpoints.as_ref().map(CheckpointTracer::source);
+        metric_sources.push(recorded_source("checkpoints", source, lacks));
         let sources = Self {
             server: server.clone(),
             sampler,
@@ -107,129 +108,133 @@ impl Sources {
             sweep: sweep.ok(),
             extension: extension.ok(),
             cost_of_lock: cost_of_lock.unwrap_or_default(),
-            budget: Budget::new(budget),
+            budget: TraceBudget::new(budget),
             extension_due: None,
             checkpoints,
             checkpoints_due: None,
-            gathered: Gathered::default(),
-            told: Told::default(),
+            totals: SecondTotals::default(),
+            reported: ReportedLosses::default(),
         };
-        Ok((sources, figures))
+        Ok((sources, metric_sources))
     }
 
-    pub(super) fn server(&self) -> &Server {
+    pub(super) fn server(&self) -> &RunningServer {
         &self.server
     }
 
-    /// Looks once.
+    /// Polls all probes.
     ///
     /// # Errors
     ///
-    /// The server has ended, or made its memory anew.
-    pub(super) fn look(&mut self, now: Instant) -> Result<Look, SampleError> {
+    /// The server has stopped, or reinitialised its memory.
+    pub(super) fn poll(&mut self, now: Instant) -> Result<PollOutput, SampleError> {
         self.profile.add(&self.sampler.sample(now)?);
         if let Some(sweep) = &mut self.sweep {
             sweep.poll(now)?;
         }
-        let mut look = Look::default();
-        self.look_at_extension(now, &mut look);
-        self.look_at_checkpoints(now, &mut look);
-        Ok(look)
+        let mut output = PollOutput::default();
+        self.poll_extension(now, &mut output);
+        self.poll_checkpoints(now, &mut output);
+        Ok(output)
     }
 
-    /// What was seen since the last call. `late`: looks that were left out.
-    pub(super) fn second(&mut self, now: Instant, late: u64) -> Second {
-        let report = self.profile.interval();
-        let mut lost = Lost { looks: late, samples: report.uncounted, ..Lost::default() };
-        let waits = waits(&report, &mut lost);
+    /// The observations since the last call. `late` is the number of skipped samples.
+    pub(super) fn take_second(&mut self, now: Instant, late: u64) -> RecordedSecond {
+        let report = self.profile.take_interval();
+        let mut lost = LostCounts {
+            missed_samples: late,
+            uncounted_samples: report.uncounted,
+            ..LostCounts::default()
+        };
+        let waits = wait_samples(&report, &mut lost);
         if let Some(locks) = &self.extension
-            && let Ok(losses) = locks.losses()
+            && let Ok(losses) = locks.lost_events()
         {
-            let LostEvents { lost: locks, unpaired, skipped } = losses;
+            let LostEvents { lost: locks, no_start: unpaired, skipped } = losses;
             let all = [locks, unpaired, skipped.values().sum()];
-            let told = std::mem::replace(&mut self.told.extension, all);
-            let new = |which: usize| all[which].saturating_sub(told[which]);
-            (lost.locks, lost.unpaired, lost.skipped) = (new(0), new(1), new(2));
+            let reported = std::mem::replace(&mut self.reported.extension, all);
+            let new = |which: usize| all[which].saturating_sub(reported[which]);
+            (lost.locks, lost.no_start, lost.skipped) = (new(0), new(1), new(2));
         }
-        if let Some(Ok(phases)) = self.checkpoints.as_ref().map(Checkpoints::lost) {
-            lost.phases = phases.saturating_sub(self.told.phases);
-            self.told.phases = phases;
+        if let Some(Ok(phases)) = self.checkpoints.as_ref().map(CheckpointTracer::lost_events) {
+            lost.phases = phases.saturating_sub(self.reported.phases);
+            self.reported.phases = phases;
         }
-        let Gathered { mut extension, relations } = std::mem::take(&mut self.gathered);
+        let SecondTotals { mut extension, relations } = std::mem::take(&mut self.totals);
         let mut relations: Vec<_> = relations.into_values().collect();
         relations.sort_by_key(|of| (std::cmp::Reverse(of.total_us), of.database, of.relation));
         relations.truncate(RELATIONS_MAX);
         extension.relations = relations;
         self.budget.next_second();
-        Second {
+        RecordedSecond {
             extension: (self.extension.is_some() || extension.holds.count() > 0)
                 .then_some(extension),
-            sweep: self.sweep.as_mut().map(|sweep| swept(sweep, now)),
+            sweep: self.sweep.as_mut().map(|sweep| sweep_totals(sweep, now)),
             waits,
             lost,
-            ..Second::default()
+            ..RecordedSecond::default()
         }
     }
 
-    fn look_at_extension(&mut self, now: Instant, look: &mut Look) {
+    fn poll_extension(&mut self, now: Instant, output: &mut PollOutput) {
         if self.extension_due.is_some_and(|due| now >= due) {
             self.extension_due = None;
             self.extension = ExtensionLocks::attach(&self.server).ok();
-            self.told.extension = [0; 3];
-            look.notes.push("extension locks are traced again".to_owned());
+            self.reported.extension = [0; 3];
+            output.notes.push("extension locks are traced again".to_owned());
         }
         let Some(locks) = &mut self.extension else { return };
-        let (gathered, budget, cost) = (&mut self.gathered, &mut self.budget, self.cost_of_lock);
+        let (gathered, budget, cost) = (&mut self.totals, &mut self.budget, self.cost_of_lock);
         locks.drain(|lock| {
             gathered.add(&lock);
             budget.spend(cost);
         });
         if budget.is_used_up() {
             self.extension = None;
-            self.extension_due = Some(now + AGAIN);
-            look.notes.push(format!(
-                "extension locks are not traced for {} s: there were so many that it would cost more \
-                 than the budget",
-                AGAIN.as_secs()
+            self.extension_due = Some(now + BUDGET_COOL_DOWN);
+            output.notes.push(format!(
+                "extension locks are not traced for {} s: there are too many for the budget",
+                BUDGET_COOL_DOWN.as_secs()
             ));
         }
     }
 
-    fn look_at_checkpoints(&mut self, now: Instant, look: &mut Look) {
+    fn poll_checkpoints(&mut self, now: Instant, output: &mut PollOutput) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         if self.checkpoints_due.is_some_and(|due| now < due) {
             return;
         }
-        let polled = checkpoints.poll(|update| look.records.push(record_of(&update)));
-        // A crash of any process ends the checkpointer; the next one is found when it is there.
-        self.checkpoints_due = polled.is_err().then(|| now + PATIENCE);
+        let polled = checkpoints.poll(|update| output.records.push(phase_record(&update)));
+        // A crash of any server process ends the checkpointer; the next one is found once it is
+        // running.
+        self.checkpoints_due = polled.is_err().then(|| now + CHECKPOINTER_RETRY_INTERVAL);
     }
 }
 
-/// After the budget was used up.
-const AGAIN: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_millis(500);
-/// Relations of a second that are told apart. The sums have all.
+/// Time without tracing after the budget was exceeded.
+const BUDGET_COOL_DOWN: Duration = Duration::from_secs(60);
+const CHECKPOINTER_RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// Relations recorded per second; the sums include all.
 const RELATIONS_MAX: usize = 8;
-/// Relations that are counted while a second lasts.
-const RELATIONS_COUNTED: usize = 10_000;
-/// Rows of waits in a second.
+/// Relations counted within a second.
+const RELATIONS_COUNTED_MAX: usize = 10_000;
+/// Rows of wait samples per second.
 const ROWS_MAX: usize = 256;
 
-fn figure(name: &str, source: Option<Source>, lacks: String) -> FigureSource {
-    FigureSource { figure: name.to_owned(), source, lacks }
+fn recorded_source(name: &str, source: Option<ProbeSource>, lacks: String) -> RecordedSource {
+    RecordedSource { metric: name.to_owned(), source, limitation: lacks }
 }
 
-impl Gathered {
+impl SecondTotals {
     fn add(&mut self, lock: &ExtensionLock) {
         self.extension.holds.add(lock.hold);
         if lock.is_conditional {
-            self.extension.at_once += 1;
+            self.extension.conditional += 1;
             return;
         }
         self.extension.waits.add(lock.wait);
         let of = (lock.database, lock.relation);
-        if self.relations.len() >= RELATIONS_COUNTED && !self.relations.contains_key(&of) {
+        if self.relations.len() >= RELATIONS_COUNTED_MAX && !self.relations.contains_key(&of) {
             return;
         }
         let (database, relation) = of;
@@ -242,23 +247,23 @@ impl Gathered {
     }
 }
 
-fn waits(report: &Report, lost: &mut Lost) -> Waits {
-    let (told, untold) = report.rows.split_at(report.rows.len().min(ROWS_MAX));
-    lost.samples += untold.iter().map(|row| row.samples).sum::<u64>();
-    let rows = told.iter().map(|row| WaitRow {
+fn wait_samples(report: &WaitReport, lost: &mut LostCounts) -> WaitSamples {
+    let (reported, dropped) = report.rows.split_at(report.rows.len().min(ROWS_MAX));
+    lost.uncounted_samples += dropped.iter().map(|row| row.samples).sum::<u64>();
+    let rows = reported.iter().map(|row| WaitRow {
         group: row.group,
         kind: row.kind.name().to_owned(),
         class: row.event.class().name().to_owned(),
         event: row.event.to_string(),
         samples: row.samples,
     });
-    Waits { rounds: u32::try_from(report.rounds).unwrap_or(u32::MAX), rows: rows.collect() }
+    WaitSamples { rounds: u32::try_from(report.rounds).unwrap_or(u32::MAX), rows: rows.collect() }
 }
 
-fn swept(sweep: &mut SweepSampler, now: Instant) -> Sweep {
+fn sweep_totals(sweep: &mut SweepSampler, now: Instant) -> SweepTotals {
     let row = sweep.cut(now);
     let milli = |ratio: f64| (ratio * 1000.0) as u64;
-    Sweep {
+    SweepTotals {
         buffers: row.buffers,
         examined: row.examined,
         allocations: row.allocations,
@@ -269,26 +274,33 @@ fn swept(sweep: &mut SweepSampler, now: Instant) -> Sweep {
     }
 }
 
-fn record_of(update: &Update) -> Record {
+fn phase_record(update: &PhaseUpdate) -> FlightRecord {
     let depth = |depth: usize| u32::try_from(depth).unwrap_or(u32::MAX);
     match update {
-        Update::Started { phase, pid, at, depth: d } => Record::PhaseBegan(PhaseBegan {
-            at_us: wall_us(*at),
-            phase: *phase,
-            pid: *pid,
-            depth: depth(*d),
-        }),
-        Update::Finished(Span { phase, pid, started_at, duration, depth: d, counts }) => {
-            Record::PhaseEnded(PhaseEnded {
-                at_us: wall_us(*started_at),
-                duration_us: micros(*duration),
+        PhaseUpdate::Started { phase, pid, at, depth: d } => {
+            FlightRecord::PhaseStarted(PhaseStarted {
+                at_us: wall_us(*at),
                 phase: *phase,
                 pid: *pid,
                 depth: depth(*d),
-                buffers: counts.buffers_written,
-                files: counts.files_synced.filter(|_| *phase == Phase::Sync),
             })
         }
+        PhaseUpdate::Finished(FinishedPhase {
+            phase,
+            pid,
+            started_at,
+            duration,
+            depth: d,
+            counts,
+        }) => FlightRecord::PhaseEnded(PhaseEnded {
+            at_us: wall_us(*started_at),
+            duration_us: micros(*duration),
+            phase: *phase,
+            pid: *pid,
+            depth: depth(*d),
+            buffers: counts.buffers_written,
+            files: counts.files_synced.filter(|_| *phase == CheckpointPhase::Sync),
+        }),
     }
 }
 

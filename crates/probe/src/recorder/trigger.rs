@@ -1,27 +1,29 @@
-//! When something has to be looked at more closely: three conditions over what is recorded anyway.
+//! Triggers: three conditions on what is recorded anyway.
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::record::{Second, TriggerKind};
+use super::record::{RecordedSecond, TriggerKind};
 
-/// From which values on triggers fire. `None`: never.
+/// Thresholds from which triggers fire. `None`: never.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// The 99th percentile of waits for extension locks in a second; it takes [`WAITS_MIN`] waits.
+    /// The 99th percentile of waits for extension locks in a second that has at least [`WAITS_MIN`]
+    /// waits.
     pub extend_p99: Option<Duration>,
-    /// Buffers looked at for one handed out, over a second; it takes [`ALLOCATIONS_MIN`] of them.
+    /// Buffers examined per allocation, over a second that has at least [`ALLOCATIONS_MIN`]
+    /// allocations.
     pub sweep: Option<f64>,
     /// How long a checkpoint has been syncing files.
     pub checkpoint_sync: Option<Duration>,
 }
 
-/// Fewer waits in a second say nothing of a hundredth of them.
+/// With fewer waits in a second, the 99th percentile is meaningless.
 pub const WAITS_MIN: u64 = 10;
-/// Fewer allocations in a second may all be one's.
+/// Fewer allocations in a second may all come from one backend.
 pub const ALLOCATIONS_MIN: u64 = 100;
 
 impl Default for Thresholds {
-    /// What a person would notice: a tenth of a second to get the lock, fifty buffers for one, ten seconds of
+    /// Values that users would notice: 100 ms for the lock, 50 buffers per allocation, 10 s of
     /// syncs.
     fn default() -> Self {
         Self {
@@ -36,8 +38,8 @@ impl Thresholds {
     /// No trigger at all.
     pub const NONE: Self = Self { extend_p99: None, sweep: None, checkpoint_sync: None };
 
-    /// Puts one of them in place.
-    pub fn set(&mut self, setting: Setting) {
+    /// Sets one threshold.
+    pub fn set(&mut self, setting: TriggerSetting) {
         let duration = |ms: f64| Duration::try_from_secs_f64(ms / 1e3).ok();
         match setting.kind {
             TriggerKind::ExtendP99 => self.extend_p99 = setting.value.and_then(duration),
@@ -46,8 +48,8 @@ impl Thresholds {
         }
     }
 
-    /// Those that are set, as they can be set.
-    pub fn settings(&self) -> impl Iterator<Item = Setting> {
+    /// The thresholds that are set, as settings.
+    pub fn settings(&self) -> impl Iterator<Item = TriggerSetting> {
         let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
         [
             (TriggerKind::ExtendP99, self.extend_p99.map(ms)),
@@ -56,11 +58,15 @@ impl Thresholds {
         ]
         .into_iter()
         .filter(|(_, value)| value.is_some())
-        .map(|(kind, value)| Setting { kind, value })
+        .map(|(kind, value)| TriggerSetting { kind, value })
     }
 
-    /// What fires after a second: which trigger, by which value, beyond which one.
-    pub(super) fn judge(&self, second: &Second, syncing: Option<Duration>) -> Option<Crossing> {
+    /// The trigger that fires after a second, if any.
+    pub(super) fn evaluate(
+        &self,
+        second: &RecordedSecond,
+        syncing: Option<Duration>,
+    ) -> Option<TriggerHit> {
         let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
         let waits = second.extension.as_ref().map(|extension| &extension.waits);
         let p99 =
@@ -74,14 +80,14 @@ impl Thresholds {
         ];
         values.into_iter().find_map(|(kind, value, threshold)| {
             let (value, threshold) = (value?, threshold?);
-            (value >= threshold).then_some(Crossing { kind, value, threshold })
+            (value >= threshold).then_some(TriggerHit { kind, value, threshold })
         })
     }
 }
 
-/// A value that is a trigger's or above.
+/// A value at or above a threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Crossing {
+pub(super) struct TriggerHit {
     pub(super) kind: TriggerKind,
     pub(super) value: f64,
     pub(super) threshold: f64,
@@ -89,38 +95,38 @@ pub(super) struct Crossing {
 
 /// One trigger and its value: `extend-p99=100ms`, `sweep=50`, `checkpoint-sync=off`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
-    /// Which.
+pub struct TriggerSetting {
+    /// The trigger.
     pub kind: TriggerKind,
-    /// From which value on it fires, in its unit. `None`: never.
+    /// The threshold, in its unit. `None`: never.
     pub value: Option<f64>,
 }
 
-/// Words that set no trigger.
+/// A text is not a trigger setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingError {
-    /// There is no such trigger.
+    /// The trigger is not known.
     #[error(
-        "there is no trigger {name:?}: write extend-p99, sweep or checkpoint-sync, then = and a value"
+        "unknown trigger {name:?}: use extend-p99, sweep or checkpoint-sync, then = and a value"
     )]
     Name {
-        /// What was written.
+        /// The name given.
         name: String,
     },
-    /// There is no such value.
-    #[error("{value:?} is no value of {kind}: write {example}, or off")]
+    /// The value is not valid.
+    #[error("invalid value {value:?} for {kind}: use {example}, or off")]
     Value {
-        /// Of which.
+        /// The trigger.
         kind: TriggerKind,
-        /// What was written.
+        /// The value given.
         value: String,
-        /// What would be one.
+        /// A valid example.
         example: &'static str,
     },
 }
 
-impl FromStr for Setting {
+impl FromStr for TriggerSetting {
     type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
@@ -139,18 +145,17 @@ impl FromStr for Setting {
             (_, None, Some(seconds)) => (number(seconds), 1e3),
             (_, None, None) => (None, 1.0),
         };
-        let wrong = || SettingError::Value {
+        let invalid = || SettingError::Value {
             kind,
             value: text.split_once('=').map_or("", |(_, value)| value).to_owned(),
             example: if kind == TriggerKind::Sweep { "a number such as 50" } else { "100ms, 2s" },
         };
-        Ok(Self { kind, value: Some(value.ok_or_else(wrong)? * factor) })
+        Ok(Self { kind, value: Some(value.ok_or_else(invalid)? * factor) })
     }
 }
 
 impl TriggerKind {
     /// Its name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::ExtendP99 => "extend-p99",
@@ -159,9 +164,8 @@ impl TriggerKind {
         }
     }
 
-    /// A value of it with its unit.
-    #[must_use]
-    pub fn shown(self, value: f64) -> String {
+    /// Formats a value with its unit.
+    pub fn format_value(self, value: f64) -> String {
         match self {
             Self::Sweep => format!("{value:.1} buffers"),
             _ if value < 10.0 => format!("{value:.2} ms"),
@@ -177,8 +181,8 @@ impl fmt::Display for TriggerKind {
     }
 }
 
-/// As it can be written.
-impl fmt::Display for Setting {
+/// In the syntax that can be parsed.
+impl fmt::Display for TriggerSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.value, self.kind) {
             (None, kind) => write!(f, "{kind}=off"),
@@ -191,27 +195,27 @@ impl fmt::Display for Setting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorder::record::{Extension, Sweep};
+    use crate::recorder::record::{ExtensionTotals, SweepTotals};
 
-    fn parsed(text: &str) -> Result<Setting, String> {
-        text.parse::<Setting>().map_err(|error| error.to_string())
+    fn parsed(text: &str) -> Result<TriggerSetting, String> {
+        text.parse::<TriggerSetting>().map_err(|error| error.to_string())
     }
 
     #[test]
-    fn settings_are_read_as_they_are_written() {
+    fn trigger_settings_round_trip_as_text() {
         for text in ["extend-p99=100ms", "sweep=2.5", "checkpoint-sync=1500ms", "sweep=off"] {
             assert_eq!(parsed(text).unwrap().to_string(), text);
         }
         assert_eq!(parsed("checkpoint-sync=2s").unwrap().value, Some(2000.0));
-        for (text, said) in [
+        for (text, expected) in [
             ("sweep", "a number such as 50"),
             ("sweep=-1", "a number such as 50"),
             ("extend-p99=100", "100ms, 2s"),
             ("extend-p99=NaNms", "100ms, 2s"),
-            ("p99=1ms", "no trigger \"p99\""),
+            ("p99=1ms", "unknown trigger \"p99\""),
         ] {
             let error = parsed(text).unwrap_err();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         let mut thresholds = Thresholds::default();
         thresholds.set(parsed("sweep=off").unwrap());
@@ -221,22 +225,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_little_fires_nothing() {
+    fn too_few_samples_trigger_nothing() {
         let thresholds = Thresholds::default();
         let second = |waits: u64, allocations: u64| {
-            let mut extension = Extension::default();
+            let mut extension = ExtensionTotals::default();
             (0..waits).for_each(|_| extension.waits.add(Duration::from_millis(200)));
-            let sweep = Sweep { examined: 60 * allocations, allocations, ..Sweep::default() };
-            Second { extension: Some(extension), sweep: Some(sweep), ..Second::default() }
+            let sweep =
+                SweepTotals { examined: 60 * allocations, allocations, ..SweepTotals::default() };
+            RecordedSecond {
+                extension: Some(extension),
+                sweep: Some(sweep),
+                ..RecordedSecond::default()
+            }
         };
-        let kind = |second: &Second, syncing| {
-            thresholds.judge(second, syncing).map(|crossing| crossing.kind)
+        let kind = |second: &RecordedSecond, syncing| {
+            thresholds.evaluate(second, syncing).map(|crossing| crossing.kind)
         };
         assert_eq!(kind(&second(WAITS_MIN - 1, ALLOCATIONS_MIN - 1), None), None);
         assert_eq!(kind(&second(WAITS_MIN, 0), None), Some(TriggerKind::ExtendP99));
         assert_eq!(kind(&second(0, ALLOCATIONS_MIN), None), Some(TriggerKind::Sweep));
         let syncing = Some(Duration::from_secs(10));
         assert_eq!(kind(&second(0, 0), syncing), Some(TriggerKind::CheckpointSync));
-        assert_eq!(Thresholds::NONE.judge(&second(99, 999), syncing), None);
+        assert_eq!(Thresholds::NONE.evaluate(&second(99, 999), syncing), None);
     }
 }

@@ -1,218 +1,217 @@
-//! What readings of the clock sweep add up to. Reads nothing itself.
+//! Accumulates samples of the clock sweep. Does no I/O itself.
 
 use std::time::{Duration, Instant};
 
 use howdah_inspect::SweepState;
 
-/// The sweep in one row's time.
+/// The sweep during one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepRow {
-    /// The end of the row, since the beginning.
+    /// End of the row, since the start of sampling.
     pub at: Duration,
-    /// Its length: a little more than was asked for, where a look came late.
+    /// Length: slightly more than requested if a sample was late.
     pub elapsed: Duration,
-    /// Where the hand is: the next buffer it looks at.
+    /// Position of the hand: the next buffer it examines.
     pub hand: u32,
-    /// Passes since the server started; wraps at 2³².
+    /// Completed passes since the server started; wraps at 2³².
     pub complete_passes: u32,
-    /// Buffers of the server: the way of one pass.
+    /// Buffers of the server: the length of one pass.
     pub buffers: u32,
-    /// Buffers looked at.
+    /// Buffers examined.
     pub examined: u64,
-    /// Buffers handed out.
+    /// Buffers allocated.
     pub allocations: u64,
-    /// Buffers looked at for one handed out, if any was.
+    /// Buffers examined per allocation, if there was any.
     pub per_allocation: Option<PerAllocation>,
     /// Whether free buffers are left at the end.
     pub has_free_buffers: bool,
 }
 
-/// Buffers looked at for one that was handed out.
+/// Buffers examined per allocation.
 ///
-/// Least and most are of slices: the looks up to the next at which something had been handed out. With
-/// several allocations in a slice, it counts as their average.
+/// Minimum and maximum are over slices: the samples up to the next one with an allocation. A slice
+/// with several allocations counts with its average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerAllocation {
-    /// Of the slice with the fewest.
+    /// In the slice with the fewest.
     pub min: f64,
-    /// All that were looked at over all that were handed out.
+    /// All examined buffers divided by all allocations.
     pub avg: f64,
-    /// Of the slice with the most.
+    /// In the slice with the most.
     pub max: f64,
 }
 
-/// The sweep since the beginning.
+/// The sweep since the start of sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepSummary {
-    /// How long.
+    /// Time covered.
     pub elapsed: Duration,
-    /// How often it was looked.
-    pub looks: u64,
-    /// Buffers of the server: the way of one pass.
+    /// Number of samples.
+    pub samples: u64,
+    /// Buffers of the server: the length of one pass.
     pub buffers: u32,
-    /// Buffers looked at.
+    /// Buffers examined.
     pub examined: u64,
-    /// Buffers handed out: the calls.
+    /// Buffers allocated.
     pub allocations: u64,
-    /// Of these, handed out while no free buffers were left: the calls that swept.
+    /// Of these, allocated while no free buffers were left, which took a sweep.
     pub swept: u64,
-    /// How often the count of allocations was set to 0 meanwhile.
+    /// Number of resets of the allocation counter.
     pub resets: u64,
-    /// Buffers looked at for one handed out, if any was.
+    /// Buffers examined per allocation, if there was any.
     pub per_allocation: Option<PerAllocation>,
-    /// Passes per second of the slowest and of the fastest row, if one is full.
+    /// Passes per second of the slowest and of the fastest row, if a row is complete.
     pub passes_per_s: Option<(f64, f64)>,
 }
 
-/// The hand went back for longer than a look between two writes explains.
+/// The hand remained before its earlier position for too long: the counters were reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WentBack;
+pub(super) struct ClockHandReset;
 
-/// Where a reading is, seen from the one before.
+/// Position of a sample relative to the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// In the same pass, at the same place or further.
+pub(super) enum HandMovement {
+    /// In the same pass, at the same position or further.
     Within,
     /// In a later pass.
-    Passed,
-    /// Before it.
-    Back,
+    NextPass,
+    /// Behind it.
+    Backward,
 }
 
+/// Turns samples of the clock sweep into rows and totals.
 #[derive(Debug)]
-pub(super) struct Meter {
-    began: Instant,
+pub(super) struct SweepMeter {
+    started_at: Instant,
     row_length: Duration,
     last: SweepState,
     last_at: Instant,
-    back_since: Option<Instant>,
-    looks: u64,
+    backward_since: Option<Instant>,
+    samples: u64,
     resets: u64,
     swept: u64,
-    whole: Sums,
-    row: Sums,
-    row_began: Instant,
+    total: SweepSums,
+    row: SweepSums,
+    row_started_at: Instant,
     passes_per_s: Option<(f64, f64)>,
     slice_examined: u64,
 }
 
+/// Sums over a row or over all rows.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct SweepSums {
     examined: u64,
     allocations: u64,
     slices: Option<(f64, f64)>,
 }
 
 impl SweepRow {
-    /// How often the hand went round, in parts of a pass.
-    #[must_use]
+    /// Passes of the hand, including fractions.
     pub fn passes(&self) -> f64 {
         self.examined as f64 / f64::from(self.buffers)
     }
 
-    /// The same, per second.
-    #[must_use]
+    /// Passes per second.
     pub fn passes_per_s(&self) -> f64 {
         per_second(self.passes(), self.elapsed)
     }
 }
 
 impl SweepSummary {
-    /// How often the hand went round, in parts of a pass.
-    #[must_use]
+    /// Passes of the hand, including fractions.
     pub fn passes(&self) -> f64 {
         self.examined as f64 / f64::from(self.buffers)
     }
 
-    /// The same, per second.
-    #[must_use]
+    /// Passes per second.
     pub fn passes_per_s_avg(&self) -> f64 {
         per_second(self.passes(), self.elapsed)
     }
 }
 
-impl Meter {
-    /// When a look fills the row that lasts.
-    pub(super) fn row_ends(&self) -> Option<Instant> {
-        self.row_began.checked_add(self.row_length)
+impl SweepMeter {
+    /// When the current row is complete.
+    pub(super) fn row_full_at(&self) -> Option<Instant> {
+        self.row_started_at.checked_add(self.row_length)
     }
 
     pub(super) fn new(now: Instant, state: SweepState, row_length: Duration) -> Self {
         Self {
-            began: now,
+            started_at: now,
             row_length,
             last: state,
             last_at: now,
-            back_since: None,
-            looks: 0,
+            backward_since: None,
+            samples: 0,
             resets: 0,
             swept: 0,
-            whole: Sums::default(),
-            row: Sums::default(),
-            row_began: now,
+            total: SweepSums::default(),
+            row: SweepSums::default(),
+            row_started_at: now,
             passes_per_s: None,
             slice_examined: 0,
         }
     }
 
-    pub(super) fn step(&self, state: &SweepState) -> Step {
-        match self.way_to(state) {
-            ..0 => Step::Back,
-            _ if state.complete_passes == self.last.complete_passes => Step::Within,
-            _ => Step::Passed,
+    pub(super) fn movement_to(&self, state: &SweepState) -> HandMovement {
+        match self.distance_to(state) {
+            ..0 => HandMovement::Backward,
+            _ if state.complete_passes == self.last.complete_passes => HandMovement::Within,
+            _ => HandMovement::NextPass,
         }
     }
 
-    /// Adds a reading; gives the row that it fills.
+    /// Adds a sample; returns the row that it completes.
     ///
-    /// A hand that seems to have gone back is let be: one of two writes is still to come, and the next
-    /// reading that is ahead brings all steps meanwhile. For longer than [`PATIENCE`] it is an error.
+    /// A hand that seems to have moved backward is tolerated: one of two writes is still to come,
+    /// and the next sample ahead includes all steps meanwhile. After [`HAND_RESET_TIMEOUT`] it is
+    /// an error.
     pub(super) fn add(
         &mut self,
         now: Instant,
         state: SweepState,
-    ) -> Result<Option<SweepRow>, WentBack> {
-        self.looks += 1;
+    ) -> Result<Option<SweepRow>, ClockHandReset> {
+        self.samples += 1;
         self.last_at = now;
-        match u64::try_from(self.way_to(&state)) {
+        match u64::try_from(self.distance_to(&state)) {
             Ok(examined) => {
-                self.back_since = None;
+                self.backward_since = None;
                 self.count(examined, &state);
                 self.last = state;
             }
             Err(_) => {
-                let since = *self.back_since.get_or_insert(now);
-                if now.saturating_duration_since(since) > PATIENCE {
-                    return Err(WentBack);
+                let since = *self.backward_since.get_or_insert(now);
+                if now.saturating_duration_since(since) > HAND_RESET_TIMEOUT {
+                    return Err(ClockHandReset);
                 }
             }
         }
-        let elapsed = now.saturating_duration_since(self.row_began);
+        let elapsed = now.saturating_duration_since(self.row_started_at);
         Ok((elapsed >= self.row_length).then(|| self.finish_row(now, elapsed)))
     }
 
-    /// Ends the row that lasts.
-    pub(super) fn cut(&mut self, now: Instant) -> SweepRow {
-        let elapsed = now.saturating_duration_since(self.row_began);
+    /// Ends the current row.
+    pub(super) fn finish_current_row(&mut self, now: Instant) -> SweepRow {
+        let elapsed = now.saturating_duration_since(self.row_started_at);
         self.finish_row(now, elapsed)
     }
 
     pub(super) fn summary(&self) -> SweepSummary {
         SweepSummary {
-            elapsed: self.last_at.saturating_duration_since(self.began),
-            looks: self.looks,
+            elapsed: self.last_at.saturating_duration_since(self.started_at),
+            samples: self.samples,
             buffers: self.last.buffers,
-            examined: self.whole.examined,
-            allocations: self.whole.allocations,
+            examined: self.total.examined,
+            allocations: self.total.allocations,
             swept: self.swept,
             resets: self.resets,
-            per_allocation: self.whole.per_allocation(),
+            per_allocation: self.total.per_allocation(),
             passes_per_s: self.passes_per_s,
         }
     }
 
-    /// From the last reading to this one, in buffers. The number of passes wraps at 2³².
-    fn way_to(&self, state: &SweepState) -> i64 {
+    /// Distance from the last sample to this one, in buffers. The number of passes wraps at 2³².
+    fn distance_to(&self, state: &SweepState) -> i64 {
         let passes = state.complete_passes.wrapping_sub(self.last.complete_passes).cast_signed();
         i64::from(passes) * i64::from(state.buffers) + i64::from(state.next_victim)
             - i64::from(self.last.next_victim)
@@ -221,7 +220,7 @@ impl Meter {
     fn count(&mut self, examined: u64, state: &SweepState) {
         let allocations = match state.allocations.checked_sub(self.last.allocations) {
             Some(more) => u64::from(more),
-            // Set to 0 meanwhile, and counted up anew.
+            // The counter was reset to 0 meanwhile.
             None => {
                 self.resets += 1;
                 u64::from(state.allocations)
@@ -230,28 +229,28 @@ impl Meter {
         if !self.last.has_free_buffers {
             self.swept += allocations;
         }
-        // An allocation is counted before its sweep begins. So what is looked at belongs to this or to an
-        // earlier one, and goes with the next slice in which there are any.
+        // An allocation is counted before its sweep begins. So examined buffers belong to this
+        // allocation or an earlier one, and count in the next slice that has any.
         self.slice_examined += examined;
         let slice = (allocations > 0).then(|| {
             let ratio = self.slice_examined as f64 / allocations as f64;
             self.slice_examined = 0;
             ratio
         });
-        for sums in [&mut self.whole, &mut self.row] {
+        for sums in [&mut self.total, &mut self.row] {
             sums.examined += examined;
             sums.allocations += allocations;
             if let Some(slice) = slice {
-                sums.slices = Some(widened(sums.slices, slice));
+                sums.slices = Some(widen(sums.slices, slice));
             }
         }
     }
 
     fn finish_row(&mut self, now: Instant, elapsed: Duration) -> SweepRow {
         let sums = std::mem::take(&mut self.row);
-        self.row_began = now;
+        self.row_started_at = now;
         let row = SweepRow {
-            at: now.saturating_duration_since(self.began),
+            at: now.saturating_duration_since(self.started_at),
             elapsed,
             hand: self.last.next_victim,
             complete_passes: self.last.complete_passes,
@@ -261,23 +260,23 @@ impl Meter {
             per_allocation: sums.per_allocation(),
             has_free_buffers: self.last.has_free_buffers,
         };
-        self.passes_per_s = Some(widened(self.passes_per_s, row.passes_per_s()));
+        self.passes_per_s = Some(widen(self.passes_per_s, row.passes_per_s()));
         row
     }
 }
 
-impl Sums {
+impl SweepSums {
     fn per_allocation(&self) -> Option<PerAllocation> {
         let (min, max) = self.slices?;
         Some(PerAllocation { min, avg: self.examined as f64 / self.allocations as f64, max })
     }
 }
 
-/// Whoever carries the hand round may be stopped between the two writes, but not for long: a spinlock is
-/// held meanwhile.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time after which a backward hand is a reset. A backend may be descheduled between the two
+/// writes, but only briefly: it holds a spinlock.
+const HAND_RESET_TIMEOUT: Duration = Duration::from_secs(1);
 
-fn widened(range: Option<(f64, f64)>, value: f64) -> (f64, f64) {
+fn widen(range: Option<(f64, f64)>, value: f64) -> (f64, f64) {
     range.map_or((value, value), |(min, max)| (min.min(value), max.max(value)))
 }
 

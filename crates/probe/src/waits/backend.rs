@@ -1,4 +1,4 @@
-//! Which process of a server is what, by the title it gave itself.
+//! Identifies the processes of a server by their titles.
 //!
 //! ```text
 //! postgres: [CLUSTER_NAME: ]checkpointer
@@ -6,56 +6,56 @@
 //! postgres: [CLUSTER_NAME: ]USER DATABASE HOST(PORT) ACTIVITY
 //! ```
 //!
-//! Source: `init_ps_display()` in `ps_status.c`, and who calls it. Words are not quoted there. So the name
-//! of the cluster is taken from the server's memory, and where user and database have more than one space
-//! between them, neither is told.
+//! Source: `init_ps_display()` in `ps_status.c` and its callers. Names are not quoted in titles. So
+//! the cluster name is taken from the server's memory, and where user and database contain further
+//! spaces, neither is reported.
 
 use std::fmt;
 
-/// A process of a server.
+/// A process of a server, as its title describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backend {
-    /// Its process id, in our namespace.
+pub struct BackendInfo {
+    /// Process id, in our namespace.
     pub pid: u32,
-    /// What it is for.
-    pub kind: Kind,
-    /// Whose it is, of a client's; absent where the title does not tell it for sure.
+    /// The kind of process.
+    pub kind: ProcessKind,
+    /// The user of a client backend; `None` if the title is ambiguous.
     pub user: Option<Box<str>>,
-    /// Its database, likewise.
+    /// The database of a client backend; `None` if the title is ambiguous.
     pub database: Option<Box<str>>,
 }
 
-/// What a process of a server is for. [`Kind::name`] is as in `pg_stat_activity.backend_type`.
+/// Kinds of server processes. [`ProcessKind::name`] is as in `pg_stat_activity.backend_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Kind {
-    /// Works for a client.
+pub enum ProcessKind {
+    /// Serves a client.
     Client,
-    /// Works for a client's backend, on a part of its statement.
+    /// Executes a part of a client backend's statement.
     ParallelWorker,
     /// Sends WAL to a standby or a subscriber.
     WalSender,
     /// Starts vacuum workers.
     AutovacuumLauncher,
-    /// Vacuums.
+    /// Vacuums tables.
     AutovacuumWorker,
     /// Archives WAL.
     Archiver,
     /// Writes dirty buffers ahead of the clock sweep.
     BackgroundWriter,
-    /// Makes checkpoints.
+    /// Performs checkpoints.
     Checkpointer,
-    /// Reads and writes for others (18 and later).
+    /// Performs I/O for other processes (18 and later).
     IoWorker,
     /// Writes the log.
     Logger,
-    /// Starts the workers of subscriptions.
+    /// Starts logical replication workers.
     LogicalReplicationLauncher,
-    /// Works for a subscription.
+    /// Applies or synchronises a subscription.
     LogicalReplicationWorker,
-    /// Copies replication slots to a standby (17 and later).
+    /// Synchronises replication slots to a standby (17 and later).
     SlotsyncWorker,
-    /// Recovers, or replays what a primary sends.
+    /// Replays WAL, in crash recovery or on a standby.
     Startup,
     /// Collects statistics (14).
     StatsCollector,
@@ -63,17 +63,17 @@ pub enum Kind {
     WalReceiver,
     /// Summarises WAL (17 and later).
     WalSummarizer,
-    /// Writes WAL of transactions that did not wait for it.
+    /// Flushes WAL of asynchronous commits.
     WalWriter,
-    /// Any other process, of an extension that is.
+    /// Any other process, which is one of an extension.
     BackgroundWorker,
 }
 
-impl Backend {
-    /// Reads a title. `cluster_name` is the setting, empty if it is not set.
+impl BackendInfo {
+    /// Parses a title. `cluster_name` is the setting, empty if it is not set.
     ///
-    /// `None` where it is no title of a server's process: it has not set one yet.
-    #[must_use]
+    /// `None` if it is not a title of a server process, e.g. because the process has not set one
+    /// yet.
     pub fn from_title(pid: u32, title: &str, cluster_name: &str) -> Option<Self> {
         let rest = title.strip_prefix("postgres: ")?;
         let rest = match cluster_name {
@@ -81,21 +81,20 @@ impl Backend {
             name => rest.strip_prefix(name)?.strip_prefix(": ")?,
         };
         let words: Vec<&str> = rest.split(' ').collect();
-        let (kind, user, database) = match before_host(&words) {
-            Some(["walsender", ..]) => (Kind::WalSender, None, None),
+        let (kind, user, database) = match names_before_host(&words) {
+            Some(["walsender", ..]) => (ProcessKind::WalSender, None, None),
             Some([user, database]) => {
-                (Kind::Client, Some((*user).into()), Some((*database).into()))
+                (ProcessKind::Client, Some((*user).into()), Some((*database).into()))
             }
-            Some(_) => (Kind::Client, None, None),
-            None => (own_kind(rest), None, None),
+            Some(_) => (ProcessKind::Client, None, None),
+            None => (auxiliary_kind(rest), None, None),
         };
         Some(Self { pid, kind, user, database })
     }
 }
 
-impl Kind {
+impl ProcessKind {
     /// As in `pg_stat_activity.backend_type`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Client => "client backend",
@@ -120,64 +119,64 @@ impl Kind {
         }
     }
 
-    /// The kind that `pg_stat_activity.backend_type` has this word for. Words of extensions are
-    /// [`Kind::BackgroundWorker`].
-    #[must_use]
-    pub fn named(word: &str) -> Self {
+    /// The kind with this `pg_stat_activity.backend_type`. Names of extensions are
+    /// [`ProcessKind::BackgroundWorker`].
+    pub fn from_name(word: &str) -> Self {
         match word {
             "client backend" => Self::Client,
             "parallel worker" => Self::ParallelWorker,
-            word => own_kind(word),
+            word => auxiliary_kind(word),
         }
     }
 
-    /// Whether a client waits for what it does: what it does is database time.
-    #[must_use]
+    /// Whether a client waits for it, so that its time is database time.
     pub fn is_foreground(self) -> bool {
         matches!(self, Self::Client | Self::ParallelWorker)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ProcessKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// How the titles of a server's own processes begin.
-const OWN: [(&str, Kind); 17] = [
-    ("parallel worker for PID", Kind::ParallelWorker),
-    ("walsender", Kind::WalSender),
-    ("autovacuum launcher", Kind::AutovacuumLauncher),
-    ("autovacuum worker", Kind::AutovacuumWorker),
-    ("archiver", Kind::Archiver),
-    ("background writer", Kind::BackgroundWriter),
-    ("checkpointer", Kind::Checkpointer),
-    ("io worker", Kind::IoWorker),
-    ("logger", Kind::Logger),
-    ("logical replication launcher", Kind::LogicalReplicationLauncher),
-    // Apply, table synchronisation and parallel apply workers, which majors spell differently.
-    ("logical replication", Kind::LogicalReplicationWorker),
-    ("slotsync worker", Kind::SlotsyncWorker),
-    ("startup", Kind::Startup),
-    ("stats collector", Kind::StatsCollector),
-    ("walreceiver", Kind::WalReceiver),
-    ("walsummarizer", Kind::WalSummarizer),
-    ("walwriter", Kind::WalWriter),
+/// Title prefixes of the server's own processes.
+const AUXILIARY_TITLES: [(&str, ProcessKind); 17] = [
+    ("parallel worker for PID", ProcessKind::ParallelWorker),
+    ("walsender", ProcessKind::WalSender),
+    ("autovacuum launcher", ProcessKind::AutovacuumLauncher),
+    ("autovacuum worker", ProcessKind::AutovacuumWorker),
+    ("archiver", ProcessKind::Archiver),
+    ("background writer", ProcessKind::BackgroundWriter),
+    ("checkpointer", ProcessKind::Checkpointer),
+    ("io worker", ProcessKind::IoWorker),
+    ("logger", ProcessKind::Logger),
+    ("logical replication launcher", ProcessKind::LogicalReplicationLauncher),
+    // Apply, table synchronisation and parallel apply workers, spelled differently by major
+    // version.
+    ("logical replication", ProcessKind::LogicalReplicationWorker),
+    ("slotsync worker", ProcessKind::SlotsyncWorker),
+    ("startup", ProcessKind::Startup),
+    ("stats collector", ProcessKind::StatsCollector),
+    ("walreceiver", ProcessKind::WalReceiver),
+    ("walsummarizer", ProcessKind::WalSummarizer),
+    ("walwriter", ProcessKind::WalWriter),
 ];
 
-fn own_kind(title: &str) -> Kind {
-    let found = OWN.iter().find(|(words, _)| {
+fn auxiliary_kind(title: &str) -> ProcessKind {
+    let found = AUXILIARY_TITLES.iter().find(|(words, _)| {
         title.strip_prefix(words).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
     });
-    found.map_or(Kind::BackgroundWorker, |&(_, kind)| kind)
+    found.map_or(ProcessKind::BackgroundWorker, |&(_, kind)| kind)
 }
 
-/// The words of a title before a client's host: user and database, if their names have no space. A title
-/// that names no host, or fewer than two words before it, is no client's.
+/// The words before the host in a client backend's title: user and database, unless their names
+/// contain spaces. A title without a host, or with fewer than two words before it, is not a
+/// client's.
 ///
 /// The host is `[local]`, or an address or name with a port: `10.0.0.7(51234)`.
-fn before_host<'a>(words: &'a [&'a str]) -> Option<&'a [&'a str]> {
+fn names_before_host<'a>(words: &'a [&'a str]) -> Option<&'a [&'a str]> {
     let is_host = |word: &&str| {
         let port = word.strip_suffix(')').and_then(|word| Some(word.rsplit_once('(')?.1));
         **word == *"[local]" || port.is_some_and(|port| port.parse::<u16>().is_ok())
@@ -190,14 +189,14 @@ fn before_host<'a>(words: &'a [&'a str]) -> Option<&'a [&'a str]> {
 mod tests {
     use super::*;
 
-    fn told(title: &str, cluster_name: &str) -> (Kind, String) {
-        let backend = Backend::from_title(7, title, cluster_name).expect("it is a title");
+    fn parse(title: &str, cluster_name: &str) -> (ProcessKind, String) {
+        let backend = BackendInfo::from_title(7, title, cluster_name).expect("valid title");
         let name = |name: Option<Box<str>>| name.map_or("?".to_owned(), String::from);
         (backend.kind, format!("{} {}", name(backend.user), name(backend.database)))
     }
 
     #[test]
-    fn clients_tell_user_and_database() {
+    fn client_titles_yield_user_and_database() {
         for (title, names) in [
             ("postgres: app shop [local] idle", "app shop"),
             ("postgres: app shop 10.0.0.7(51234) SELECT waiting", "app shop"),
@@ -206,40 +205,40 @@ mod tests {
             ("postgres: walwriter shop [local] idle", "walwriter shop"),
             ("postgres: my app shop [local] idle", "? ?"),
         ] {
-            assert_eq!(told(title, ""), (Kind::Client, names.to_owned()), "{title}");
+            assert_eq!(parse(title, ""), (ProcessKind::Client, names.to_owned()), "{title}");
         }
     }
 
     #[test]
-    fn a_cluster_has_any_name() {
+    fn cluster_name_is_stripped_from_titles() {
         let title = "postgres: 15: a b [local]: app shop [local] idle";
-        assert_eq!(told(title, "15: a b [local]"), (Kind::Client, "app shop".to_owned()));
-        assert_eq!(told("postgres: main: checkpointer", "main").0, Kind::Checkpointer);
-        assert_eq!(Backend::from_title(7, "postgres: checkpointer", "main"), None);
+        assert_eq!(parse(title, "15: a b [local]"), (ProcessKind::Client, "app shop".to_owned()));
+        assert_eq!(parse("postgres: main: checkpointer", "main").0, ProcessKind::Checkpointer);
+        assert_eq!(BackendInfo::from_title(7, "postgres: checkpointer", "main"), None);
     }
 
     #[test]
-    fn the_servers_own_processes() {
+    fn auxiliary_process_titles_are_recognised() {
         for (title, kind) in [
-            ("checkpointer", Kind::Checkpointer),
-            ("checkpointer performing shutdown checkpoint", Kind::Checkpointer),
-            ("walwriter", Kind::WalWriter),
-            ("autovacuum worker shop", Kind::AutovacuumWorker),
-            ("walsender standby 10.0.0.7(51234) streaming 0/3000148", Kind::WalSender),
-            ("walsender app shop [local] START_REPLICATION", Kind::WalSender),
-            ("startup recovering 000000010000000000000003", Kind::Startup),
-            ("parallel worker for PID 4711", Kind::ParallelWorker),
-            ("logical replication launcher", Kind::LogicalReplicationLauncher),
+            ("checkpointer", ProcessKind::Checkpointer),
+            ("checkpointer performing shutdown checkpoint", ProcessKind::Checkpointer),
+            ("walwriter", ProcessKind::WalWriter),
+            ("autovacuum worker shop", ProcessKind::AutovacuumWorker),
+            ("walsender standby 10.0.0.7(51234) streaming 0/3000148", ProcessKind::WalSender),
+            ("walsender app shop [local] START_REPLICATION", ProcessKind::WalSender),
+            ("startup recovering 000000010000000000000003", ProcessKind::Startup),
+            ("parallel worker for PID 4711", ProcessKind::ParallelWorker),
+            ("logical replication launcher", ProcessKind::LogicalReplicationLauncher),
             (
                 "logical replication apply worker for subscription 16394",
-                Kind::LogicalReplicationWorker,
+                ProcessKind::LogicalReplicationWorker,
             ),
-            ("io worker 2", Kind::IoWorker),
-            ("pg_cron launcher", Kind::BackgroundWorker),
-            ("loggerhead", Kind::BackgroundWorker),
+            ("io worker 2", ProcessKind::IoWorker),
+            ("pg_cron launcher", ProcessKind::BackgroundWorker),
+            ("loggerhead", ProcessKind::BackgroundWorker),
         ] {
             assert_eq!(
-                told(&format!("postgres: {title}"), ""),
+                parse(&format!("postgres: {title}"), ""),
                 (kind, "? ?".to_owned()),
                 "{title}"
             );
@@ -247,21 +246,22 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_known_by_their_names() {
-        for kind in OWN.map(|(_, kind)| kind).into_iter().chain([Kind::Client]) {
-            assert_eq!(Kind::named(kind.name()), kind);
+    fn kinds_round_trip_by_name() {
+        for kind in AUXILIARY_TITLES.map(|(_, kind)| kind).into_iter().chain([ProcessKind::Client])
+        {
+            assert_eq!(ProcessKind::from_name(kind.name()), kind);
         }
-        let apply = Kind::named("logical replication apply worker");
-        assert_eq!(apply, Kind::LogicalReplicationWorker);
-        assert_eq!(Kind::named("pg_cron launcher"), Kind::BackgroundWorker);
+        let apply = ProcessKind::from_name("logical replication apply worker");
+        assert_eq!(apply, ProcessKind::LogicalReplicationWorker);
+        assert_eq!(ProcessKind::from_name("pg_cron launcher"), ProcessKind::BackgroundWorker);
     }
 
     #[test]
-    fn a_process_without_a_title_is_not_told() {
+    fn process_without_title_is_none() {
         assert_eq!(
-            Backend::from_title(7, "/usr/lib/postgresql/15/bin/postgres -D /data", ""),
+            BackendInfo::from_title(7, "/usr/lib/postgresql/15/bin/postgres -D /data", ""),
             None
         );
-        assert_eq!(Backend::from_title(7, "", ""), None);
+        assert_eq!(BackendInfo::from_title(7, "", ""), None);
     }
 }

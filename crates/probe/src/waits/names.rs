@@ -1,128 +1,125 @@
-//! What a backend's four bytes of wait information mean, by major version.
+//! Decodes a backend's four bytes of wait information, by major version.
 //!
 //! ```text
 //! byte  3       2    1 0
-//!       class   0    event: an id within the class, or the number of a lightweight lock
+//!       class   0    event: an id within the class, or a lightweight lock's tranche id
 //! ```
 //!
-//! Source: `PG_WAIT_*` in `wait_event.h` (`wait_classes.h` from 17 on), `pgstat_get_wait_event()`. All zero
-//! is no wait. An id that a table lacks is not guessed at: a server of a later minor release may have
-//! appended one.
+//! Source: `PG_WAIT_*` in `wait_event.h` (`wait_classes.h` from 17 on), `pgstat_get_wait_event()`.
+//! Zero means no wait. An id missing from a table is reported as unknown: a later minor release may
+//! have appended it.
 
 mod events;
 mod lwlocks;
 
 use std::fmt;
 
-use howdah_inspect::{MAJORS, Server};
+use howdah_inspect::{MAJORS, RunningServer};
 
 use super::tranches;
 
-/// The names of one major's wait events.
+/// The names of the wait events of a major version.
 #[derive(Clone, Debug)]
-pub struct Names {
-    /// By the class's place in [`TABLES`], then by id.
+pub struct WaitEventNames {
+    /// By the class's index in [`TABLES`], then by id.
     names: [Vec<Option<&'static str>>; TABLES.len()],
-    first_of_extensions: u16,
+    first_user_defined: u16,
     has_custom_events: bool,
 }
 
-/// What a backend waits for, or that it reports no wait.
+/// The wait event of a backend, or no wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaitEvent {
     raw: u32,
-    name: Name,
+    name: EventName,
 }
 
-/// A class of wait events, as `pg_stat_activity.wait_event_type` has it.
+/// A class of wait events: `pg_stat_activity.wait_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// No wait is reported: on a processor, or in a wait that the server does not report.
+    /// No wait is reported: on CPU, or in a wait that the server does not report.
     NoWait,
     /// A lightweight lock.
     LwLock,
     /// A heavyweight lock.
     Lock,
-    /// The only pin of a buffer.
+    /// Exclusive access to a buffer: all other pins released.
     BufferPin,
     /// The main loop of one of the server's own processes.
     Activity,
-    /// The other end of a connection.
+    /// The client, or another peer of a connection.
     Client,
-    /// An extension.
+    /// A wait of an extension.
     Extension,
     /// Another process of the server.
     Ipc,
-    /// Time to pass.
+    /// A timeout.
     Timeout,
-    /// A file.
+    /// File I/O.
     Io,
-    /// A point that a test stops the server at (17 and later).
+    /// An injection point, used by tests (17 and later).
     InjectionPoint,
-    /// None that is known.
+    /// Not a known class or event.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Name {
+enum EventName {
     Known(&'static str),
-    /// A lightweight lock of an extension whose name is not known.
+    /// A lightweight lock of an extension, whose name is not known.
     Tranche(u16),
-    /// An event that an extension registered while the server ran.
+    /// An event registered by an extension at run time.
     Custom(u16),
     Missing,
 }
 
-impl Names {
-    /// Those of a major version, if it is one of [`howdah_inspect::MAJORS`].
-    #[must_use]
-    pub fn of(major: u32) -> Option<Self> {
+impl WaitEventNames {
+    /// The names of a major version, if it is one of [`howdah_inspect::MAJORS`].
+    pub fn for_major(major: u32) -> Option<Self> {
         if !MAJORS.contains(&major) {
             return None;
         }
         let column = (major - MAJORS.start()) as usize;
         Some(Self {
             names: TABLES.map(|(_, rows)| by_id(rows, column)),
-            first_of_extensions: lwlocks::FIRST_OF_EXTENSIONS[column],
+            first_user_defined: lwlocks::FIRST_USER_DEFINED[column],
             has_custom_events: major >= 17,
         })
     }
 
-    /// Those of a running server: also the locks that extensions asked for by name when it started.
+    /// The names of a running server, including the lock tranches that extensions requested by name
+    /// at server start.
     ///
-    /// `None` for a major that is not known.
-    #[must_use]
-    pub fn of_server(server: &Server) -> Option<Self> {
-        let mut names = Self::of(server.major())?;
-        let registered = tranches::of(server, names.first_of_extensions);
+    /// `None` if the major version is not supported.
+    pub fn for_server(server: &RunningServer) -> Option<Self> {
+        let mut names = Self::for_major(server.major())?;
+        let registered = tranches::extension_tranches(server, names.first_user_defined);
         let locks = &mut names.names[LWLOCKS];
-        locks.resize(usize::from(names.first_of_extensions), None);
+        locks.resize(usize::from(names.first_user_defined), None);
         locks.extend(registered.into_iter().map(Some));
         Some(names)
     }
 
-    /// What `raw` says. Every value has an answer; one that is not known says so.
-    #[must_use]
+    /// Decodes `raw`. Every value yields an event; unknown ones are marked as such.
     pub fn decode(&self, raw: u32) -> WaitEvent {
         let [class, unused, high, low] = raw.to_be_bytes();
         let id = u16::from_be_bytes([high, low]);
-        let name = match Class::of(class) {
-            _ if unused != 0 => Name::Missing,
-            Class::LwLock if id >= self.first_of_extensions => {
-                self.known(Class::LwLock, id).map_or(Name::Tranche(id), Name::Known)
+        let name = match Class::from_byte(class) {
+            _ if unused != 0 => EventName::Missing,
+            Class::LwLock if id >= self.first_user_defined => {
+                self.lookup_id(Class::LwLock, id).map_or(EventName::Tranche(id), EventName::Known)
             }
-            Class::Extension if id > 0 && self.has_custom_events => Name::Custom(id),
-            Class::InjectionPoint if self.has_custom_events => Name::Custom(id),
-            class => self.known(class, id).map_or(Name::Missing, Name::Known),
+            Class::Extension if id > 0 && self.has_custom_events => EventName::Custom(id),
+            Class::InjectionPoint if self.has_custom_events => EventName::Custom(id),
+            class => self.lookup_id(class, id).map_or(EventName::Missing, EventName::Known),
         };
         WaitEvent { raw, name }
     }
 
-    /// The event of these names, as `pg_stat_activity` has them in `wait_event_type` and `wait_event`. One that
-    /// the tables lack keeps its name: the server itself gave it.
-    #[must_use]
-    pub fn named(&self, class: &str, event: &str) -> WaitEvent {
-        let unknown = WaitEvent { raw: u32::MAX, name: Name::Missing };
+    /// The event with these names, as in `wait_event_type` and `wait_event` of `pg_stat_activity`.
+    /// An event missing from the tables keeps the name given by the server.
+    pub fn lookup(&self, class: &str, event: &str) -> WaitEvent {
+        let unknown = WaitEvent { raw: u32::MAX, name: EventName::Missing };
         let Some(class) = Class::WITH_EVENTS.into_iter().find(|found| found.name() == class) else {
             return unknown;
         };
@@ -130,54 +127,51 @@ impl Names {
         let ids = table.map_or(&[][..], |table| &self.names[table]);
         let id = ids.iter().position(|name| *name == Some(event));
         let known = id.and_then(|id| Some((u16::try_from(id).ok()?, ids[id]?)));
-        match known.or_else(|| Some((u16::MAX, tranches::kept(event)?))) {
+        match known.or_else(|| Some((u16::MAX, tranches::intern(event)?))) {
             Some((id, name)) => WaitEvent {
                 raw: u32::from(class.byte()) << 24 | u32::from(id),
-                name: Name::Known(name),
+                name: EventName::Known(name),
             },
             None => unknown,
         }
     }
 
-    /// All events with a name of their own.
+    /// All named events.
     pub fn iter(&self) -> impl Iterator<Item = (Class, &'static str)> {
         let classes = TABLES.iter().zip(&self.names);
         classes.flat_map(|((class, _), names)| names.iter().flatten().map(|&name| (*class, name)))
     }
 
-    fn known(&self, class: Class, id: u16) -> Option<&'static str> {
+    fn lookup_id(&self, class: Class, id: u16) -> Option<&'static str> {
         let table = TABLES.iter().position(|&(found, _)| found == class)?;
         self.names[table].get(usize::from(id)).copied().flatten()
     }
 }
 
 impl WaitEvent {
-    /// The four bytes as they were read.
-    #[must_use]
+    /// The four bytes as read.
     pub fn raw(self) -> u32 {
         self.raw
     }
 
-    /// Its class. [`Class::Unknown`] also where the class is known, but not the event.
-    #[must_use]
+    /// Its class. [`Class::Unknown`] also if the class is known but not the event.
     pub fn class(self) -> Class {
         match (self.raw, self.name) {
             (0, _) => Class::NoWait,
-            (_, Name::Missing) => Class::Unknown,
-            (raw, _) => Class::of(raw.to_be_bytes()[0]),
+            (_, EventName::Missing) => Class::Unknown,
+            (raw, _) => Class::from_byte(raw.to_be_bytes()[0]),
         }
     }
 
-    /// The event's own name, as `pg_stat_activity.wait_event` has it; for what extensions named while the
-    /// server ran, the number; for what is unknown, the four bytes.
-    #[must_use]
+    /// The event's name, as in `pg_stat_activity.wait_event`; a number for events named by
+    /// extensions at run time; the four bytes for unknown events.
     pub fn name(self) -> String {
         match (self.raw, self.name) {
             (0, _) => String::new(),
-            (_, Name::Known(name)) => name.to_owned(),
-            (_, Name::Tranche(number)) => format!("tranche {number}"),
-            (_, Name::Custom(number)) => format!("custom {number}"),
-            (raw, Name::Missing) => format!("{raw:#010x}"),
+            (_, EventName::Known(name)) => name.to_owned(),
+            (_, EventName::Tranche(number)) => format!("tranche {number}"),
+            (_, EventName::Custom(number)) => format!("custom {number}"),
+            (raw, EventName::Missing) => format!("{raw:#010x}"),
         }
     }
 }
@@ -194,9 +188,8 @@ impl fmt::Display for WaitEvent {
 }
 
 impl Class {
-    /// As `pg_stat_activity` spells it. No wait is `CPU*`: the star stands for waits that the server does
-    /// not report, such as a page fault.
-    #[must_use]
+    /// The name in `pg_stat_activity`. No wait is `CPU*`: the star stands for waits that the server
+    /// does not report, such as a page fault.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoWait => "CPU*",
@@ -214,15 +207,16 @@ impl Class {
         }
     }
 
-    /// Whether who waits so has nothing to do: it waits for its client, or in its main loop for work.
+    /// Whether a process in such a wait is idle: it waits for its client, or in its main loop for
+    /// work.
     ///
-    /// `Client` counts whole, also a client slow to take its rows: the server does nothing meanwhile.
-    #[must_use]
+    /// All of `Client` counts as idle, even a client that is slow to read its rows: the server does
+    /// nothing meanwhile.
     pub fn is_idle(self) -> bool {
         matches!(self, Self::Activity | Self::Client)
     }
 
-    /// Those that a process can be in a wait of.
+    /// The classes that have events.
     const WITH_EVENTS: [Self; 10] = [
         Self::LwLock,
         Self::Lock,
@@ -253,20 +247,21 @@ impl Class {
         }
     }
 
-    fn of(byte: u8) -> Self {
+    fn from_byte(byte: u8) -> Self {
         Self::WITH_EVENTS.into_iter().find(|class| class.byte() == byte).unwrap_or(Self::Unknown)
     }
 }
 
-/// An event's name and its ids in the majors, from [`MAJORS`]' first on; [`NO`] where it has none.
-type Row = (&'static str, [u8; 5]);
+/// An event's name and its id in each major version, from the first of [`MAJORS`]; [`ABSENT`] if it
+/// has none.
+type EventRow = (&'static str, [u8; 5]);
 
-const NO: u8 = u8::MAX;
+const ABSENT: u8 = u8::MAX;
 
-/// The place of lightweight locks in [`TABLES`].
+/// Index of lightweight locks in [`TABLES`].
 const LWLOCKS: usize = 0;
 
-const TABLES: [(Class, &[Row]); 9] = [
+const TABLES: [(Class, &[EventRow]); 9] = [
     (Class::LwLock, lwlocks::LWLOCK),
     (Class::Lock, events::LOCK),
     (Class::BufferPin, events::BUFFER_PIN),
@@ -278,11 +273,11 @@ const TABLES: [(Class, &[Row]); 9] = [
     (Class::Io, events::IO),
 ];
 
-fn by_id(rows: &[Row], column: usize) -> Vec<Option<&'static str>> {
+fn by_id(rows: &[EventRow], column: usize) -> Vec<Option<&'static str>> {
     let mut names = Vec::new();
     for (name, ids) in rows {
         let id = ids[column];
-        if id == NO {
+        if id == ABSENT {
             continue;
         }
         let id = usize::from(id);
@@ -300,12 +295,12 @@ mod tests {
 
     use super::*;
 
-    fn names(major: u32) -> Names {
-        Names::of(major).expect("a major that is known")
+    fn names(major: u32) -> WaitEventNames {
+        WaitEventNames::for_major(major).expect("supported major version")
     }
 
     #[test]
-    fn ids_are_of_their_major() {
+    fn ids_are_decoded_per_major() {
         let spelled = |major, raw| names(major).decode(raw).to_string();
         assert_eq!(spelled(15, 0x0600_0000), "Client:ClientRead");
         assert_eq!(spelled(14, 0x0900_0001), "Timeout:PgSleep");
@@ -317,51 +312,51 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_the_same_events_as_numbers() {
+    fn names_and_numbers_identify_the_same_events() {
         for major in MAJORS {
             let names = names(major);
             for (class, event) in names.iter() {
-                let named = names.named(class.name(), event);
+                let named = names.lookup(class.name(), event);
                 assert_eq!((named.class(), &*named.name()), (class, event), "{major}");
                 assert_eq!(names.decode(named.raw()), named, "{major}");
             }
-            let own = names.named("LWLock", "pg_stat_statements");
+            let own = names.lookup("LWLock", "pg_stat_statements");
             assert_eq!(own.to_string(), "LWLock:pg_stat_statements");
-            assert_eq!(names.named("Dreaming", "of").class(), Class::Unknown);
+            assert_eq!(names.lookup("Dreaming", "of").class(), Class::Unknown);
         }
     }
 
     #[test]
-    fn what_extensions_named_is_shown_by_its_number() {
+    fn events_named_at_run_time_are_displayed_by_number() {
         assert_eq!(names(15).decode(0x0100_004b).to_string(), "LWLock:tranche 75");
         assert_eq!(names(17).decode(0x0700_0003).to_string(), "Extension:custom 3");
         assert_eq!(names(17).decode(0x0b00_0000).to_string(), "InjectionPoint:custom 0");
     }
 
     #[test]
-    fn what_is_not_known_is_not_guessed_at() {
+    fn unknown_values_decode_as_unknown() {
         for raw in [0x0300_000b, 0x0100_000a, 0x0700_0003, 0x0b00_0000, 0x0501_0000, 0xff00_0000] {
             let event = names(15).decode(raw);
             assert_eq!(event.class(), Class::Unknown);
             assert_eq!(event.to_string(), format!("unknown {raw:#010x}"));
         }
-        assert!(Names::of(13).is_none() && Names::of(19).is_none());
+        assert!(WaitEventNames::for_major(13).is_none() && WaitEventNames::for_major(19).is_none());
     }
 
     #[test]
-    fn a_name_and_an_id_are_one_in_every_major() {
+    fn names_and_ids_are_unique_in_every_major() {
         for (class, rows) in TABLES {
             let different: HashSet<_> = rows.iter().map(|(name, _)| name).collect();
             assert_eq!(different.len(), rows.len(), "{class:?}");
             for column in 0..5 {
                 let ids: Vec<_> =
-                    rows.iter().map(|row| row.1[column]).filter(|&id| id != NO).collect();
+                    rows.iter().map(|row| row.1[column]).filter(|&id| id != ABSENT).collect();
                 assert_eq!(
                     ids.iter().collect::<HashSet<_>>().len(),
                     ids.len(),
                     "{class:?} {column}"
                 );
-                // Only locks that were given up leave a hole.
+                // Only removed locks leave a gap.
                 let end = ids.iter().max().map_or(0, |&id| usize::from(id) + 1);
                 assert!(class == Class::LwLock || end == ids.len(), "{class:?} {column}");
             }
@@ -370,7 +365,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_has_an_answer(major in MAJORS, raw: u32, class in 0_u32..16, id in 0_u32..300) {
+        fn every_raw_value_decodes(major in MAJORS, raw: u32, class in 0_u32..16, id in 0_u32..300) {
             let names = names(major);
             for raw in [raw, class << 24 | id] {
                 let event = names.decode(raw);
@@ -379,7 +374,7 @@ mod tests {
                 match event.class() {
                     Class::Unknown => prop_assert_eq!(event.to_string(), format!("unknown {raw:#010x}")),
                     Class::NoWait => prop_assert_eq!(raw, 0),
-                    class => prop_assert_eq!(Class::of((raw >> 24) as u8), class),
+                    class => prop_assert_eq!(Class::from_byte((raw >> 24) as u8), class),
                 }
             }
         }

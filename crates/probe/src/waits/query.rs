@@ -1,50 +1,50 @@
-//! The statement that a process works on, read from its own memory.
+//! Reads the statement that a process is executing from its memory.
 //!
-//! `debug_query_string` points to the text of the statement a client sent last, and is 0 between
-//! statements; a parallel worker has its leader's. The server changes both at any moment, so a text is
-//! taken only if the pointer was the same before and after; what cannot be read is no text.
+//! `debug_query_string` points to the text of the statement that a client sent last, and is 0
+//! between statements; a parallel worker has its leader's. The server may change both at any
+//! moment, so a text is accepted only if the pointer was the same before and after; what cannot be
+//! read is ignored.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use howdah_inspect::Memory;
+use howdah_inspect::ProcessMemory;
 
-/// A statement's text, as a number. Numbers are of one [`Sampler`](super::Sampler).
+/// Id of a statement's text, valid for one [`WaitSampler`](super::WaitSampler).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueryId(u32);
 
-/// How statements are read. See [`Options::queries`](super::Options::queries).
+/// How statements are read. See [`SamplerOptions::queries`](super::SamplerOptions::queries).
 pub struct QueryOptions {
-    /// How much of a text is read, in bytes.
+    /// Maximum bytes read of a text.
     pub text_bytes: usize,
-    /// What a text becomes before it is compared with others, such as itself without its literals.
-    /// Called for every text that is read.
+    /// Applied to every text before comparison, e.g. to remove literals.
     pub normalise: Box<dyn FnMut(&str) -> String + Send>,
-    /// How many different texts are kept; later ones are all [`QueryId::OTHER`].
+    /// Maximum number of distinct texts; later ones are all [`QueryId::OTHER`].
     pub texts_max: usize,
 }
 
-/// Texts of statements, each kept once.
+/// Interned statement texts.
 #[derive(Debug)]
-pub struct Texts {
+pub struct QueryTexts {
     options: QueryOptions,
     texts: Vec<Arc<str>>,
     ids: HashMap<Arc<str>, QueryId>,
 }
 
-/// The texts that were read.
+/// Reads and interns the statements of a server's processes.
 #[derive(Debug)]
-pub(super) struct Queries {
+pub(super) struct QueryReader {
     pointer: u64,
-    texts: Texts,
+    texts: QueryTexts,
 }
 
 impl QueryId {
-    /// Every text after those that are kept.
+    /// Every text beyond the maximum.
     pub const OTHER: Self = Self(u32::MAX);
 }
 
 impl Default for QueryOptions {
-    /// 1024 bytes of each text, as it is; 10,000 texts.
+    /// 1024 bytes of each text, unchanged; 10,000 texts.
     fn default() -> Self {
         Self { text_bytes: 1024, normalise: Box::new(str::to_owned), texts_max: 10_000 }
     }
@@ -56,18 +56,18 @@ impl fmt::Debug for QueryOptions {
     }
 }
 
-impl Queries {
+impl QueryReader {
     /// `pointer` is the address of `debug_query_string`, the same in all processes of a server.
-    pub(super) fn at(pointer: u64, options: QueryOptions) -> Self {
-        Self { pointer, texts: Texts::new(options) }
+    pub(super) fn new(pointer: u64, options: QueryOptions) -> Self {
+        Self { pointer, texts: QueryTexts::new(options) }
     }
 
-    /// What the process works on; three system calls.
-    pub(super) fn read(&mut self, memory: Memory) -> Option<QueryId> {
+    /// The statement a process is executing; three system calls.
+    pub(super) fn read(&mut self, memory: ProcessMemory) -> Option<QueryId> {
         let address = memory.pointer(self.pointer).ok().filter(|&address| address != 0)?;
         let text = memory.text(address, self.texts.options.text_bytes).ok()?;
         let is_still = memory.pointer(self.pointer).is_ok_and(|after| after == address);
-        (is_still && is_text(&text)).then(|| self.texts.id(&String::from_utf8_lossy(&text)))
+        (is_still && is_text(&text)).then(|| self.texts.intern(&String::from_utf8_lossy(&text)))
     }
 
     pub(super) fn text(&self, id: QueryId) -> Option<&str> {
@@ -75,21 +75,19 @@ impl Queries {
     }
 }
 
-impl Texts {
-    /// None so far.
-    #[must_use]
+impl QueryTexts {
+    /// An empty table.
     pub fn new(options: QueryOptions) -> Self {
         Self { options, texts: Vec::new(), ids: HashMap::new() }
     }
 
-    /// The text of a number; `None` for [`QueryId::OTHER`].
-    #[must_use]
+    /// The text of an id; `None` for [`QueryId::OTHER`].
     pub fn text(&self, id: QueryId) -> Option<&str> {
         self.texts.get(id.0 as usize).map(|text| &**text)
     }
 
-    /// The number of a text, normalised.
-    pub fn id(&mut self, text: &str) -> QueryId {
+    /// Normalises a text and returns its id.
+    pub fn intern(&mut self, text: &str) -> QueryId {
         let text = (self.options.normalise)(text);
         if let Some(&id) = self.ids.get(&*text) {
             return id;
@@ -105,7 +103,7 @@ impl Texts {
     }
 }
 
-/// Memory that was given back and holds something else by now has bytes that no statement has.
+/// Freed memory that now holds something else has bytes that no statement contains.
 fn is_text(text: &[u8]) -> bool {
     let is_control = |byte: &u8| *byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r' | b'\x0c');
     !text.is_empty() && !text.iter().any(is_control)
@@ -115,44 +113,44 @@ fn is_text(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn own() -> Memory {
-        Memory::of(std::process::id())
+    fn own_memory() -> ProcessMemory {
+        ProcessMemory::for_pid(std::process::id())
     }
 
     #[test]
-    fn a_text_is_read_through_its_pointer() {
+    fn query_text_is_read_through_its_pointer() {
         let text = b"SELECT 'M\xfcller'\0";
         let pointer = text.as_ptr();
-        let mut queries = Queries::at(&raw const pointer as u64, QueryOptions::default());
-        let id = queries.read(own()).expect("there is a text");
+        let mut queries = QueryReader::new(&raw const pointer as u64, QueryOptions::default());
+        let id = queries.read(own_memory()).expect("query text is readable");
         assert_eq!(queries.text(id), Some("SELECT 'M\u{fffd}ller'"));
-        assert_eq!(queries.read(own()), Some(id));
+        assert_eq!(queries.read(own_memory()), Some(id));
     }
 
     #[test]
-    fn what_cannot_be_a_statement_is_none() {
+    fn implausible_query_text_is_none() {
         for pointer in [
             std::ptr::null(),
             0x10 as *const u8,
             c"\x7f\x01\x02".as_ptr().cast(),
             c"".as_ptr().cast(),
         ] {
-            let mut queries = Queries::at(&raw const pointer as u64, QueryOptions::default());
-            assert_eq!(queries.read(own()), None);
+            let mut queries = QueryReader::new(&raw const pointer as u64, QueryOptions::default());
+            assert_eq!(queries.read(own_memory()), None);
         }
     }
 
     #[test]
-    fn texts_are_bounded_in_length_and_number() {
+    fn query_texts_are_bounded_in_length_and_number() {
         let options = QueryOptions { text_bytes: 10, texts_max: 1, ..QueryOptions::default() };
         let texts: [&[u8]; 2] = [b"SELECT a, b\0", b"DELETE\0"];
         let mut pointer = texts[0].as_ptr();
-        let mut queries = Queries::at(&raw const pointer as u64, options);
-        let id = queries.read(own()).expect("there is a text");
+        let mut queries = QueryReader::new(&raw const pointer as u64, options);
+        let id = queries.read(own_memory()).expect("query text is readable");
         assert_eq!(queries.text(id), Some("SELECT a, "));
         pointer = texts[1].as_ptr();
         std::hint::black_box(&mut pointer);
-        assert_eq!(queries.read(own()), Some(QueryId::OTHER));
+        assert_eq!(queries.read(own_memory()), Some(QueryId::OTHER));
         assert_eq!(queries.text(QueryId::OTHER), None);
     }
 }

@@ -1,19 +1,19 @@
-//! The sampler: all backends' waits by one system call a round.
+//! Samples the wait events of all backends with one system call per round.
 //!
 //! ```text
 //! in each process                in shared memory
 //! my_wait_event_info ──────────► PGPROC.wait_event_info      (4 bytes, see names.rs)
 //! ```
 //!
-//! The pointer is exported since 14, and stays the same from when a process takes its place among the
-//! server's until it ends; before and after, it leads to a variable of the process's own. So it is read
-//! once per process, and a round reads the places themselves, through the postmaster, which maps the same
-//! memory at the same address. Which processes there are is looked up at a slower rhythm: a backend
-//! shorter than that may be missed, and in the moment before the next look, what a place says may
-//! be of the backend that came after.
+//! The pointer is exported since 14. It stays the same from when a process gets its `PGPROC` entry
+//! until it exits; before and after, it points to a variable of the process itself. So it is read
+//! once per process, and a round reads the entries themselves through the postmaster, which maps
+//! the same memory at the same address. The list of processes is refreshed less often: a backend
+//! with a shorter life may be missed, and until the next listing an entry may already belong to the
+//! next backend.
 //!
-//! Costs per round: one call of about 10 µs for a hundred backends; per listing one small file of
-//! `/proc`; per new backend some ten calls. See `docs/performance.md`.
+//! Cost per round: one call of about 10 µs for a hundred backends; per listing: one small file in
+//! `/proc`; per new backend: some ten calls. See `docs/performance.md`.
 
 use std::{
     collections::HashSet,
@@ -22,73 +22,74 @@ use std::{
 };
 
 use howdah_inspect::{
-    ChildList, Memory, MemoryError, Process, ProcessError, RunState, Server, Words,
+    ChildList, MemoryError, OsProcess, ProcessError, ProcessMemory, RunState, RunningServer,
+    WatchedWords,
 };
 
 use super::{
-    backend::Backend,
-    names::{Class, Names, WaitEvent},
-    query::{Queries, QueryId, QueryOptions},
+    backend::BackendInfo,
+    names::{Class, WaitEvent, WaitEventNames},
+    query::{QueryId, QueryOptions, QueryReader},
 };
-use crate::sampling::{Life, SampleError, own_cpu};
+use crate::sampling::{PostmasterIdentity, SampleError, thread_cpu_time};
 
-/// How a server is sampled.
+/// Options for sampling a server.
 #[derive(Debug)]
-pub struct Options {
-    /// How often to look for new and ended processes.
+pub struct SamplerOptions {
+    /// Interval between searches for new and ended processes.
     pub listing_interval: Duration,
-    /// Whether to read also what the active backends work on: three more system calls for each.
+    /// If set, the statements of active backends are read too: three more system calls for each.
     pub queries: Option<QueryOptions>,
 }
 
-/// Samples what all backends of a server wait for.
+/// Samples the wait events of all backends of a server.
 #[derive(Debug)]
-pub struct Sampler {
-    life: Life,
-    memory: Memory,
-    names: Names,
+pub struct WaitSampler {
+    postmaster: PostmasterIdentity,
+    memory: ProcessMemory,
+    names: WaitEventNames,
     cluster_name: String,
-    /// Where each process has its pointer.
+    /// Address of the pointer in each process.
     pointer: u64,
-    /// Where it leads in a process that has no place in shared memory.
-    own_variable: u64,
+    /// Its value in a process without an entry in shared memory.
+    local_variable: u64,
     children: ChildList,
-    members: Vec<Member>,
-    words: Words,
-    seen: Vec<(WaitEvent, Option<QueryId>)>,
-    queries: Option<Queries>,
+    backends: Vec<SampledBackend>,
+    words: WatchedWords,
+    observed: Vec<(WaitEvent, Option<QueryId>)>,
+    queries: Option<QueryReader>,
     listing_interval: Duration,
     next_listing: Option<Instant>,
     last_round: Option<Instant>,
-    cost: Cost,
+    cost: SamplingCost,
 }
 
-/// One look at all backends.
+/// One sample of all backends.
 #[derive(Debug)]
-pub struct Round<'a> {
-    sampler: &'a Sampler,
+pub struct SampleRound<'a> {
+    sampler: &'a WaitSampler,
     elapsed: Duration,
-    counts: Counts,
-    checks: Checks,
+    counts: ProcessCounts,
+    checks: NoWaitStates,
 }
 
-/// What one backend was seen at.
+/// One backend in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation<'a> {
-    /// Who.
-    pub backend: &'a Backend,
-    /// What it waits for, or that it reports no wait.
+    /// The backend.
+    pub backend: &'a BackendInfo,
+    /// The wait event, or no wait.
     pub event: WaitEvent,
-    /// What it works on, if that was asked for and could be read.
+    /// The statement it works on, if requested and readable.
     pub query: Option<QueryId>,
 }
 
-/// How many were seen at what. The first is the sum of the others.
+/// Number of processes by state. The first is the sum of the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// All processes that have a place in shared memory.
+pub struct ProcessCounts {
+    /// All processes that have an entry in shared memory.
     pub processes: usize,
-    /// In a wait that is no work: class `Client` or `Activity`.
+    /// Idle: in a wait of class `Client` or `Activity`.
     pub idle: usize,
     /// In any other wait.
     pub waiting: usize,
@@ -96,208 +97,216 @@ pub struct Counts {
     pub no_wait: usize,
 }
 
-/// What the kernel said of processes that reported no wait, before and after it was asked.
+/// Kernel states of processes that reported no wait both before and after the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checks {
-    /// On a processor, or waiting for one.
+pub struct NoWaitStates {
+    /// Running or runnable.
     pub running: u64,
-    /// In a wait for a disk that the server does not report.
+    /// In uninterruptible I/O that the server does not report.
     pub blocked: u64,
-    /// In another wait that the server does not report.
+    /// In another sleep that the server does not report.
     pub sleeping: u64,
 }
 
-/// What sampling has cost since it began, the caller's own work aside.
+/// Cost of sampling since the start, without the caller's own work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Rounds taken.
+pub struct SamplingCost {
+    /// Number of rounds.
     pub rounds: u64,
-    /// Of these, rounds that also looked for processes.
+    /// Of these, rounds that also listed processes.
     pub listings: u64,
     /// Processor time of this thread.
     pub cpu: Duration,
 }
 
 #[derive(Clone, Debug)]
-struct Member {
-    backend: Backend,
-    place: u64,
+struct SampledBackend {
+    backend: BackendInfo,
+    address: u64,
 }
 
-impl Default for Options {
-    /// Ten listings a second; no statements.
+impl Default for SamplerOptions {
+    /// Ten listings per second; no statements.
     fn default() -> Self {
         Self { listing_interval: Duration::from_millis(100), queries: None }
     }
 }
 
-impl Sampler {
+impl WaitSampler {
     /// Prepares to sample `server`.
     ///
     /// # Errors
     ///
-    /// Its memory may not be read, or its binary lacks the names that lead to the waits.
-    pub fn open(server: &Server, options: Options) -> Result<Self, SampleError> {
+    /// Its memory may not be read, or its binary does not export the required symbols.
+    pub fn open(server: &RunningServer, options: SamplerOptions) -> Result<Self, SampleError> {
         let major = server.major();
-        let names = Names::of_server(server).ok_or(ProcessError::Unsupported { major })?;
+        let names =
+            WaitEventNames::for_server(server).ok_or(ProcessError::Unsupported { major })?;
         let (memory, binary) = (server.memory(), server.binary());
-        let address = |symbol| binary.address(symbol).map_err(howdah_inspect::Error::from);
+        let address = |symbol| binary.address(symbol).map_err(howdah_inspect::InspectError::from);
         let pointer = address("my_wait_event_info")?;
         let own_variable = memory.pointer(pointer)?;
         let cluster_name = memory.text(memory.pointer(address("cluster_name")?)?, NAME_BYTES)?;
         let queries = match options.queries {
-            Some(queries) => Some(Queries::at(address("debug_query_string")?, queries)),
+            Some(queries) => Some(QueryReader::new(address("debug_query_string")?, queries)),
             None => None,
         };
         Ok(Self {
-            life: Life::of(server)?,
+            postmaster: PostmasterIdentity::for_server(server)?,
             memory,
             names,
             cluster_name: String::from_utf8_lossy(&cluster_name).into_owned(),
             pointer,
-            own_variable,
+            local_variable: own_variable,
             children: server.postmaster().child_list()?,
-            members: Vec::new(),
-            words: Words::at(&[]),
-            seen: Vec::new(),
+            backends: Vec::new(),
+            words: WatchedWords::at(&[]),
+            observed: Vec::new(),
             queries,
             listing_interval: options.listing_interval,
             next_listing: None,
             last_round: None,
-            cost: Cost::default(),
+            cost: SamplingCost::default(),
         })
     }
 
-    /// Looks at all backends once. `now` is the time since when the next listing and the length of this
-    /// round are counted; it should not go back.
+    /// Samples all backends once. `now` determines the next listing and the length of this round;
+    /// it must not go back.
     ///
     /// # Errors
     ///
-    /// The server has ended.
-    pub fn sample(&mut self, now: Instant) -> Result<Round<'_>, SampleError> {
-        let cpu = own_cpu();
+    /// The server has stopped.
+    pub fn sample(&mut self, now: Instant) -> Result<SampleRound<'_>, SampleError> {
+        let cpu = thread_cpu_time();
         let is_listing = self.next_listing.is_none_or(|due| now >= due);
         if is_listing {
-            self.list(now)?;
+            self.list_processes(now)?;
         }
-        self.read_words(now)?;
+        self.read_wait_infos(now)?;
         self.decode();
-        let checks = if is_listing { self.check_no_waits() } else { Checks::default() };
+        let checks = if is_listing { self.check_no_waits() } else { NoWaitStates::default() };
         let elapsed =
             self.last_round.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         self.last_round = Some(now);
         self.cost.rounds += 1;
-        self.cost.cpu += own_cpu().saturating_sub(cpu);
-        Ok(Round { sampler: self, elapsed, counts: self.counts(), checks })
+        self.cost.cpu += thread_cpu_time().saturating_sub(cpu);
+        Ok(SampleRound { sampler: self, elapsed, counts: self.counts(), checks })
     }
 
     /// The text of a statement; `None` for [`QueryId::OTHER`].
-    #[must_use]
     pub fn query(&self, id: QueryId) -> Option<&str> {
         self.queries.as_ref()?.text(id)
     }
 
     /// The names of this server's wait events.
-    #[must_use]
-    pub fn names(&self) -> &Names {
+    pub fn names(&self) -> &WaitEventNames {
         &self.names
     }
 
-    /// What it has cost so far.
-    #[must_use]
-    pub fn cost(&self) -> Cost {
+    /// The cost so far.
+    pub fn cost(&self) -> SamplingCost {
         self.cost
     }
 
-    /// Finds out which processes there are, and where those that are new have their places.
-    fn list(&mut self, now: Instant) -> Result<(), SampleError> {
-        let listed = self.children.read().map_err(|error| self.life.explain(error))?;
+    /// Lists the processes, and locates the entries of new ones.
+    fn list_processes(&mut self, now: Instant) -> Result<(), SampleError> {
+        let listed = self.children.read().map_err(|error| self.postmaster.explain(error))?;
         if listed.is_empty() {
-            // A server has its own processes, if it is not about to start them, or anew.
-            self.life.check()?;
+            // A running server has processes of its own, unless it is just (re)starting them.
+            self.postmaster.check()?;
         }
         let listed: HashSet<u32> = listed.into_iter().collect();
-        let mut members = mem::take(&mut self.members);
-        // The list may leave out some while another ends: who is missing is asked for its pointer.
-        let is_there = |member: &Member| {
-            listed.contains(&member.backend.pid)
-                || self.place_of(member.backend.pid) == Some(member.place)
+        let mut backends = mem::take(&mut self.backends);
+        // The list may omit processes while another exits; a missing one is checked by reading its
+        // pointer.
+        let is_there = |sampled: &SampledBackend| {
+            listed.contains(&sampled.backend.pid)
+                || self.wait_event_address(sampled.backend.pid) == Some(sampled.address)
         };
-        let before = members.len();
-        members.retain(is_there);
-        let known: HashSet<u32> = members.iter().map(|member| member.backend.pid).collect();
-        let new: Vec<_> = listed.difference(&known).filter_map(|&pid| self.member(pid)).collect();
-        // A new one's place was another's that is about to end.
-        members.retain(|member| new.iter().all(|new| new.place != member.place));
-        if !new.is_empty() || members.len() < before {
-            members.extend(new);
-            members.sort_by_key(|member| member.backend.pid);
-            let places: Vec<u64> = members.iter().map(|member| member.place).collect();
-            self.words = Words::at(&places);
+        let before = backends.len();
+        backends.retain(is_there);
+        let known: HashSet<u32> = backends.iter().map(|sampled| sampled.backend.pid).collect();
+        let new: Vec<_> =
+            listed.difference(&known).filter_map(|&pid| self.sampled_backend(pid)).collect();
+        // A new process may have the entry of one that is about to exit.
+        backends.retain(|sampled| new.iter().all(|new| new.address != sampled.address));
+        if !new.is_empty() || backends.len() < before {
+            backends.extend(new);
+            backends.sort_by_key(|sampled| sampled.backend.pid);
+            let addresses: Vec<u64> = backends.iter().map(|sampled| sampled.address).collect();
+            self.words = WatchedWords::at(&addresses);
         }
-        self.members = members;
+        self.backends = backends;
         self.next_listing = Some(now + self.listing_interval);
         self.cost.listings += 1;
         Ok(())
     }
 
-    /// Where the process has its pointer to; `None` if that is its own variable, or it is gone.
-    fn place_of(&self, pid: u32) -> Option<u64> {
-        Memory::of(pid).pointer(self.pointer).ok().filter(|&place| place != self.own_variable)
+    /// The target of the process's pointer; `None` if that is its own variable, or the process is
+    /// gone.
+    fn wait_event_address(&self, pid: u32) -> Option<u64> {
+        ProcessMemory::for_pid(pid)
+            .pointer(self.pointer)
+            .ok()
+            .filter(|&address| address != self.local_variable)
     }
 
-    /// The process, if it is one of the server's and has a place in shared memory.
-    fn member(&self, pid: u32) -> Option<Member> {
-        let process = Process::of(pid).ok()?;
-        // A postmaster that is the first process of its container has strangers for children, too.
-        if !process.runs_same_binary(self.life.postmaster()).ok()? {
+    /// The process, if it belongs to the server and has an entry in shared memory.
+    fn sampled_backend(&self, pid: u32) -> Option<SampledBackend> {
+        let process = OsProcess::from_pid(pid).ok()?;
+        // A postmaster that is process 1 of its container may also have unrelated children.
+        if !process.runs_same_binary(self.postmaster.postmaster()).ok()? {
             return None;
         }
-        let place = self.place_of(pid)?;
-        self.memory.int(place).ok()?;
-        let backend = Backend::from_title(pid, &process.title().ok()?, &self.cluster_name)?;
-        Some(Member { backend, place })
+        let address = self.wait_event_address(pid)?;
+        self.memory.int(address).ok()?;
+        let backend = BackendInfo::from_title(pid, &process.title().ok()?, &self.cluster_name)?;
+        Some(SampledBackend { backend, address })
     }
 
-    fn read_words(&mut self, now: Instant) -> Result<(), SampleError> {
+    fn read_wait_infos(&mut self, now: Instant) -> Result<(), SampleError> {
         match self.words.read(self.memory) {
-            // After a crash the server's memory is another one, perhaps elsewhere.
+            // After a crash the server has a new shared memory segment, perhaps at another address.
             Err(MemoryError::Unmapped { .. }) => {
-                self.list(now)?;
-                self.words.read(self.memory).map_err(|error| self.life.explain(error))
+                self.list_processes(now)?;
+                self.words.read(self.memory).map_err(|error| self.postmaster.explain(error))
             }
-            read => read.map_err(|error| self.life.explain(error)),
+            read => read.map_err(|error| self.postmaster.explain(error)),
         }
     }
 
     fn decode(&mut self) {
-        self.seen.clear();
-        for (member, word) in self.members.iter().zip(self.words.iter()) {
+        self.observed.clear();
+        for (sampled, word) in self.backends.iter().zip(self.words.iter()) {
             let event = self.names.decode(word);
-            let is_active = member.backend.kind.is_foreground() && !event.class().is_idle();
+            let is_active = sampled.backend.kind.is_foreground() && !event.class().is_idle();
             let query = match &mut self.queries {
-                Some(queries) if is_active => queries.read(Memory::of(member.backend.pid)),
+                Some(queries) if is_active => {
+                    queries.read(ProcessMemory::for_pid(sampled.backend.pid))
+                }
                 _ => None,
             };
-            self.seen.push((event, query));
+            self.observed.push((event, query));
         }
     }
 
-    /// Asks the kernel what processes that report no wait are doing. A limited number each time, beginning
-    /// elsewhere each time: a file of `/proc` costs more than a whole round.
-    fn check_no_waits(&self) -> Checks {
-        let mut checks = Checks::default();
-        let begin = self.cost.rounds as usize % self.members.len().max(1);
-        let both = || self.members.iter().zip(&self.seen);
+    /// Checks in the kernel what processes without a reported wait are doing. Limited to a few
+    /// processes per listing, starting with another one each time: a file in `/proc` costs more
+    /// than a whole round.
+    fn check_no_waits(&self) -> NoWaitStates {
+        let mut checks = NoWaitStates::default();
+        let begin = self.cost.rounds as usize % self.backends.len().max(1);
+        let both = || self.backends.iter().zip(&self.observed);
         let in_turn = both().skip(begin).chain(both().take(begin));
         let silent = in_turn.filter(|(_, (event, _))| event.class() == Class::NoWait);
-        for (member, _) in silent.take(CHECKS_PER_LISTING) {
-            let Some(state) = Process::of(member.backend.pid).and_then(Process::run_state).ok()
+        for (sampled, _) in silent.take(CHECKS_PER_LISTING) {
+            let Some(state) =
+                OsProcess::from_pid(sampled.backend.pid).and_then(OsProcess::run_state).ok()
             else {
                 continue;
             };
-            // Only if no wait began meanwhile.
-            match (self.memory.int(member.place), state) {
+            // Count it only if no wait started meanwhile.
+            match (self.memory.int(sampled.address), state) {
                 (Ok(0), RunState::Running) => checks.running += 1,
                 (Ok(0), RunState::Blocked) => checks.blocked += 1,
                 (Ok(0), RunState::Sleeping) => checks.sleeping += 1,
@@ -307,9 +316,10 @@ impl Sampler {
         checks
     }
 
-    fn counts(&self) -> Counts {
-        let mut counts = Counts { processes: self.seen.len(), ..Counts::default() };
-        for (event, _) in &self.seen {
+    fn counts(&self) -> ProcessCounts {
+        let mut counts =
+            ProcessCounts { processes: self.observed.len(), ..ProcessCounts::default() };
+        for (event, _) in &self.observed {
             match event.class() {
                 Class::NoWait => counts.no_wait += 1,
                 class if class.is_idle() => counts.idle += 1,
@@ -320,37 +330,34 @@ impl Sampler {
     }
 }
 
-impl Round<'_> {
-    /// The time since the round before, which this one's observations stand for. Nothing for the first.
-    #[must_use]
+impl SampleRound<'_> {
+    /// The time since the previous round, which the observations stand for. Zero for the first.
     pub fn elapsed(&self) -> Duration {
         self.elapsed
     }
 
-    /// How many were seen at what.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
+    /// The number of processes by state.
+    pub fn counts(&self) -> ProcessCounts {
         self.counts
     }
 
-    /// What the kernel said of those that reported no wait; only rounds with a listing ask.
-    #[must_use]
-    pub fn checks(&self) -> Checks {
+    /// Kernel states of processes that reported no wait; only rounds with a listing check.
+    pub fn checks(&self) -> NoWaitStates {
         self.checks
     }
 
-    /// All backends, in the order of their process ids.
+    /// All backends, ordered by process id.
     pub fn observations(&self) -> impl ExactSizeIterator<Item = Observation<'_>> {
-        let Sampler { members, seen, .. } = self.sampler;
-        members.iter().zip(seen).map(|(member, &(event, query))| Observation {
-            backend: &member.backend,
+        let WaitSampler { backends, observed: seen, .. } = self.sampler;
+        backends.iter().zip(seen).map(|(sampled, &(event, query))| Observation {
+            backend: &sampled.backend,
             event,
             query,
         })
     }
 }
 
-/// `cluster_name` is cut at `MAXPGPATH` at the latest.
+/// Longest `cluster_name` that is read: `MAXPGPATH`.
 const NAME_BYTES: usize = 1024;
 
 const CHECKS_PER_LISTING: usize = 16;

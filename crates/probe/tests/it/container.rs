@@ -1,4 +1,4 @@
-//! A server in namespaces of its own, with a control group as a container has it.
+//! Probes a server in its own namespaces, with a control group like a container's.
 
 use std::{
     fs,
@@ -7,23 +7,23 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use howdah_inspect::{ContainerId, Process, Server};
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_inspect::{ContainerId, OsProcess, RunningServer};
+use howdah_lab::{Cluster, skip_without_postgres, wait_for};
 use howdah_probe::{
     extend::ExtensionLocks,
-    waits::{Options, Sampler},
+    waits::{SamplerOptions, WaitSampler},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{may_trace, number, session, try_session, until};
+use crate::support::{TIMEOUT, may_trace, number, session, try_session};
 
-/// An id that no other test run has.
+/// A container id that no other test run uses.
 fn id(beginning: &str) -> String {
     format!("{beginning}{:08x}{:052x}", std::process::id(), 7)
 }
 
-/// What runs in the container is the first process of its own numbering, sees its data directory elsewhere,
-/// and is in the control group.
+/// The program in the container is process 1 of its PID namespace, sees its data directory at
+/// another path, and belongs to the control group.
 const SCRIPT: &str = r#"
     set -e
     if [ -n "$GROUP" ]; then echo 0 > "$GROUP/cgroup.procs"; fi
@@ -39,22 +39,24 @@ struct Container {
 }
 
 impl Container {
-    /// Runs a program in namespaces of its own; `None`, and why, where that is not allowed.
-    fn run(test: &str, id: &str, data: &Path, words: &[&str]) -> Option<Self> {
+    /// Runs a program in its own namespaces; `None`, with a message, where that is not permitted.
+    fn run(test: &str, id: &str, data: &Path, command_line: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped {test}: only root makes namespaces and control groups");
+            eprintln!("skipped {test}: only root can create namespaces and control groups");
             return None;
         }
         let group = group(id);
         if group.is_none() {
-            eprintln!("{test}: control groups cannot be made here, so it is named by its process");
+            eprintln!(
+                "{test}: control groups cannot be created here, so the server is found by its process"
+            );
         }
         let owner = fs::metadata(data).unwrap();
         let mut command = Command::new("unshare");
         command
             .args(["--pid", "--fork", "--mount", "--mount-proc"])
             .args(["sh", "-c", SCRIPT, "sh"])
-            .args(words)
+            .args(command_line)
             .env("GROUP", group.as_deref().unwrap_or(Path::new("")))
             .env("DATA", data)
             .env("OWNER", owner.uid().to_string())
@@ -64,17 +66,17 @@ impl Container {
         Some(Self { unshare: command.spawn().unwrap(), group })
     }
 
-    /// What `unshare` has started.
+    /// The process that `unshare` has started.
     fn first_process(&self) -> u32 {
-        let children = || Process::of(self.unshare.id()).ok()?.children().ok();
-        until("the first process", || children()?.first().map(|child| child.pid()))
+        let children = || OsProcess::from_pid(self.unshare.id()).ok()?.children().ok();
+        wait_for("the first process", TIMEOUT, || children()?.first().map(|child| child.pid()))
     }
 }
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // With its first process go all others, and then `unshare`, which waits for it.
-        let children = Process::of(self.unshare.id()).and_then(Process::children);
+        // Killing process 1 ends all others, and then `unshare`, which waits for it.
+        let children = OsProcess::from_pid(self.unshare.id()).and_then(OsProcess::children);
         for child in children.unwrap_or_default() {
             if let Some(pid) = Pid::from_raw(child.pid().cast_signed()) {
                 let _ = kill_process(pid, Signal::KILL);
@@ -82,12 +84,12 @@ impl Drop for Container {
         }
         let _ = self.unshare.wait();
         if let Some(group) = &self.group {
-            until("an empty control group", || fs::remove_dir(group).ok());
+            wait_for("an empty control group", TIMEOUT, || fs::remove_dir(group).ok());
         }
     }
 }
 
-/// A control group that is named as a container's is.
+/// Creates a control group named like a container's.
 fn group(id: &str) -> Option<PathBuf> {
     ["", "unified", "freezer", "pids", "systemd"].into_iter().find_map(|hierarchy| {
         let group = Path::new("/sys/fs/cgroup").join(hierarchy).join(format!("docker-{id}.scope"));
@@ -101,14 +103,14 @@ fn group(id: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn a_server_in_a_container_is_seen_from_its_host() {
+fn server_in_container_is_probed_from_host() {
     let test = "a server in a container";
-    let Some(mut cluster) = or_say_why_not(test, Cluster::builder().start()) else { return };
+    let Some(mut cluster) = skip_without_postgres(test, Cluster::builder().start()) else { return };
     session(&cluster).query("CREATE TABLE grown (pad text)").unwrap();
     cluster.stop().unwrap();
     let postgres = cluster.binaries().program("postgres");
     let port = format!("port={}", cluster.port());
-    let words = [
+    let command_line = [
         postgres.to_str().unwrap(),
         "-D",
         "/mnt/data",
@@ -120,18 +122,20 @@ fn a_server_in_a_container_is_seen_from_its_host() {
         "unix_socket_directories=",
     ];
     let id = id("4c01");
-    let Some(container) = Container::run(test, &id, cluster.data_dir(), &words) else { return };
-    let mut client = until("the server", || try_session(&cluster));
+    let Some(container) = Container::run(test, &id, cluster.data_dir(), &command_line) else {
+        return;
+    };
+    let mut client = wait_for("the server", TIMEOUT, || try_session(&cluster));
     let server = match container.group {
-        Some(_) => Server::in_container(&id[..12].parse::<ContainerId>().unwrap()).unwrap(),
-        None => Server::with_process(container.first_process()).unwrap(),
+        Some(_) => RunningServer::in_container(&id[..12].parse::<ContainerId>().unwrap()).unwrap(),
+        None => RunningServer::from_pid(container.first_process()).unwrap(),
     };
     assert_eq!(server.postmaster().pid(), container.first_process());
     assert_eq!(server.data_dir().unwrap(), Path::new("/mnt/data"));
     let lock_file = fs::read_to_string(cluster.data_dir().join("postmaster.pid")).unwrap();
-    assert_eq!(lock_file.lines().next(), Some("1"), "it is the first of its own numbering");
+    assert_eq!(lock_file.lines().next(), Some("1"), "the postmaster is process 1 of its namespace");
     assert_eq!(server.lock_file().unwrap().port, cluster.port());
-    let mut sampler = Sampler::open(&server, Options::default()).unwrap();
+    let mut sampler = WaitSampler::open(&server, SamplerOptions::default()).unwrap();
     let round = sampler.sample(std::time::Instant::now()).unwrap();
     let names: Vec<_> = round.observations().map(|seen| seen.backend.kind.name()).collect();
     assert!(names.contains(&"checkpointer") && names.contains(&"client backend"), "{names:?}");
@@ -140,19 +144,19 @@ fn a_server_in_a_container_is_seen_from_its_host() {
         let insert = "INSERT INTO grown SELECT repeat('x', 900) FROM generate_series(1, 900)";
         client.query(insert).unwrap();
         let relation = number(&mut client, "SELECT 'grown'::regclass::oid");
-        let mut told = 0;
-        locks.drain(|lock| told += u32::from(lock.relation == relation));
-        assert!(told > 0, "extension locks are told");
+        let mut reported = 0;
+        locks.drain(|lock| reported += u32::from(lock.relation == relation));
+        assert!(reported > 0, "no extension locks were reported");
     }
 }
 
 #[test]
-fn a_container_without_a_server_is_called_so() {
+fn container_without_server_is_reported() {
     let test = "a container without a server";
     let id = id("5d12");
     let other: ContainerId = id.parse().unwrap();
-    let error = Server::in_container(&other).unwrap_err().to_string();
-    assert_eq!(error, format!("no process of this host is in a container {id}"));
+    let error = RunningServer::in_container(&other).unwrap_err().to_string();
+    assert_eq!(error, format!("no process on this host belongs to container {id}"));
     let data = tempfile::tempdir().unwrap();
     let Some(container) = Container::run(test, &id, data.path(), &["sleep", "1000"]) else {
         return;
@@ -160,10 +164,10 @@ fn a_container_without_a_server_is_called_so() {
     if container.group.is_none() {
         return;
     }
-    let error = until("its process", || {
-        let error = Server::in_container(&other).unwrap_err().to_string();
+    let error = wait_for("its process", TIMEOUT, || {
+        let error = RunningServer::in_container(&other).unwrap_err().to_string();
         error.contains("none of the").then_some(error)
     });
-    let expected = format!("processes of the container {id} is a PostgreSQL server's");
+    let expected = format!("processes in container {id} is a PostgreSQL server");
     assert!(error.contains(&expected), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Extension locks, told by programs in the kernel, beside what sessions do.
+//! Compares extension locks reported by BPF programs with what sessions do.
 
 use std::{
     collections::HashSet,
@@ -7,14 +7,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use howdah_inspect::Process;
+use howdah_inspect::OsProcess;
 use howdah_lab::Cluster;
-use howdah_probe::extend::{ExtensionLock, ExtensionLocks, Summary};
+use howdah_probe::extend::{ExtensionLock, ExtensionLocks, ExtensionSummary};
 
 use crate::support::{may_trace, number, on_every_major, session};
 
 #[test]
-fn locks_are_told_with_relation_and_backend() {
+fn extension_locks_name_relation_and_backend() {
     if !may_trace("extension locks") {
         return;
     }
@@ -32,20 +32,23 @@ fn locks_are_told_with_relation_and_backend() {
         let pages = number(&mut client, "SELECT pg_relation_size('grown') / 8192");
         let mut seen = Vec::new();
         locks.drain(|lock| seen.push(lock));
-        let told: Vec<_> = seen.iter().filter(|lock| lock.relation == relation).collect();
-        assert!(told.iter().all(|lock| (lock.database, lock.pid) == (database, pid)), "{told:?}");
-        // From 16 on a relation grows by several pages at once, up to 64.
+        let reported: Vec<_> = seen.iter().filter(|lock| lock.relation == relation).collect();
+        assert!(
+            reported.iter().all(|lock| (lock.database, lock.pid) == (database, pid)),
+            "{reported:?}"
+        );
+        // From 16 on a relation is extended by up to 64 pages at once.
         let least = if server.major() < 16 { pages } else { pages / 64 };
-        assert!(told.len() as u32 >= least, "{} locks for {pages} pages", told.len());
+        assert!(reported.len() as u32 >= least, "{} locks for {pages} pages", reported.len());
         let (first, last) = (before - Duration::from_secs(1), SystemTime::now());
-        assert!(told.iter().all(|lock| first < lock.released_at && lock.released_at <= last));
-        assert!(locks.losses().unwrap().is_none(), "{:?}", locks.losses());
+        assert!(reported.iter().all(|lock| first < lock.released_at && lock.released_at <= last));
+        assert!(locks.lost_events().unwrap().is_none(), "{:?}", locks.lost_events());
     });
 }
 
 /// Backends that insert into one table wait for each other.
 #[test]
-fn waits_for_each_other_are_measured() {
+fn contended_extension_waits_are_measured() {
     if !may_trace("extension waits") {
         return;
     }
@@ -53,19 +56,19 @@ fn waits_for_each_other_are_measured() {
     on_every_major("extension waits", |cluster, server| {
         session(cluster).query("CREATE TABLE grown (pad text)").unwrap();
         let mut locks = ExtensionLocks::attach(server).unwrap();
-        let begin = Barrier::new(BACKENDS);
+        let start = Barrier::new(BACKENDS);
         thread::scope(|scope| {
             for _ in 0..BACKENDS {
                 scope.spawn(|| {
                     let mut client = session(cluster);
-                    begin.wait();
+                    start.wait();
                     let pads = "SELECT repeat('x', 2000) FROM generate_series(1, 3000)";
                     client.query(&format!("INSERT INTO grown {pads}")).unwrap();
                 });
             }
         });
         let relation = number(&mut session(cluster), "SELECT 'grown'::regclass::oid");
-        let (mut summary, mut backends) = (Summary::default(), HashSet::new());
+        let (mut summary, mut backends) = (ExtensionSummary::default(), HashSet::new());
         locks.drain(|lock| {
             if lock.relation == relation {
                 summary.add(&lock);
@@ -75,38 +78,38 @@ fn waits_for_each_other_are_measured() {
         assert_eq!(backends.len(), BACKENDS);
         let (waits, holds) = (summary.waits(), summary.holds());
         assert!(waits.min <= waits.p50 && waits.p50 <= waits.p99 && waits.p99 <= waits.max);
-        // With more backends than processors, some wait as long as others hold the lock.
+        // With more backends than processors, some backends wait as long as others hold the lock.
         assert!(waits.max >= holds.p50, "{waits:?} {holds:?}");
         assert_eq!(holds.count, waits.count + summary.conditional());
     });
 }
 
-/// Two servers run the same file; programs are run for both, and tell of one.
+/// Two servers run the same binary; programs run for both and report one.
 #[test]
-fn another_server_of_the_same_binary_is_not_told_of() {
+fn other_server_of_same_binary_is_ignored() {
     if !may_trace("one of two servers") {
         return;
     }
     on_every_major("one of two servers", |cluster, server| {
         let built = Cluster::builder().major(server.major()).start().unwrap();
         let mut locks = ExtensionLocks::attach(server).unwrap();
-        // A table that is new to everybody is extended without a lock.
+        // A table created in the same transaction is extended without a lock: two transactions.
         let make = "CREATE TABLE grown (pad text)";
         let grow = "INSERT INTO grown SELECT repeat('x', 1000) FROM generate_series(1, 500)";
         let mut other = session(&built);
         other.query(make).and_then(|_| other.query(grow)).unwrap();
-        let mut told: Vec<ExtensionLock> = Vec::new();
-        locks.drain(|lock| told.push(lock));
-        let others = told.iter().filter(|lock| {
-            let parent = Process::of(lock.pid).and_then(Process::parent);
+        let mut reported: Vec<ExtensionLock> = Vec::new();
+        locks.drain(|lock| reported.push(lock));
+        let others = reported.iter().filter(|lock| {
+            let parent = OsProcess::from_pid(lock.pid).and_then(OsProcess::parent);
             parent.is_ok_and(|parent| parent != Some(server.postmaster()))
         });
-        assert_eq!(others.count(), 0, "{told:?}");
+        assert_eq!(others.count(), 0, "{reported:?}");
         let mut own = session(cluster);
         own.query(make).and_then(|_| own.query(grow)).unwrap();
-        locks.drain(|lock| told.push(lock));
+        locks.drain(|lock| reported.push(lock));
         let pid = number(&mut own, "SELECT pg_backend_pid()");
-        assert!(told.iter().any(|lock| lock.pid == pid), "{told:?}");
-        assert_eq!(locks.losses().unwrap().unpaired, 0);
+        assert!(reported.iter().any(|lock| lock.pid == pid), "{reported:?}");
+        assert_eq!(locks.lost_events().unwrap().no_start, 0);
     });
 }

@@ -1,10 +1,10 @@
-//! Probes in real servers of every major.
+//! Tests probes on real servers of every major version.
 
 #![allow(
     clippy::panic,
     clippy::print_stderr,
     clippy::unwrap_used,
-    reason = "the helpers of tests are tests, too"
+    reason = "test helpers may panic like tests"
 )]
 
 mod checkpoints;

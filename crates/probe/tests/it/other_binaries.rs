@@ -1,4 +1,4 @@
-//! Servers whose binary is not as it was installed: stripped, or replaced while it runs.
+//! Probes servers whose binary was stripped, or replaced while running.
 
 use std::{
     fs,
@@ -6,26 +6,26 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use howdah_inspect::{ExecutableState, Server};
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_inspect::{ExecutableState, RunningServer};
+use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use howdah_probe::{
-    checkpoints::{Checkpoints, Phase, Update},
+    checkpoints::{CheckpointPhase, CheckpointTracer, PhaseUpdate},
     extend::ExtensionLocks,
-    waits::{Options, Sampler},
+    waits::{SamplerOptions, WaitSampler},
 };
 use tempfile::TempDir;
 
-use crate::support::{may_trace, number, session};
+use crate::support::{TIMEOUT, may_trace, number, session};
 
-/// A copy of the installation of a major, which may be changed. Files are linked, not copied.
+/// Copies the installation of a major version, so that it can be modified.
 fn copy(test: &str, major: u32) -> Option<(TempDir, PathBuf)> {
-    let original = or_say_why_not(test, Cluster::builder().major(major).start())?;
+    let original = skip_without_postgres(test, Cluster::builder().major(major).start())?;
     let bin = fs::canonicalize(original.binaries().dir()).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    // The server's account has to get in.
+    // The server's user needs access.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copied = dir.path().join("installed");
     let from = bin.parent().unwrap();
@@ -34,8 +34,8 @@ fn copy(test: &str, major: u32) -> Option<(TempDir, PathBuf)> {
     Some((dir, copied.join("bin")))
 }
 
-/// What a probe has to tell of any server: checkpoints, extension locks, waits.
-fn is_probed(cluster: &Cluster, server: &Server) {
+/// Checks the probes that work on any server: checkpoints, extension locks, waits.
+fn assert_probes_work(cluster: &Cluster, server: &RunningServer) {
     let mut client = session(cluster);
     client.query("CREATE TABLE IF NOT EXISTS grown (pad text)").unwrap();
     let relation = number(&mut client, "SELECT 'grown'::regclass::oid");
@@ -43,40 +43,41 @@ fn is_probed(cluster: &Cluster, server: &Server) {
     let insert = "INSERT INTO grown SELECT repeat('x', 900) FROM generate_series(1, 2000)";
     client.query(insert).unwrap();
     if let Some(locks) = &mut locks {
-        let mut told = 0;
-        locks.drain(|lock| told += u32::from(lock.relation == relation));
-        assert!(told > 0, "extension locks are told");
+        let mut reported = 0;
+        locks.drain(|lock| reported += u32::from(lock.relation == relation));
+        assert!(reported > 0, "no extension locks were reported");
     }
-    let mut checkpoints = Checkpoints::by_notes(server).unwrap();
+    let mut checkpoints = CheckpointTracer::from_stats(server).unwrap();
     let mut phases = Vec::new();
     thread::scope(|scope| {
-        let made = scope.spawn(|| session(cluster).query("CHECKPOINT").unwrap());
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !(phases.contains(&Phase::Checkpoint) && made.is_finished()) {
-            assert!(Instant::now() < deadline, "{phases:?}");
+        let checkpoint = scope.spawn(|| session(cluster).query("CHECKPOINT").unwrap());
+        wait_until("a finished checkpoint", TIMEOUT, || {
             let visit = |update| {
-                if let Update::Finished(span) = update {
+                if let PhaseUpdate::Finished(span) = update {
                     phases.push(span.phase);
                 }
             };
             checkpoints.poll(visit).unwrap();
-            thread::sleep(Duration::from_millis(1));
-        }
+            phases.contains(&CheckpointPhase::Checkpoint) && checkpoint.is_finished()
+        });
     });
-    assert!(phases.contains(&Phase::Write) && phases.contains(&Phase::Sync), "{phases:?}");
-    let mut sampler = Sampler::open(server, Options::default()).unwrap();
+    assert!(
+        phases.contains(&CheckpointPhase::Write) && phases.contains(&CheckpointPhase::Sync),
+        "{phases:?}"
+    );
+    let mut sampler = WaitSampler::open(server, SamplerOptions::default()).unwrap();
     let round = sampler.sample(Instant::now()).unwrap();
     assert!(round.counts().processes >= 4);
 }
 
-fn start(bin: &Path, major: u32) -> (Cluster, Server) {
+fn start(bin: &Path, major: u32) -> (Cluster, RunningServer) {
     let cluster = Cluster::builder().major(major).bin_dir(bin).start().unwrap();
-    let server = Server::in_data_dir(cluster.data_dir()).unwrap();
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
     (cluster, server)
 }
 
 #[test]
-fn a_stripped_server_is_probed_like_any_other() {
+fn stripped_server_is_probed() {
     for major in [17, 18] {
         let test = format!("a stripped server, {major}");
         let Some((_dir, bin)) = copy(&test, major) else { continue };
@@ -87,26 +88,26 @@ fn a_stripped_server_is_probed_like_any_other() {
             continue;
         }
         let (cluster, server) = start(&bin, major);
-        is_probed(&cluster, &server);
+        assert_probes_work(&cluster, &server);
     }
 }
 
 #[test]
-fn a_server_whose_binary_was_replaced_is_probed_by_the_one_that_runs() {
+fn server_with_replaced_binary_is_probed() {
     let test = "a replaced binary";
     let Some((_dir, bin)) = copy(test, 17) else { return };
     let postgres = bin.join("postgres");
     let (cluster, _) = start(&bin, 17);
-    let state = |server: &Server| server.postmaster().executable_state().unwrap();
-    // As a package manager does: another file under the name, the old one without any.
+    let state = |server: &RunningServer| server.postmaster().executable_state().unwrap();
+    // As a package manager does: a new file under the same name, the old one unlinked.
     let new = bin.join("postgres.new");
     fs::copy(bin.join("initdb"), &new).unwrap();
     fs::rename(&new, &postgres).unwrap();
-    let server = Server::in_data_dir(cluster.data_dir()).unwrap();
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
     assert_eq!(state(&server), ExecutableState::Replaced);
-    is_probed(&cluster, &server);
+    assert_probes_work(&cluster, &server);
     fs::remove_file(&postgres).unwrap();
-    let server = Server::in_data_dir(cluster.data_dir()).unwrap();
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
     assert_eq!(state(&server), ExecutableState::Deleted);
-    is_probed(&cluster, &server);
+    assert_probes_work(&cluster, &server);
 }

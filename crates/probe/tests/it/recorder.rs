@@ -1,4 +1,4 @@
-//! The flight recorder on servers that do something.
+//! Records servers under load with the flight recorder.
 
 use std::{
     path::Path,
@@ -7,52 +7,57 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_inspect::Server;
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_inspect::RunningServer;
+use howdah_lab::{Cluster, skip_without_postgres};
 use howdah_probe::{
-    checkpoints::{Phase, Source},
+    checkpoints::{CheckpointPhase, ProbeSource},
     recorder::{
-        Event, NoteKind, Options, Record, Recorder, Recording, Second, Setting, Thresholds,
+        FlightRecord, FlightRecorder, FlightRecording, NoteKind, RecordedSecond, RecorderEvent,
+        RecorderOptions, Thresholds, TriggerSetting,
     },
 };
 
 use crate::support::{may_trace, number, session};
 
-/// Debian's with markers, and two archives without.
+/// Debian's server with USDT probes, and two builds without.
 const MAJORS: [u32; 3] = [15, 17, 18];
 
-fn on_each(test: &str, check: impl Fn(&mut Cluster, &Server)) {
+fn on_each(test: &str, check: impl Fn(&mut Cluster, &RunningServer)) {
     for major in MAJORS {
         let built = Cluster::builder().major(major).setting("shared_buffers", "16MB").start();
-        let Some(mut cluster) = or_say_why_not(&format!("{test} on {major}"), built) else {
+        let Some(mut cluster) = skip_without_postgres(&format!("{test} on {major}"), built) else {
             continue;
         };
-        let server = Server::in_data_dir(cluster.data_dir()).unwrap();
+        let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
         check(&mut cluster, &server);
     }
 }
 
-fn begin(server: &Server, path: &Path, triggers: &[&str]) -> Recorder {
+fn start(server: &RunningServer, path: &Path, triggers: &[&str]) -> FlightRecorder {
     let mut thresholds = Thresholds::NONE;
-    triggers.iter().for_each(|trigger| thresholds.set(trigger.parse::<Setting>().unwrap()));
-    // What is a lot to pay on a busy machine is not judged here.
-    let options = Options { thresholds, budget: 100.0, ..Options::default() };
-    Recorder::begin(server, path, options, Instant::now()).unwrap()
+    triggers.iter().for_each(|trigger| thresholds.set(trigger.parse::<TriggerSetting>().unwrap()));
+    // A large budget: the cost on a busy machine is not tested here.
+    let options = RecorderOptions { thresholds, budget: 100.0, ..RecorderOptions::default() };
+    FlightRecorder::start(server, path, options, Instant::now()).unwrap()
 }
 
-/// Looks as it is due, until something is so.
-fn tick_until(what: &str, recorder: &mut Recorder, mut is_so: impl FnMut(&[Event]) -> bool) {
+/// Ticks on schedule until `condition` holds.
+fn tick_until(
+    what: &str,
+    recorder: &mut FlightRecorder,
+    mut condition: impl FnMut(&[RecorderEvent]) -> bool,
+) {
     let begin = Instant::now();
     loop {
-        thread::sleep(recorder.due().saturating_duration_since(Instant::now()));
-        if is_so(&recorder.tick(Instant::now())) {
+        thread::sleep(recorder.next_tick_at().saturating_duration_since(Instant::now()));
+        if condition(&recorder.tick(Instant::now())) {
             return;
         }
         assert!(begin.elapsed() < Duration::from_secs(120), "waited two minutes for {what}");
     }
 }
 
-/// Sessions that insert into one table, while `work` goes on.
+/// Runs `work` while sessions insert into one table.
 fn while_growing(cluster: &Cluster, sessions: usize, work: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -70,48 +75,48 @@ fn while_growing(cluster: &Cluster, sessions: usize, work: impl FnOnce()) {
     });
 }
 
-fn seconds(recording: &Recording) -> Vec<&Second> {
+fn seconds(recording: &FlightRecording) -> Vec<&RecordedSecond> {
     let seconds = recording.records.iter().filter_map(|record| match record {
-        Record::Second(second) => Some(second),
+        FlightRecord::Second(second) => Some(second),
         _ => None,
     });
     seconds.collect()
 }
 
 #[test]
-fn what_a_server_does_is_in_the_file() {
+fn server_activity_is_recorded() {
     on_each("a recording", |cluster, server| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.rec");
         let mut client = session(cluster);
         client.query("CREATE TABLE grown (pad text)").unwrap();
         let relation = number(&mut client, "SELECT 'grown'::regclass::oid");
-        let mut recorder = begin(server, &path, &[]);
+        let mut recorder = start(server, &path, &[]);
         while_growing(cluster, 4, || {
             let mut ticks = 0;
-            let is_end = |record: &Record| matches!(record, Record::PhaseEnded(ended) if ended.phase == Phase::Checkpoint);
+            let is_end = |record: &FlightRecord| matches!(record, FlightRecord::PhaseEnded(ended) if ended.phase == CheckpointPhase::Checkpoint);
             thread::scope(|scope| {
                 scope.spawn(|| session(cluster).query("CHECKPOINT").unwrap());
                 tick_until("a checkpoint", &mut recorder, |_| {
                     ticks += 1;
-                    let read = Recording::open(&path);
+                    let read = FlightRecording::open(&path);
                     ticks > 300 && read.is_ok_and(|read| read.records.iter().any(is_end))
                 });
             });
         });
         let summary = recorder.finish("enough", Instant::now());
         assert_eq!((summary.trouble, summary.lost.records), (None, 0));
-        let recording = Recording::open(&path).unwrap();
-        let Some(Record::Started(started)) = recording.records.first() else { panic!() };
+        let recording = FlightRecording::open(&path).unwrap();
+        let Some(FlightRecord::Started(started)) = recording.records.first() else { panic!() };
         assert_eq!((started.major, started.rate), (server.major(), 100));
-        let sources: Vec<_> = started.sources.iter().map(|of| (&*of.figure, of.source)).collect();
-        let (bpf, memory) = (Some(Source::Bpf), Some(Source::Memory));
+        let sources: Vec<_> = started.sources.iter().map(|of| (&*of.metric, of.source)).collect();
+        let (bpf, memory) = (Some(ProbeSource::Bpf), Some(ProbeSource::Memory));
         let exact = if may_trace("exact sources") { bpf } else { memory };
         let phases = if server.major() == 15 { exact } else { memory };
         let figures =
             [("waits", memory), ("sweep", memory), ("extend", exact), ("checkpoints", phases)];
         assert_eq!(sources, figures);
-        assert!(matches!(recording.records.last(), Some(Record::Ended(_))));
+        assert!(matches!(recording.records.last(), Some(FlightRecord::Ended(_))));
         let seconds = seconds(&recording);
         assert_eq!(seconds.len() as u64, summary.seconds);
         for pair in seconds.windows(2) {
@@ -119,7 +124,7 @@ fn what_a_server_does_is_in_the_file() {
             assert!((pair[1].at_us - end_us).abs() < 1000, "{pair:?}");
         }
         let rounds: u32 = seconds.iter().map(|second| second.waits.rounds).sum();
-        assert!(u64::from(rounds) <= summary.looks && rounds > 0);
+        assert!(u64::from(rounds) <= summary.samples && rounds > 0);
         assert!(
             seconds.iter().any(|second| second.sweep.is_some_and(|sweep| sweep.allocations > 0))
         );
@@ -127,14 +132,14 @@ fn what_a_server_does_is_in_the_file() {
             let relations = seconds.iter().flat_map(|second| &second.extension);
             let waits: u64 = relations.clone().map(|extension| extension.waits.count()).sum();
             let all = relations.flat_map(|extension| &extension.relations);
-            let told: u64 = all.filter(|of| of.relation == relation).map(|of| of.waits).sum();
-            assert!(told > 0 && told <= waits, "{told} of {waits}");
+            let reported: u64 = all.filter(|of| of.relation == relation).map(|of| of.waits).sum();
+            assert!(reported > 0 && reported <= waits, "{reported} of {waits}");
         }
     });
 }
 
 #[test]
-fn a_trigger_keeps_an_episode_with_exact_calls() {
+fn trigger_preserves_an_episode_with_traced_calls() {
     if !may_trace("an episode") {
         return;
     }
@@ -142,27 +147,29 @@ fn a_trigger_keeps_an_episode_with_exact_calls() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.rec");
         session(cluster).query("CREATE TABLE grown (pad text)").unwrap();
-        let mut recorder = begin(server, &path, &["extend-p99=0.001ms"]);
+        let mut recorder = start(server, &path, &["extend-p99=0.001ms"]);
         while_growing(cluster, 4, || {
             tick_until("a trigger", &mut recorder, |events| {
-                events.iter().any(|event| matches!(event, Event::Fired(_)))
+                events.iter().any(|event| matches!(event, RecorderEvent::ThresholdCrossed(_)))
             });
             let mut ticks = 0;
             tick_until("exact calls", &mut recorder, |_| {
                 ticks += 1;
                 ticks % 100 == 0
-                    && Recording::open(&path).is_ok_and(|read| {
-                        read.records.iter().any(|record| matches!(record, Record::Exact(_)))
+                    && FlightRecording::open(&path).is_ok_and(|read| {
+                        read.records
+                            .iter()
+                            .any(|record| matches!(record, FlightRecord::TracedCalls(_)))
                     })
             });
         });
         let summary = recorder.finish("enough", Instant::now());
-        assert_eq!((summary.fired, summary.left_out), (1, 0));
-        let recording = Recording::open(&path).unwrap();
+        assert_eq!((summary.triggered, summary.omitted), (1, 0));
+        let recording = FlightRecording::open(&path).unwrap();
         let [(first, last)] = recording.episodes[..] else { panic!("{:?}", recording.episodes) };
         let episode = &recording.records[first..=last];
         let fired = episode.iter().find_map(|record| match record {
-            Record::Fired(fired) => Some(fired),
+            FlightRecord::ThresholdCrossed(fired) => Some(fired),
             _ => None,
         });
         let fired = fired.unwrap();
@@ -170,7 +177,9 @@ fn a_trigger_keeps_an_episode_with_exact_calls() {
         let operations: Vec<_> = episode
             .iter()
             .filter_map(|record| match record {
-                Record::Exact(exact) => Some((&*exact.figure, &*exact.operation, exact.at_us)),
+                FlightRecord::TracedCalls(exact) => {
+                    Some((&*exact.metric, &*exact.operation, exact.at_us))
+                }
                 _ => None,
             })
             .collect();
@@ -181,15 +190,15 @@ fn a_trigger_keeps_an_episode_with_exact_calls() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_recorded_again() {
+fn restarted_server_is_recorded_again() {
     on_each("a restart", |cluster, server| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.rec");
-        let mut recorder = begin(server, &path, &[]);
+        let mut recorder = start(server, &path, &[]);
         let mut notes = Vec::new();
-        let mut note = |events: &[Event]| {
+        let mut note = |events: &[RecorderEvent]| {
             for event in events {
-                if let Event::Note(note) = event {
+                if let RecorderEvent::Note(note) = event {
                     notes.push((note.kind, note.text.clone()));
                 }
             }
@@ -208,13 +217,13 @@ fn a_server_that_comes_back_is_recorded_again() {
             ticks > 200
         });
         let _ = recorder.finish("enough", Instant::now());
-        assert!(notes[0].1.contains("has ended"), "{notes:?}");
-        let recording = Recording::open(&path).unwrap();
+        assert!(notes[0].1.contains("has stopped"), "{notes:?}");
+        let recording = FlightRecording::open(&path).unwrap();
         let postmasters: Vec<_> = recording
             .records
             .iter()
             .filter_map(|record| match record {
-                Record::Started(started) => Some(started.postmaster),
+                FlightRecord::Started(started) => Some(started.postmaster),
                 _ => None,
             })
             .collect();
@@ -222,30 +231,38 @@ fn a_server_that_comes_back_is_recorded_again() {
     });
 }
 
-/// What the ring begins with is gone, and whom it is of is known all the same.
+/// The start of the ring is overwritten, but the server is still identified.
 #[test]
-fn a_ring_that_went_round_knows_whom_it_is_of() {
+fn overwritten_ring_still_identifies_its_server() {
     let built = Cluster::builder().start();
-    let Some(cluster) = or_say_why_not("a ring that goes round", built) else { return };
-    let server = Server::in_data_dir(cluster.data_dir()).unwrap();
+    let Some(cluster) = skip_without_postgres("a ring that goes round", built) else { return };
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.rec");
-    let options = Options { max_bytes: Some(1 << 20), ..Options::default() };
-    let mut recorder = Recorder::begin(&server, &path, options, Instant::now()).unwrap();
-    recorder.name(5, 7, "shop.public.orders".to_owned(), Instant::now());
-    // Names fill it faster than seconds do; a second is what repeats.
+    let options = RecorderOptions { max_bytes: Some(1 << 20), ..RecorderOptions::default() };
+    let mut recorder = FlightRecorder::start(&server, &path, options, Instant::now()).unwrap();
+    recorder.set_relation_name(5, 7, "shop.public.orders".to_owned(), Instant::now());
+    // Names fill the file faster than seconds; the end of a second repeats the header.
     let begin = Instant::now();
     for name in 0..60_000 {
-        recorder.name(5, 100 + name % 20, format!("shop.public.orders_{name}"), Instant::now());
+        recorder.set_relation_name(
+            5,
+            100 + name % 20,
+            format!("shop.public.orders_{name}"),
+            Instant::now(),
+        );
         if name % 500 == 0 {
-            // A later second, as far as the recorder can tell; who waits is the file.
+            // A later second for the recorder; the pause lets the writer thread catch up.
             recorder.tick(begin + Duration::from_secs(u64::from(name / 250)));
             thread::sleep(Duration::from_millis(20));
         }
     }
     let summary = recorder.finish("enough", Instant::now());
-    let recording = Recording::open(&path).unwrap();
-    let of = |record: &Record| matches!(record, Record::Started(of) if of.postmaster == server.postmaster().pid());
+    let recording = FlightRecording::open(&path).unwrap();
+    let of = |record: &FlightRecord| matches!(record, FlightRecord::Started(of) if of.postmaster == server.postmaster().pid());
     assert!(recording.records.iter().any(of), "{summary:?}");
-    assert!(!matches!(recording.records.first(), Some(Record::Started(_))), "the first is gone");
+    assert!(
+        !matches!(recording.records.first(), Some(FlightRecord::Started(_))),
+        "the first header is overwritten"
+    );
 }

@@ -1,4 +1,4 @@
-//! Samples beside what the server itself says.
+//! Compares samples with the server's own views.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,11 +10,14 @@ use std::{
 };
 
 use howdah_connect::Client;
-use howdah_inspect::Server;
-use howdah_lab::Cluster;
+use howdah_inspect::RunningServer;
+use howdah_lab::{Cluster, wait_for, wait_until};
 use howdah_probe::{
     SampleError,
-    waits::{Class, Kind, Names, Options, Pace, Profile, QueryOptions, Sampler},
+    waits::{
+        Class, ProcessKind, Profile, QueryOptions, SamplerOptions, TickSchedule, WaitEventNames,
+        WaitSampler,
+    },
 };
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, mknodat},
@@ -22,16 +25,16 @@ use rustix::{
     thread::{set_thread_res_gid, set_thread_res_uid},
 };
 
-use crate::support::{cluster, meanwhile, on_every_major_with, pid, session, until};
+use crate::support::{TIMEOUT, cluster, on_every_major_with, pid, run_in_background, session};
 
-/// A sampler that looks for processes every time.
-fn open(server: &Server) -> Sampler {
-    let options = Options { listing_interval: Duration::ZERO, ..Options::default() };
-    Sampler::open(server, options).unwrap()
+/// A sampler that lists processes in every round.
+fn open(server: &RunningServer) -> WaitSampler {
+    let options = SamplerOptions { listing_interval: Duration::ZERO, ..SamplerOptions::default() };
+    WaitSampler::open(server, options).unwrap()
 }
 
-/// What each process is, and what it waits for, as `pg_stat_activity` would spell it.
-fn seen(sampler: &mut Sampler) -> BTreeMap<u32, (String, String)> {
+/// The kind and wait event of each process, as `pg_stat_activity` spells them.
+fn sampled_waits(sampler: &mut WaitSampler) -> BTreeMap<u32, (String, String)> {
     let round = sampler.sample(Instant::now()).unwrap();
     let spelled = round.observations().map(|seen| {
         let event = match seen.event.class() {
@@ -43,7 +46,7 @@ fn seen(sampler: &mut Sampler) -> BTreeMap<u32, (String, String)> {
     spelled.collect()
 }
 
-fn told(client: &mut Client) -> BTreeMap<u32, (String, String)> {
+fn pg_stat_activity_waits(client: &mut Client) -> BTreeMap<u32, (String, String)> {
     let sql = "SELECT pid, backend_type, coalesce(wait_event_type || ':' || wait_event, '')
         FROM pg_stat_activity WHERE pid <> pg_backend_pid()";
     let rows = client.query(sql).unwrap().remove(0).rows;
@@ -53,35 +56,35 @@ fn told(client: &mut Client) -> BTreeMap<u32, (String, String)> {
         .collect()
 }
 
-/// Compares all processes, each in a moment in which it waited for one thing only.
-fn agree(sampler: &mut Sampler, client: &mut Client, context: &str) {
+/// Compares all processes, each at a moment when its wait did not change.
+fn assert_agreement(sampler: &mut WaitSampler, client: &mut Client, context: &str) {
     let own = pid(client);
     let mut compared = BTreeSet::new();
-    until(&format!("{context}: every process to be at rest once"), || {
-        let before = seen(sampler);
-        let told = told(client);
-        let mut after = seen(sampler);
+    wait_until(&format!("{context}: a comparison of every process"), TIMEOUT, || {
+        let before = sampled_waits(sampler);
+        let reported = pg_stat_activity_waits(client);
+        let mut after = sampled_waits(sampler);
         after.remove(&own);
         for (pid, seen) in &after {
-            // What was the same before and after may have been another meanwhile: then later.
-            if before.get(pid) == Some(seen) && told.get(pid) == Some(seen) {
+            // A wait that was the same before and after may still have differed in between; then it
+            // is compared later.
+            if before.get(pid) == Some(seen) && reported.get(pid) == Some(seen) {
                 compared.insert(*pid);
             }
         }
-        (after.keys().eq(told.keys()) && after.keys().all(|pid| compared.contains(pid)))
-            .then_some(())
+        after.keys().eq(reported.keys()) && after.keys().all(|pid| compared.contains(pid))
     });
     assert!(compared.len() >= 4, "{context}: {compared:?}");
 }
 
-/// Makes sessions wait in ways that are known, and gives what each has to be seen at.
+/// Makes sessions wait for known events, and returns the event of each.
 fn provoke(cluster: &Cluster, holder: &mut Client) -> Vec<(u32, &'static str)> {
     let sql = "CREATE TABLE held (n int); CREATE TABLE rows (n int); INSERT INTO rows VALUES (1);
         BEGIN; LOCK TABLE held; UPDATE rows SET n = 2; SELECT pg_advisory_lock(7)";
     for sql in sql.split(';') {
         holder.query(sql).unwrap();
     }
-    let wait = |sql| meanwhile(cluster, sql).0;
+    let wait = |sql| run_in_background(cluster, sql).0;
     vec![
         (pid(holder), "Client:ClientRead"),
         (wait("SELECT pg_sleep(600)"), "Timeout:PgSleep"),
@@ -92,15 +95,15 @@ fn provoke(cluster: &Cluster, holder: &mut Client) -> Vec<(u32, &'static str)> {
 }
 
 #[test]
-fn every_major_is_seen_as_it_sees_itself() {
-    // A name that looks like the end of a title.
+fn samples_agree_with_system_views_on_every_major() {
+    // A name that looks like the end of a process title.
     let settings =
         [("cluster_name", "a b [local]: c"), ("shared_preload_libraries", "pg_stat_statements")];
     on_every_major_with(&settings, "waits", |cluster, server| {
-        waits_are_those_of_pg_stat_activity(cluster, server);
-        a_lightweight_lock_and_a_wait_that_is_not_reported(cluster, server);
-        let own = Names::of(server.major()).unwrap().iter().count();
-        let named = Names::of_server(server).unwrap();
+        check_pg_stat_activity(cluster, server);
+        check_lwlock_and_unreported_wait(cluster, server);
+        let own = WaitEventNames::for_major(server.major()).unwrap().iter().count();
+        let named = WaitEventNames::for_server(server).unwrap();
         let of_extensions: Vec<_> =
             named.iter().filter(|name| name.1 == "pg_stat_statements").collect();
         assert_eq!(of_extensions, [(Class::LwLock, "pg_stat_statements")]);
@@ -108,21 +111,21 @@ fn every_major_is_seen_as_it_sees_itself() {
         let spelled = |id: u32| named.decode(0x0100_0000 | id).to_string();
         assert_eq!((0..300).filter(|&id| spelled(id) == "LWLock:pg_stat_statements").count(), 1);
         if server.major() >= 17 {
-            names_are_those_of_pg_wait_events(cluster, server);
+            check_pg_wait_events(cluster, server);
         }
     });
 }
 
-fn waits_are_those_of_pg_stat_activity(cluster: &Cluster, server: &Server) {
+fn check_pg_stat_activity(cluster: &Cluster, server: &RunningServer) {
     let context = format!("PostgreSQL {}", server.major());
     let mut sampler = open(server);
     let (mut asking, mut holder) = (session(cluster), session(cluster));
     for (pid, event) in provoke(cluster, &mut holder) {
-        until(&format!("{context}: {event}"), || {
-            (seen(&mut sampler).get(&pid)?.1 == event).then_some(())
+        wait_for(&format!("{context}: {event}"), TIMEOUT, || {
+            (sampled_waits(&mut sampler).get(&pid)?.1 == event).then_some(())
         });
     }
-    agree(&mut sampler, &mut asking, &context);
+    assert_agreement(&mut sampler, &mut asking, &context);
     let round = sampler.sample(Instant::now()).unwrap();
     let own = round.observations().find(|seen| seen.backend.pid == pid(&asking)).unwrap();
     let user = asking.one_value("SELECT current_user").unwrap();
@@ -130,14 +133,14 @@ fn waits_are_those_of_pg_stat_activity(cluster: &Cluster, server: &Server) {
     assert_eq!(own.backend.database.as_deref(), Some("postgres"));
 }
 
-/// A pipe in the place of `postgresql.auto.conf`: who reads it waits until this is dropped.
-struct Stopper {
+/// A pipe in place of `postgresql.auto.conf`: its readers block until this is dropped.
+struct BlockedConfigFile {
     file: PathBuf,
     pipe: PathBuf,
 }
 
-impl Stopper {
-    fn on(cluster: &Cluster) -> Self {
+impl BlockedConfigFile {
+    fn create(cluster: &Cluster) -> Self {
         let file = cluster.data_dir().join("postgresql.auto.conf");
         let pipe = cluster.data_dir().join("stopper");
         fs::remove_file(&file).unwrap();
@@ -147,59 +150,65 @@ impl Stopper {
     }
 }
 
-impl Drop for Stopper {
+impl Drop for BlockedConfigFile {
     fn drop(&mut self) {
-        // Nobody else shall begin to read it. A writer that writes nothing lets go who does: no shutdown
-        // could. Without a reader opening fails, and nobody is to be let go.
+        // First prevent further readers. Then a writer that writes nothing releases the blocked
+        // ones, which even a shutdown could not. Opening fails if there is no reader, and then none
+        // is blocked.
         fs::remove_file(&self.file).unwrap();
         let flags = OFlags::WRONLY | OFlags::NONBLOCK;
         drop(rustix::fs::open(&self.pipe, flags, Mode::empty()));
     }
 }
 
-/// `ALTER SYSTEM` reads its file under a lock. So who came first is in a wait that the server does not
-/// report, and who came second waits for the lock.
-fn a_lightweight_lock_and_a_wait_that_is_not_reported(cluster: &Cluster, server: &Server) {
+/// `ALTER SYSTEM` reads its file under a lock. So the first session is in a wait that the server
+/// does not report, and the second waits for the lock.
+fn check_lwlock_and_unreported_wait(cluster: &Cluster, server: &RunningServer) {
     let mut sampler = open(server);
-    let stopper = Stopper::on(cluster);
+    let stopper = BlockedConfigFile::create(cluster);
     let sql = "ALTER SYSTEM SET log_statement = 'none'";
-    let alters = [meanwhile(cluster, sql), meanwhile(cluster, sql)];
+    let alters = [run_in_background(cluster, sql), run_in_background(cluster, sql)];
     let mut sleeping = 0;
-    until(&format!("PostgreSQL {}: CPU* that sleeps, and LWLock:AutoFile", server.major()), || {
-        let round = sampler.sample(Instant::now()).unwrap();
-        sleeping += round.checks().sleeping;
-        let is_altering = |pid| alters.iter().any(|(altering, _)| *altering == pid);
-        let altering = round.observations().filter(|seen| is_altering(seen.backend.pid));
-        let events: BTreeSet<_> = altering.map(|seen| seen.event.to_string()).collect();
-        (sleeping > 0 && events.iter().eq(["CPU*", "LWLock:AutoFile"])).then_some(())
-    });
+    wait_for(
+        &format!("PostgreSQL {}: CPU* that sleeps, and LWLock:AutoFile", server.major()),
+        TIMEOUT,
+        || {
+            let round = sampler.sample(Instant::now()).unwrap();
+            sleeping += round.checks().sleeping;
+            let is_altering = |pid| alters.iter().any(|(altering, _)| *altering == pid);
+            let altering = round.observations().filter(|seen| is_altering(seen.backend.pid));
+            let events: BTreeSet<_> = altering.map(|seen| seen.event.to_string()).collect();
+            (sleeping > 0 && events.iter().eq(["CPU*", "LWLock:AutoFile"])).then_some(())
+        },
+    );
     drop(stopper);
     for (_, altering) in alters {
         altering.join().unwrap();
     }
 }
 
-fn names_are_those_of_pg_wait_events(cluster: &Cluster, server: &Server) {
+fn check_pg_wait_events(cluster: &Cluster, server: &RunningServer) {
     let sql = "SELECT type, name FROM pg_wait_events WHERE type <> 'InjectionPoint'";
     let rows = session(cluster).query(sql).unwrap().remove(0).rows;
     let text = |row: usize, column| rows[row].text(column).unwrap().into_owned();
-    let told: BTreeSet<_> = (0..rows.len()).map(|row| (text(row, 0), text(row, 1))).collect();
-    let names = Names::of(server.major()).unwrap();
+    let reported: BTreeSet<_> = (0..rows.len()).map(|row| (text(row, 0), text(row, 1))).collect();
+    let names = WaitEventNames::for_major(server.major()).unwrap();
     let known = names.iter().map(|(class, name)| (class.name().to_owned(), name.to_owned()));
-    assert_eq!(known.collect::<BTreeSet<_>>(), told, "PostgreSQL {}", server.major());
+    assert_eq!(known.collect::<BTreeSet<_>>(), reported, "PostgreSQL {}", server.major());
 }
 
 #[test]
 fn statements_of_active_backends_are_read() {
     let Some(cluster) = cluster("statements") else { return };
-    let server = Server::in_data_dir(cluster.data_dir()).unwrap();
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
     let normalise = |text: &str| text.replace("600", "?");
     let queries = QueryOptions { normalise: Box::new(normalise), ..QueryOptions::default() };
-    let options = Options { queries: Some(queries), ..Options::default() };
-    let (sleeper, _thread) = meanwhile(&cluster, "SELECT pg_sleep(600) /* for M\u{fc}ller */");
+    let options = SamplerOptions { queries: Some(queries), ..SamplerOptions::default() };
+    let (sleeper, _thread) =
+        run_in_background(&cluster, "SELECT pg_sleep(600) /* for M\u{fc}ller */");
     let idle = session(&cluster);
-    let mut sampler = Sampler::open(&server, options).unwrap();
-    let id = until("a statement", || {
+    let mut sampler = WaitSampler::open(&server, options).unwrap();
+    let id = wait_for("a statement", TIMEOUT, || {
         let round = sampler.sample(Instant::now()).unwrap();
         let find = |pid| round.observations().find(|seen| seen.backend.pid == pid);
         let idle = find(pid(&idle))?;
@@ -207,7 +216,7 @@ fn statements_of_active_backends_are_read() {
             return None;
         }
         assert_eq!(idle.query, None);
-        // It has its statement before it sleeps.
+        // The statement is set before the backend sleeps.
         let asleep = find(sleeper).filter(|seen| seen.event.to_string() == "Timeout:PgSleep")?;
         asleep.query
     });
@@ -217,16 +226,19 @@ fn statements_of_active_backends_are_read() {
     profile.add(&sampler.sample(Instant::now()).unwrap());
     let rows = profile.total().rows;
     let row = rows.iter().find(|row| row.query == Some(id)).unwrap();
-    assert_eq!((row.kind, row.event.to_string()), (Kind::Client, "Timeout:PgSleep".to_owned()));
+    assert_eq!(
+        (row.kind, row.event.to_string()),
+        (ProcessKind::Client, "Timeout:PgSleep".to_owned())
+    );
     assert_eq!((row.samples, row.share), (2, Some(1.0)));
 }
 
 #[test]
-fn a_server_that_ended_is_no_number() {
+fn sampling_a_restarted_server_is_an_error() {
     let Some(mut cluster) = cluster("restart") else { return };
-    let server = Server::in_data_dir(cluster.data_dir()).unwrap();
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
     let mut every_time = open(&server);
-    let mut rarely = Sampler::open(&server, Options::default()).unwrap();
+    let mut rarely = WaitSampler::open(&server, SamplerOptions::default()).unwrap();
     let begin = Instant::now();
     for sampler in [&mut every_time, &mut rarely] {
         assert!(sampler.sample(begin).unwrap().counts().processes >= 4);
@@ -234,30 +246,30 @@ fn a_server_that_ended_is_no_number() {
     cluster.restart().unwrap();
     for sampler in [&mut every_time, &mut rarely] {
         let error = sampler.sample(begin).unwrap_err();
-        let SampleError::Ended { pid } = error else { panic!("{error}") };
+        let SampleError::ServerStopped { pid } = error else { panic!("{error}") };
         assert_eq!(pid, server.postmaster().pid());
     }
 }
 
 #[test]
-fn after_a_crash_the_new_processes_are_sampled() {
+fn new_processes_are_sampled_after_a_crash() {
     let Some(cluster) = cluster("crash") else { return };
-    let server = Server::in_data_dir(cluster.data_dir()).unwrap();
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
     let mut sampler = open(&server);
     let victim = session(&cluster);
-    let before: BTreeSet<_> = seen(&mut sampler).into_keys().collect();
+    let before: BTreeSet<_> = sampled_waits(&mut sampler).into_keys().collect();
     assert!(before.contains(&pid(&victim)));
     kill_process(Pid::from_raw(victim.process_id().unwrap()).unwrap(), Signal::KILL).unwrap();
-    until("new processes", || {
-        let after = seen(&mut sampler);
-        let has = |kind: Kind| after.values().any(|seen| seen.0 == kind.name());
+    wait_for("new processes", TIMEOUT, || {
+        let after = sampled_waits(&mut sampler);
+        let has = |kind: ProcessKind| after.values().any(|seen| seen.0 == kind.name());
         let is_new = after.keys().all(|pid| !before.contains(pid));
-        (is_new && has(Kind::Checkpointer) && has(Kind::WalWriter)).then_some(())
+        (is_new && has(ProcessKind::Checkpointer) && has(ProcessKind::WalWriter)).then_some(())
     });
-    agree(&mut sampler, &mut session(&cluster), "after a crash");
+    assert_agreement(&mut sampler, &mut session(&cluster), "after a crash");
 }
 
-/// The kernel judges a thread by its own ids, so a thread can stand for another user.
+/// The kernel checks the credentials of the thread, so a thread can act as another user.
 fn as_user<T: Send>(uid: u32, gid: u32, act: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let acting = scope.spawn(|| {
@@ -271,45 +283,45 @@ fn as_user<T: Send>(uid: u32, gid: u32, act: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn the_servers_own_user_may_and_a_stranger_is_told_what_is_missing() {
+fn other_users_get_permission_hint() {
     let Some(cluster) = cluster("users") else { return };
     let owner = fs::metadata(cluster.data_dir()).unwrap();
     if owner.uid() == rustix::process::getuid().as_raw() {
-        // All tests run as the server's own user then; who else there is cannot be had.
-        let server = Server::in_data_dir(cluster.data_dir()).unwrap();
-        assert!(seen(&mut open(&server)).len() >= 4);
+        // All tests run as the server's user then; there is no other user to test with.
+        let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
+        assert!(sampled_waits(&mut open(&server)).len() >= 4);
         return;
     }
     let processes = as_user(owner.uid(), owner.gid(), || {
-        let server = Server::in_data_dir(cluster.data_dir()).unwrap();
-        seen(&mut open(&server)).len()
+        let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
+        sampled_waits(&mut open(&server)).len()
     });
     assert!(processes >= 4);
     let postmaster = cluster.pid().unwrap();
-    let seen_before = Server::with_process(postmaster).unwrap();
+    let seen_before = RunningServer::from_pid(postmaster).unwrap();
     let stranger = owner.uid() + 1;
     let words = as_user(stranger, stranger, || {
-        let finding = Server::with_process(postmaster).unwrap_err();
-        let opening = Sampler::open(&seen_before, Options::default()).unwrap_err();
+        let finding = RunningServer::from_pid(postmaster).unwrap_err();
+        let opening = WaitSampler::open(&seen_before, SamplerOptions::default()).unwrap_err();
         [finding.to_string(), opening.to_string()]
     });
     assert!(words.iter().all(|words| words.contains("CAP_SYS_PTRACE")), "{words:?}");
 }
 
 #[test]
-fn a_profile_of_a_second_adds_up() {
+fn one_second_profile_adds_up() {
     let Some(cluster) = cluster("profile") else { return };
-    let server = Server::in_data_dir(cluster.data_dir()).unwrap();
-    let (_, _thread) = meanwhile(&cluster, "SELECT pg_sleep(600)");
-    let mut sampler = Sampler::open(&server, Options::default()).unwrap();
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
+    let (_, _thread) = run_in_background(&cluster, "SELECT pg_sleep(600)");
+    let mut sampler = WaitSampler::open(&server, SamplerOptions::default()).unwrap();
     let mut profile = Profile::default();
     let begin = Instant::now();
-    let mut pace = Pace::new(begin, Duration::from_millis(1));
+    let mut pace = TickSchedule::new(begin, Duration::from_millis(1));
     let mut last = begin;
     while last - begin < Duration::from_secs(1) {
-        thread::sleep(pace.due().saturating_duration_since(Instant::now()));
+        thread::sleep(pace.next_tick_at().saturating_duration_since(Instant::now()));
         last = Instant::now();
-        pace.reached(last);
+        pace.advance(last);
         profile.add(&sampler.sample(last).unwrap());
     }
     let report = profile.total();

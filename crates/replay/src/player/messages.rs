@@ -1,44 +1,45 @@
-//! The messages of a batch: what of the extended protocol has to be said so that the target's server
-//! does what the captured one did.
+//! Builds the messages of a batch, so that the target does what the captured server did.
 
 use std::borrow::Cow;
 
-use howdah_session::{Client, EncodeError, RequestId, TransactionStatus};
-use howdah_sql::{Command, split_statements};
-use howdah_traffic::{Action, Bound, Event, Kind, Named, Parameter, Said, Text, Wire};
-use howdah_wire::Format;
+use howdah_session::{ClientSession, EncodeError, RequestId, TransactionStatus};
+use howdah_sql::{SqlCommand, split_statements};
+use howdah_traffic::{
+    Action, Bound, ClientMessage, Event, Kind, NamedObject, Parameter, Text, WireDetail,
+};
+use howdah_wire::ValueFormat;
 
-use super::{Item, Player, Prepared, flight::Part};
+use super::{Player, PreparedText, ScheduledEvent, in_flight::BatchPart};
 use crate::{encoding, target::CLIENT_ENCODING};
 
 impl Player {
-    /// Puts the messages of one batch into the client.
+    /// Queues the messages of one batch in the client.
     pub(super) fn queue_messages(
         &mut self,
-        parts: &mut [Part],
-        client: &mut Client,
+        parts: &mut [BatchPart],
+        client: &mut ClientSession,
     ) -> Result<(), EncodeError> {
         for at in 0..parts.len() {
             let (before, rest) = parts.split_at_mut(at);
-            let (this, behind) = rest.split_first_mut().expect("at is inside");
-            let mut behind = behind.iter().map(|part| &part.item.event.action);
+            let (this, rest_of_batch) = rest.split_first_mut().expect("at is below the length");
+            let mut rest_of_batch = rest_of_batch.iter().map(|part| &part.item.event.action);
             let item = &this.item;
             let event = &item.event;
             let wire = event.wire.as_deref();
             if event.messages().is_some() {
-                self.queue_as_captured(parts, at, client)?;
+                self.queue_captured_messages(parts, at, client)?;
                 continue;
             }
             let mut is_prepared = false;
             let request = match &event.action {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
-                    self.forget_deallocated(sql);
-                    this.request = Some(client.query(&text_of(event, sql, client))?);
+                    self.drop_deallocated(sql);
+                    this.request = Some(client.query(&statement_text(event, sql, client))?);
                     return Ok(());
                 }
                 Action::Parse { statement, .. } => self.parse(statement, item, client)?,
-                // Its Execute binds; a Bind that nothing executes is sent for its own sake.
-                Action::Bind(bound) => match behind.next() {
+                // Its Execute binds; a Bind without an Execute is sent by itself.
+                Action::Bind(bound) => match rest_of_batch.next() {
                     Some(Action::Execute(executed)) if executed.portal == bound.portal => continue,
                     _ => {
                         let (request, prepares) = self.bind(bound, item, client)?;
@@ -57,13 +58,14 @@ impl Player {
                     }
                     let rows_max = match wire {
                         Some(wire) => wire.rows_max,
-                        None if self.will_fetch(bound, behind.clone()) => self.fetch_rows,
+                        None if self.will_fetch(bound, rest_of_batch.clone()) => self.fetch_rows,
                         None => 0,
                     };
                     let request = client.execute(bound.portal.as_bytes(), rows_max)?;
-                    self.forget_deallocated(&bound.sql);
-                    if behind.next().is_some() {
-                        // So that the answer comes when the statement is done, to be timed by.
+                    self.drop_deallocated(&bound.sql);
+                    if rest_of_batch.next().is_some() {
+                        // The reply then arrives when the statement is done, which measures its
+                        // duration.
                         client.flush();
                     }
                     request
@@ -81,63 +83,71 @@ impl Player {
             };
             (this.request, this.is_prepared) = (Some(request), is_prepared);
         }
-        if client.has_open_batch() || client.ready_owed() == 0 {
+        if client.has_open_batch() || client.pending_ready_count() == 0 {
             client.sync();
         }
         Ok(())
     }
 
-    /// The messages around an event, as its client sent them.
-    fn queue_as_captured(
+    /// Queues the messages around an event as its client sent them.
+    fn queue_captured_messages(
         &mut self,
-        parts: &mut [Part],
+        parts: &mut [BatchPart],
         at: usize,
-        client: &mut Client,
+        client: &mut ClientSession,
     ) -> Result<(), EncodeError> {
         let messages = parts[at].item.event.messages().cloned();
-        for said in Said::all(messages.unwrap_or_default().as_bytes()) {
-            match said {
-                Said::Own => {
-                    let request = self.own_message(&parts[at].item, client)?;
+        for message in ClientMessage::all(messages.unwrap_or_default().as_bytes()) {
+            match message {
+                ClientMessage::EventMessage => {
+                    let request = self.queue_own_message(&parts[at].item, client)?;
                     parts[at].request = Some(request);
                 }
-                Said::Bind(portal) => self.bind_as_captured(portal, parts, client)?,
-                Said::Describe(Named::Statement(name)) => drop(client.describe_statement(name)?),
-                Said::Describe(Named::Portal(name)) => drop(client.describe_portal(name)?),
-                Said::Close(Named::Statement(name)) => {
+                ClientMessage::Bind(portal) => self.bind_as_captured(portal, parts, client)?,
+                ClientMessage::Describe(NamedObject::Statement(name)) => {
+                    client.describe_statement(name)?;
+                }
+                ClientMessage::Describe(NamedObject::Portal(name)) => {
+                    client.describe_portal(name)?;
+                }
+                ClientMessage::Close(NamedObject::Statement(name)) => {
                     self.statements.remove(&Text::from(name));
                     client.close_statement(name)?;
                 }
-                Said::Close(Named::Portal(name)) => {
+                ClientMessage::Close(NamedObject::Portal(name)) => {
                     self.portals.remove(&Text::from(name));
                     client.close_portal(name)?;
                 }
-                Said::Flush => client.flush(),
-                Said::Sync => drop(client.sync()),
+                ClientMessage::Flush => client.flush(),
+                ClientMessage::Sync => drop(client.sync()),
             }
         }
         Ok(())
     }
 
-    /// The message that an event is of.
-    fn own_message(&mut self, item: &Item, client: &mut Client) -> Result<RequestId, EncodeError> {
+    /// Queues the message that the event itself stands for.
+    fn queue_own_message(
+        &mut self,
+        item: &ScheduledEvent,
+        client: &mut ClientSession,
+    ) -> Result<RequestId, EncodeError> {
         let event = &item.event;
         let wire = event.wire.as_deref();
         let rows_max = wire.map_or(0, |wire| wire.rows_max);
         match &event.action {
             Action::Simple { sql } | Action::Copy { sql, .. } => {
-                self.forget_deallocated(sql);
+                self.drop_deallocated(sql);
                 client.query(sql.as_bytes())
             }
             Action::Parse { statement, sql } => {
-                let prepared = Prepared::of(item);
+                let prepared = PreparedText::for_event(item);
                 let request =
                     client.parse(statement.as_bytes(), sql.as_bytes(), &prepared.types)?;
                 self.statements.insert(statement.clone(), prepared);
                 Ok(request)
             }
             Action::Execute(bound) => {
-                self.forget_deallocated(&bound.sql);
+                self.drop_deallocated(&bound.sql);
                 client.execute(bound.portal.as_bytes(), rows_max)
             }
             Action::Bind(bound) | Action::Fetch(bound) => {
@@ -148,12 +158,12 @@ impl Player {
         }
     }
 
-    /// A Bind of a portal, for the first event of the batch that is about it and has none yet.
+    /// Queues the Bind of a portal, for the first event of the batch that uses it and has none yet.
     fn bind_as_captured(
         &mut self,
         portal: &[u8],
-        parts: &mut [Part],
-        client: &mut Client,
+        parts: &mut [BatchPart],
+        client: &mut ClientSession,
     ) -> Result<(), EncodeError> {
         for part in parts.iter_mut().filter(|part| !part.is_bound) {
             let event = &part.item.event;
@@ -161,8 +171,8 @@ impl Player {
             if bound.portal.as_bytes() != portal {
                 continue;
             }
-            if !self.statements.get(&bound.statement).is_some_and(|it| it.is_of(&part.item)) {
-                // It was prepared before the capture began, or was lost with a connection.
+            if !self.statements.get(&bound.statement).is_some_and(|it| it.matches(&part.item)) {
+                // It was prepared before the capture started, or was lost with a connection.
                 self.parse(&bound.statement, &part.item, client)?;
                 part.is_prepared = true;
             }
@@ -177,14 +187,16 @@ impl Player {
         Ok(())
     }
 
-    /// Which names DEALLOCATE and DISCARD leave is known to the server: prepare again when used.
-    fn forget_deallocated(&mut self, sql: &Text) {
-        let forgets = |one| matches!(Command::of(one), Command::Deallocate | Command::Discard);
+    /// Only the server knows which names remain after DEALLOCATE and DISCARD: prepare again when
+    /// used.
+    fn drop_deallocated(&mut self, sql: &Text) {
+        let deallocates =
+            |one| matches!(SqlCommand::from_sql(one), SqlCommand::Deallocate | SqlCommand::Discard);
         let sql = sql.as_bytes().trim_ascii_end();
         let single = !sql.strip_suffix(b";").unwrap_or(sql).contains(&b';');
-        // Most texts are spared a look beyond their first word, many even that.
+        // Most texts are decided by their first word, many without any lookup.
         if !self.statements.is_empty()
-            && if single { forgets(sql) } else { split_statements(sql).any(forgets) }
+            && if single { deallocates(sql) } else { split_statements(sql).any(deallocates) }
         {
             self.statements.clear();
         }
@@ -193,33 +205,35 @@ impl Player {
     fn parse(
         &mut self,
         statement: &Text,
-        item: &Item,
-        client: &mut Client,
+        item: &ScheduledEvent,
+        client: &mut ClientSession,
     ) -> Result<RequestId, EncodeError> {
         if !statement.is_empty() {
-            // The capture does not hold Close messages. To close what does not exist is no error.
+            // The capture contains no Close messages. Closing a statement that does not exist is
+            // not an error.
             client.close_statement(statement.as_bytes())?;
         }
-        let prepared = Prepared::of(item);
-        let text = text_of(&item.event, &prepared.sql, client);
+        let prepared = PreparedText::for_event(item);
+        let text = statement_text(&item.event, &prepared.sql, client);
         let request = client.parse(statement.as_bytes(), &text, &prepared.types)?;
         self.statements.insert(statement.clone(), prepared);
         Ok(request)
     }
 
-    /// Binds, after preparing if the server has not this text under this name. Gives whether it prepares.
+    /// Queues a Bind, after a Parse unless the server has this text under this name. Also returns
+    /// whether it queued a Parse.
     fn bind(
         &mut self,
         bound: &Bound,
-        item: &Item,
-        client: &mut Client,
+        item: &ScheduledEvent,
+        client: &mut ClientSession,
     ) -> Result<(RequestId, bool), EncodeError> {
-        let is_same = |prepared: &Prepared| prepared.is_of(item);
+        let is_same = |prepared: &PreparedText| prepared.matches(item);
         let known = self.statements.get(&bound.statement).is_some_and(is_same);
-        // A client that uses the unnamed statement parses it each time, unless the capture shows
-        // its Parse messages and has none here.
-        let anew = bound.statement.is_empty() && !self.parses_captured;
-        let prepares = !known || anew;
+        // A client that uses the unnamed statement parses it each time, unless the capture has its
+        // Parse messages and none here.
+        let must_parse_again = bound.statement.is_empty() && !self.has_captured_parses;
+        let prepares = !known || must_parse_again;
         if prepares {
             self.parse(&bound.statement, item, client)?;
         }
@@ -233,12 +247,12 @@ impl Player {
         &mut self,
         bound: &Bound,
         event: &Event,
-        client: &mut Client,
+        client: &mut ClientSession,
     ) -> Result<RequestId, EncodeError> {
         let values = bound.parameters.as_deref().unwrap_or_default();
-        let formats = |of: fn(&Wire) -> &[u16]| -> Vec<Format> {
+        let formats = |of: fn(&WireDetail) -> &[u16]| -> Vec<ValueFormat> {
             let codes = event.wire.as_deref().map_or(&[][..], of);
-            codes.iter().map(|code| format_of(*code)).collect()
+            codes.iter().map(|code| value_format(*code)).collect()
         };
         let request = client.bind_with_formats(
             bound.portal.as_bytes(),
@@ -254,12 +268,16 @@ impl Player {
         Ok(request)
     }
 
-    /// Whether the client will take the rows of this portal in parts. Logs do not hold the row
-    /// limit of an Execute: a named portal inside a transaction is there to be fetched from, and
-    /// of the unnamed one the next event tells. `behind`: what is sent in the same batch.
-    fn will_fetch<'a>(&self, bound: &Bound, mut behind: impl Iterator<Item = &'a Action>) -> bool {
+    /// Whether the client will fetch the rows of this portal in parts. Logs do not contain the row
+    /// limit of an Execute: a named portal inside a transaction is meant to be fetched from, and
+    /// for the unnamed one the next event shows it. `rest_of_batch`: the rest of the batch.
+    fn will_fetch<'a>(
+        &self,
+        bound: &Bound,
+        mut rest_of_batch: impl Iterator<Item = &'a Action>,
+    ) -> bool {
         let fetches = |action: &Action| matches!(action, Action::Fetch(fetched) if fetched.portal == bound.portal);
-        if behind.any(fetches) {
+        if rest_of_batch.any(fetches) {
             return true;
         }
         if self.transaction != TransactionStatus::InTransaction {
@@ -270,38 +288,43 @@ impl Player {
     }
 }
 
-/// A function call, of which the arguments are known.
+/// Queues a function call with its captured arguments.
 fn call(
     function: &Text,
-    wire: Option<&Wire>,
-    client: &mut Client,
+    wire: Option<&WireDetail>,
+    client: &mut ClientSession,
 ) -> Result<RequestId, EncodeError> {
-    let formats = |codes: &[u16]| codes.iter().map(|code| format_of(*code)).collect::<Vec<_>>();
+    let formats = |codes: &[u16]| codes.iter().map(|code| value_format(*code)).collect::<Vec<_>>();
     let arguments = wire.and_then(|wire| wire.arguments.as_deref()).unwrap_or_default();
     client.call_function_with_formats(
         function_oid(function).unwrap_or_default(),
         &wire.map_or_else(Vec::new, |wire| formats(&wire.formats)),
         arguments.iter().map(|value| value.as_ref().map(Text::as_bytes)),
         wire.and_then(|wire| wire.result_formats.first())
-            .map_or(Format::Text, |code| format_of(*code)),
+            .map_or(ValueFormat::Text, |code| value_format(*code)),
     )
 }
 
-/// The OID of a called function: a capture of the wire has that for a name.
+/// The OID of a called function, which captures of the wire store as its name.
 pub(super) fn function_oid(function: &Text) -> Option<u32> {
     function.to_str()?.parse().ok()
 }
 
-/// The text to send. One that was seen on the wire is in the encoding that its session had chosen, and goes
-/// as it is; one from a log is in that of the database, and must not choose another.
-pub(super) fn text_of<'a>(event: &Event, sql: &'a Text, client: &Client) -> Cow<'a, [u8]> {
+/// The text to send. Text captured on the wire is in the encoding that its session had chosen and
+/// is sent unchanged; text from a log is in the encoding of the database, and must not choose
+/// another.
+pub(super) fn statement_text<'a>(
+    event: &Event,
+    sql: &'a Text,
+    client: &ClientSession,
+) -> Cow<'a, [u8]> {
     match event.wire {
         Some(_) => Cow::Borrowed(sql.as_bytes()),
-        None => encoding::keep(sql.as_bytes(), client.parameter(CLIENT_ENCODING)),
+        None => encoding::with_session_encoding(sql.as_bytes(), client.parameter(CLIENT_ENCODING)),
     }
 }
 
-/// A code that is neither was refused by the captured server too, so no such value is in a capture.
-fn format_of(code: u16) -> Format {
-    if code == Format::Binary.code() { Format::Binary } else { Format::Text }
+/// Other codes were rejected by the captured server too, so they do not occur in captures.
+fn value_format(code: u16) -> ValueFormat {
+    if code == ValueFormat::Binary.code() { ValueFormat::Binary } else { ValueFormat::Text }
 }

@@ -1,31 +1,31 @@
-//! An event on its way through a replay, and what became of it.
+//! An event of a replay, and its outcome.
 
 use std::{sync::Arc, time::Instant};
 
 use howdah_traffic::Event;
 
-use crate::link::Failure;
+use crate::link::ReplayFailure;
 
 /// An event with its due time.
 #[derive(Debug)]
-pub(crate) struct Item {
+pub(crate) struct ScheduledEvent {
     pub(crate) event: Event,
     pub(crate) due: Instant,
-    /// When it was there to be sent: when it was due, or later where its source was late.
-    pub(crate) here: Instant,
+    /// When it could be sent: when it was due, or later if its source was late.
+    pub(crate) available: Instant,
     pub(crate) bytes: usize,
-    /// Types of its parameters that were deduced, because its capture holds none and it needs some.
+    /// Deduced types of its parameters, if its capture has none and it needs some.
     pub(crate) types: Option<Arc<[u32]>>,
-    /// It was refused without types, and is sent once more.
+    /// Whether it was refused without types and is sent a second time.
     pub(crate) is_retried: bool,
 }
 
-impl Item {
+impl ScheduledEvent {
     pub(crate) fn new(event: Event, due: Instant, here: Instant, bytes: usize) -> Self {
-        Self { event, due, here, bytes, types: None, is_retried: false }
+        Self { event, due, available: here, bytes, types: None, is_retried: false }
     }
 
-    /// Types that its Parse gives: those captured, or those deduced.
+    /// Types for its Parse: those captured, or those deduced.
     pub(super) fn types(&self) -> &[u32] {
         match &self.event.wire {
             Some(wire) => &wire.types,
@@ -34,41 +34,41 @@ impl Item {
     }
 }
 
-/// What became of an event.
+/// An event with its outcome.
 #[derive(Debug)]
-pub(crate) struct Finished {
-    pub(crate) item: Item,
-    /// When it was sent, if it was.
+pub(crate) struct FinishedEvent {
+    pub(crate) item: ScheduledEvent,
+    /// When it was sent.
     pub(crate) sent: Option<Instant>,
-    /// When the server could begin with it, if it was sent: then, or when the statement before it in
-    /// its pipeline was done.
-    pub(crate) begun: Option<Instant>,
-    /// When its answer was complete.
+    /// When the server could start on it: when it was sent, or when the statement before it in its
+    /// pipeline was done.
+    pub(crate) started: Option<Instant>,
+    /// When its reply was complete.
     pub(crate) ended: Instant,
-    /// From when its session could have sent it.
-    pub(crate) free: Instant,
+    /// When its session became free to send it.
+    pub(crate) free_since: Instant,
     pub(crate) rows: Option<u64>,
-    pub(crate) end: End,
+    pub(crate) end: EventEnd,
 }
 
-impl Finished {
-    /// An event that ended at `now` without having been sent.
-    pub(super) fn unsent(item: Item, now: Instant, free: Instant, end: End) -> Self {
-        Self { item, sent: None, begun: None, ended: now, free, rows: None, end }
+impl FinishedEvent {
+    /// An event that ended at `now` without being sent.
+    pub(super) fn unsent(item: ScheduledEvent, now: Instant, free: Instant, end: EventEnd) -> Self {
+        Self { item, sent: None, started: None, ended: now, free_since: free, rows: None, end }
     }
 }
 
-/// How an event ended.
+/// The outcome of an event.
 #[derive(Clone, Debug)]
-pub(crate) enum End {
+pub(crate) enum EventEnd {
     Done,
-    Failed(Failure),
-    Skipped(Skip),
+    Failed(ReplayFailure),
+    Skipped(SkipCause),
 }
 
-/// Why an event was not sent. The words appear in reports and in the run's files.
+/// The reason why an event was not sent. The texts appear in reports and in the run's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Skip {
+pub(crate) enum SkipCause {
     CopyData,
     CallArguments,
     UnknownParameters,
@@ -82,7 +82,7 @@ pub(crate) enum Skip {
     Abandoned,
 }
 
-impl Skip {
+impl SkipCause {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::CopyData => "rows of COPY FROM STDIN not captured",

@@ -1,27 +1,27 @@
-//! Dialogues of a player with a server that is a list of bytes, on a clock that is a number.
+//! Dialogues of a player with a scripted server, on a fake clock.
 
 use std::time::Duration;
 
-use howdah_session::{Event as Said, Login};
-use howdah_traffic::{Bound, CopyIn, Outcome, Source, Timestamp, Wire};
+use howdah_session::{Login, SessionEvent};
+use howdah_traffic::{Bound, CapturedOutcome, CopyInData, Source, Timestamp, WireDetail};
 use howdah_wire::{
     Frame,
     backend::encode as say,
-    frontend::{Message, Target},
+    frontend::{DescribeTarget, FrontendMessage},
 };
 
 use super::*;
 
 /// A player, its client, and the time.
-struct Scene {
+struct PlayerFixture {
     player: Player,
-    client: Client,
+    client: ClientSession,
     start: Instant,
     now: Duration,
 }
 
-impl Scene {
-    /// Logged in and idle.
+impl PlayerFixture {
+    /// A player that is logged in and idle.
     fn connected() -> Self {
         let start = Instant::now();
         let login = Login {
@@ -31,35 +31,35 @@ impl Scene {
             parameters: Vec::new(),
             channel_binding: None,
         };
-        let mut scene = Self {
+        let mut fixture = Self {
             player: Player::new("s".into(), start, 100, Arc::default()),
-            client: Client::new(login, [7; 18]),
+            client: ClientSession::new(login, [7; 18]),
             start,
             now: Duration::ZERO,
         };
-        scene.sent();
-        scene.server(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I");
-        assert!(matches!(scene.player.presence, Presence::Here));
-        scene
+        fixture.sent();
+        fixture.server(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I");
+        assert!(matches!(fixture.player.link_state, LinkState::Connected));
+        fixture
     }
 
-    /// Gives the player an event due `millis` after the start.
+    /// Queues an event due `millis` after the start.
     fn event(&mut self, millis: u64, action: Action) {
         self.event_of(None, millis, action);
     }
 
-    /// The same, of a pipeline.
+    /// The same, in a pipeline.
     fn event_of(&mut self, pipeline: Option<u32>, millis: u64, action: Action) {
         self.event_with(pipeline, millis, action, None);
     }
 
-    /// The same, with what the wire told of it.
+    /// The same, with details captured on the wire.
     fn event_with(
         &mut self,
         pipeline: Option<u32>,
         millis: u64,
         action: Action,
-        wire: Option<Wire>,
+        wire: Option<WireDetail>,
     ) {
         let due = self.start + Duration::from_millis(millis);
         let event = Event {
@@ -69,86 +69,94 @@ impl Scene {
             database: "d".into(),
             application: "".into(),
             action,
-            outcome: Outcome::default(),
+            outcome: CapturedOutcome::default(),
             source: Source::Statement,
             vxid: None,
             query_id: None,
             pipeline,
             wire: wire.map(Box::new),
         };
-        let item = Item::new(event, due, due, 1);
+        let item = ScheduledEvent::new(event, due, due, 1);
         self.player.push(item);
     }
 
-    fn at(&mut self, millis: u64) -> Step {
+    fn at(&mut self, millis: u64) -> PlayerStep {
         self.now = Duration::from_millis(millis);
         self.player.step(self.start + self.now, true, Some(&mut self.client))
     }
 
-    /// What the client has to send, a word per message, and no longer has afterwards.
+    /// Takes the messages that the client has queued, one word per message.
     fn sent(&mut self) -> String {
         let bytes = self.client.transmit().to_vec();
         self.client.transmitted(bytes.len());
         let mut rest = &bytes[..];
         let mut words = Vec::new();
         while let Ok(Some((frame, after))) = Frame::split(rest, u32::MAX) {
-            words.push(word(frame));
+            words.push(describe_message(frame));
             rest = after;
         }
         words.join(" ")
     }
 
-    /// The server says these bytes.
-    fn server(&mut self, bytes: &[u8]) -> Vec<Finished> {
+    /// Passes these bytes to the client as the server's.
+    fn server(&mut self, bytes: &[u8]) -> Vec<FinishedEvent> {
         self.client.handle_input(bytes);
         let mut finished = Vec::new();
         let now = self.start + self.now;
         loop {
             let reply = match self.client.poll_event().unwrap() {
                 None => return finished,
-                Some(Said::LoggedIn) => Reply::LoggedIn,
-                Some(Said::ParseComplete) => Reply::Parsed,
-                Some(Said::BindComplete) => Reply::Bound,
-                Some(Said::CommandComplete(tag)) => Reply::Rows(tag.rows().unwrap_or(0)),
-                Some(Said::PortalSuspended) => Reply::Rows(0),
-                Some(Said::CopyIn) => Reply::CopyIn,
-                Some(Said::Ready(status)) => Reply::Ready(status),
-                Some(Said::Error(error)) => Reply::Failed(Failure {
+                Some(SessionEvent::LoggedIn) => Reply::LoggedIn,
+                Some(SessionEvent::ParseComplete) => Reply::Parsed,
+                Some(SessionEvent::BindComplete) => Reply::Bound,
+                Some(SessionEvent::CommandComplete(tag)) => Reply::Rows(tag.rows().unwrap_or(0)),
+                Some(SessionEvent::PortalSuspended) => Reply::Rows(0),
+                Some(SessionEvent::CopyIn) => Reply::CopyIn,
+                Some(SessionEvent::Ready(status)) => Reply::Ready(status),
+                Some(SessionEvent::Error(error)) => Reply::Failed(ReplayFailure {
                     sqlstate: SqlState::new(error.sqlstate()),
                     message: Text::from(error.message()),
                 }),
                 Some(_) => continue,
             };
-            finished.extend(self.player.heard(reply, now, &mut self.client));
+            finished.extend(self.player.handle_reply(reply, now, &mut self.client));
         }
     }
 }
 
-fn word(frame: Frame<'_>) -> String {
+fn describe_message(frame: Frame<'_>) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    match Message::parse(frame).unwrap() {
-        Message::Query { sql } => format!("query({})", text(sql)),
-        Message::Parse(parse) => format!("parse({}:{})", text(parse.statement), text(parse.sql)),
-        Message::Bind(bind) => {
+    match FrontendMessage::parse(frame).unwrap() {
+        FrontendMessage::Query { sql } => format!("query({})", text(sql)),
+        FrontendMessage::Parse(parse) => {
+            format!("parse({}:{})", text(parse.statement), text(parse.sql))
+        }
+        FrontendMessage::Bind(bind) => {
             let values = bind.values.clone().map(|value| value.map_or("NULL".to_owned(), text));
             let values: Vec<_> = values.collect();
             let formats = format!("{}{}", codes(&bind.formats), codes(&bind.result_formats));
             let (statement, portal) = (text(bind.statement), text(bind.portal));
             format!("bind({statement}/{portal}:{}{formats})", values.join(","))
         }
-        Message::Execute { portal, max_rows } => format!("execute({}:{max_rows})", text(portal)),
-        Message::Close(Target::Statement(name)) => format!("close-statement({})", text(name)),
-        Message::Close(Target::Portal(name)) => format!("close-portal({})", text(name)),
-        Message::CopyData(data) => format!("copy-data({})", text(data)),
-        Message::CopyFail { .. } => "copy-fail".to_owned(),
-        Message::Sync => "sync".to_owned(),
-        Message::Flush => "flush".to_owned(),
-        Message::Terminate => "terminate".to_owned(),
+        FrontendMessage::Execute { portal, max_rows } => {
+            format!("execute({}:{max_rows})", text(portal))
+        }
+        FrontendMessage::Close(DescribeTarget::Statement(name)) => {
+            format!("close-statement({})", text(name))
+        }
+        FrontendMessage::Close(DescribeTarget::Portal(name)) => {
+            format!("close-portal({})", text(name))
+        }
+        FrontendMessage::CopyData(data) => format!("copy-data({})", text(data)),
+        FrontendMessage::CopyFail { .. } => "copy-fail".to_owned(),
+        FrontendMessage::Sync => "sync".to_owned(),
+        FrontendMessage::Flush => "flush".to_owned(),
+        FrontendMessage::Terminate => "terminate".to_owned(),
         other => format!("{:?}", other.kind()),
     }
 }
 
-/// Formats, as a word for each: nothing if there are none.
+/// The formats, each after a slash; empty if there are none.
 fn codes(formats: &howdah_wire::Formats<'_>) -> String {
     formats.clone().map(|format| format!("/{format:?}")).collect()
 }
@@ -186,59 +194,59 @@ const BOUND: &[u8] = b"2\0\0\0\x04";
 const CLOSED: &[u8] = b"3\0\0\0\x04";
 
 #[test]
-fn nothing_is_sent_before_it_is_due_or_while_the_session_is_busy() {
-    let mut scene = Scene::connected();
-    scene.event(5, simple("select 1"));
-    scene.event(6, simple("select 2"));
-    let due = scene.start + Duration::from_millis(5);
-    assert!(matches!(scene.at(4), Step::WaitUntil(at) if at == due));
-    assert!(matches!(scene.at(5), Step::Send));
-    assert_eq!(scene.sent(), "query(select 1)");
-    assert!(matches!(scene.at(7), Step::Wait));
-    scene.now = Duration::from_millis(9);
-    let finished = scene.server(&done(b"SELECT 1", TransactionStatus::Idle));
+fn events_wait_for_due_time_and_free_session() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(5, simple("select 1"));
+    fixture.event(6, simple("select 2"));
+    let due = fixture.start + Duration::from_millis(5);
+    assert!(matches!(fixture.at(4), PlayerStep::WaitUntil(at) if at == due));
+    assert!(matches!(fixture.at(5), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "query(select 1)");
+    assert!(matches!(fixture.at(7), PlayerStep::Wait));
+    fixture.now = Duration::from_millis(9);
+    let finished = fixture.server(&done(b"SELECT 1", TransactionStatus::Idle));
     assert_eq!(finished.len(), 1);
     assert_eq!(finished[0].rows, Some(1));
-    assert!(matches!(finished[0].end, End::Done));
-    assert!(matches!(scene.at(9), Step::Send));
-    assert_eq!(scene.sent(), "query(select 2)");
-    let finished = scene.server(&done(b"SELECT 1", TransactionStatus::Idle));
+    assert!(matches!(finished[0].end, EventEnd::Done));
+    assert!(matches!(fixture.at(9), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "query(select 2)");
+    let finished = fixture.server(&done(b"SELECT 1", TransactionStatus::Idle));
     // Due at 6, free at 9: the session was busy, we were not late.
-    assert_eq!(finished[0].free - scene.start, Duration::from_millis(9));
-    assert_eq!(finished[0].sent, Some(scene.start + Duration::from_millis(9)));
+    assert_eq!(finished[0].free_since - fixture.start, Duration::from_millis(9));
+    assert_eq!(finished[0].sent, Some(fixture.start + Duration::from_millis(9)));
 }
 
 #[test]
-fn parse_bind_and_execute_captured_together_go_out_together() {
-    let mut scene = Scene::connected();
-    scene.event(0, Action::Parse { statement: "".into(), sql: "select $1".into() });
-    scene.event(0, Action::Bind(bound("", "", "select $1", &[Some("x")])));
-    scene.event(0, Action::Execute(bound("", "", "select $1", &[Some("x")])));
-    assert!(matches!(scene.at(0), Step::Send));
-    assert_eq!(scene.sent(), "parse(:select $1) bind(/:x) execute(:0) sync");
+fn parse_bind_and_execute_are_sent_as_one_batch() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, Action::Parse { statement: "".into(), sql: "select $1".into() });
+    fixture.event(0, Action::Bind(bound("", "", "select $1", &[Some("x")])));
+    fixture.event(0, Action::Execute(bound("", "", "select $1", &[Some("x")])));
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "parse(:select $1) bind(/:x) execute(:0) sync");
     let answer = [PARSED, BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
-    let finished = scene.server(&answer);
+    let finished = fixture.server(&answer);
     assert_eq!(finished.len(), 3);
-    assert!(finished.iter().all(|one| matches!(one.end, End::Done)));
+    assert!(finished.iter().all(|one| matches!(one.end, EventEnd::Done)));
 }
 
 #[test]
-fn a_statement_prepared_long_before_its_use_is_prepared_when_it_was() {
-    let mut scene = Scene::connected();
-    scene.event(0, Action::Parse { statement: "s1".into(), sql: "select 1".into() });
-    scene.event(50, Action::Execute(bound("s1", "", "select 1", &[])));
-    assert!(matches!(scene.at(0), Step::Send));
-    assert_eq!(scene.sent(), "close-statement(s1) parse(s1:select 1) sync");
-    scene.server(&[CLOSED, PARSED, &ready(TransactionStatus::Idle)].concat());
-    assert!(matches!(scene.at(50), Step::Send));
-    assert_eq!(scene.sent(), "bind(s1/:) execute(:0) sync");
+fn early_parse_is_sent_at_its_own_time() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, Action::Parse { statement: "s1".into(), sql: "select 1".into() });
+    fixture.event(50, Action::Execute(bound("s1", "", "select 1", &[])));
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "close-statement(s1) parse(s1:select 1) sync");
+    fixture.server(&[CLOSED, PARSED, &ready(TransactionStatus::Idle)].concat());
+    assert!(matches!(fixture.at(50), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "bind(s1/:) execute(:0) sync");
 }
 
 #[test]
-fn a_name_used_again_for_another_text_is_prepared_anew() {
-    let mut scene = Scene::connected();
+fn reused_statement_name_is_prepared_again() {
+    let mut fixture = PlayerFixture::connected();
     for (millis, sql) in [(0, "select 1"), (1, "select 1"), (2, "select 2")] {
-        scene.event(millis, Action::Execute(bound("s1", "", sql, &[])));
+        fixture.event(millis, Action::Execute(bound("s1", "", sql, &[])));
     }
     let answer = [BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
     let prepared = [CLOSED, PARSED, &answer].concat();
@@ -248,60 +256,62 @@ fn a_name_used_again_for_another_text_is_prepared_anew() {
         ("close-statement(s1) parse(s1:select 2) bind(s1/:) execute(:0) sync", &prepared),
     ];
     for (messages, answer) in expected {
-        assert!(matches!(scene.at(9), Step::Send));
-        assert_eq!(scene.sent(), messages);
-        assert_eq!(scene.server(answer).len(), 1);
+        assert!(matches!(fixture.at(9), PlayerStep::Send));
+        assert_eq!(fixture.sent(), messages);
+        assert_eq!(fixture.server(answer).len(), 1);
     }
 }
 
 #[test]
-fn portals_are_opened_with_a_row_limit_and_fetched_from_by_name() {
-    let mut scene = Scene::connected();
-    scene.event(0, simple("begin"));
-    scene.event(1, Action::Execute(bound("S_2", "C_3", "select 1", &[])));
-    scene.event(2, Action::Fetch(bound("S_2", "C_3", "select 1", &[])));
-    scene.event(3, Action::Fetch(bound("S_2", "C_9", "select 1", &[])));
-    scene.at(9);
-    scene.sent();
-    scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
-    scene.at(9);
+fn named_portal_is_opened_with_row_limit_and_fetched() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, simple("begin"));
+    fixture.event(1, Action::Execute(bound("S_2", "C_3", "select 1", &[])));
+    fixture.event(2, Action::Fetch(bound("S_2", "C_3", "select 1", &[])));
+    fixture.event(3, Action::Fetch(bound("S_2", "C_9", "select 1", &[])));
+    fixture.at(9);
+    fixture.sent();
+    fixture.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    fixture.at(9);
     assert_eq!(
-        scene.sent(),
+        fixture.sent(),
         "close-statement(S_2) parse(S_2:select 1) close-portal(C_3) bind(S_2/C_3:) \
          execute(C_3:100) sync"
     );
     let suspended = [CLOSED, PARSED, CLOSED, BOUND, b"s\0\0\0\x04"].concat();
-    scene.server(&[suspended, ready(TransactionStatus::InTransaction)].concat());
-    scene.at(9);
-    assert_eq!(scene.sent(), "execute(C_3:100) sync");
-    scene.server(&done(b"SELECT 5", TransactionStatus::InTransaction));
-    let Step::Record(_, End::Skipped(skip)) = scene.at(9) else { panic!("not skipped") };
-    assert_eq!(skip, Skip::PortalNotOpen);
+    fixture.server(&[suspended, ready(TransactionStatus::InTransaction)].concat());
+    fixture.at(9);
+    assert_eq!(fixture.sent(), "execute(C_3:100) sync");
+    fixture.server(&done(b"SELECT 5", TransactionStatus::InTransaction));
+    let PlayerStep::Record(_, EventEnd::Skipped(skip)) = fixture.at(9) else {
+        panic!("not skipped")
+    };
+    assert_eq!(skip, SkipCause::PortalNotOpen);
 }
 
 #[test]
-fn an_error_in_a_batch_fails_what_it_stopped_and_nothing_before() {
-    let mut scene = Scene::connected();
-    scene.event(0, Action::Parse { statement: "".into(), sql: "select $1".into() });
-    scene.event(0, Action::Bind(bound("", "", "select $1", &[Some("x")])));
-    scene.event(0, Action::Execute(bound("", "", "select $1", &[Some("x")])));
-    scene.at(0);
-    scene.sent();
+fn error_fails_rest_of_batch_only() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, Action::Parse { statement: "".into(), sql: "select $1".into() });
+    fixture.event(0, Action::Bind(bound("", "", "select $1", &[Some("x")])));
+    fixture.event(0, Action::Execute(bound("", "", "select $1", &[Some("x")])));
+    fixture.at(0);
+    fixture.sent();
     let mut answer = [PARSED, BOUND].concat();
     let fields: [(u8, &[u8]); 3] =
         [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"division by zero")];
     say::error_response(&mut answer, fields).unwrap();
     answer.extend(ready(TransactionStatus::Idle));
-    let finished = scene.server(&answer);
-    let ends: Vec<_> = finished.iter().map(|one| matches!(one.end, End::Done)).collect();
+    let finished = fixture.server(&answer);
+    let ends: Vec<_> = finished.iter().map(|one| matches!(one.end, EventEnd::Done)).collect();
     assert_eq!(ends, [true, true, false]);
-    let End::Failed(failure) = &finished[2].end else { panic!("not failed") };
+    let EventEnd::Failed(failure) = &finished[2].end else { panic!("not failed") };
     assert_eq!(failure.sqlstate, SqlState::new(b"22012"));
 }
 
 #[test]
-fn what_the_capture_does_not_hold_is_skipped_with_its_reason() {
-    let mut scene = Scene::connected();
+fn events_with_missing_data_are_skipped_with_reason() {
+    let mut fixture = PlayerFixture::connected();
     let unknown = Bound { parameters: None, ..bound("", "", "select $1", &[]) };
     let cut = Bound {
         parameters: Some(vec![Parameter::Truncated("xxx".into())]),
@@ -309,170 +319,179 @@ fn what_the_capture_does_not_hold_is_skipped_with_its_reason() {
     };
     let rows = Action::Copy { sql: "copy t from stdin".into(), direction: CopyDirection::In };
     let expected = [
-        (Action::Execute(unknown), Skip::UnknownParameters),
-        (Action::Execute(cut), Skip::TruncatedParameter),
-        (rows, Skip::CopyData),
-        (Action::Call { function: "random".into() }, Skip::CallArguments),
-        (Action::Cancel, Skip::NothingToCancel),
+        (Action::Execute(unknown), SkipCause::UnknownParameters),
+        (Action::Execute(cut), SkipCause::TruncatedParameter),
+        (rows, SkipCause::CopyData),
+        (Action::Call { function: "random".into() }, SkipCause::CallArguments),
+        (Action::Cancel, SkipCause::NothingToCancel),
     ];
     for (action, reason) in expected {
-        scene.event(0, action);
-        let Step::Record(_, End::Skipped(skip)) = scene.at(0) else { panic!("not skipped") };
+        fixture.event(0, action);
+        let PlayerStep::Record(_, EventEnd::Skipped(skip)) = fixture.at(0) else {
+            panic!("not skipped")
+        };
         assert_eq!(skip, reason);
     }
-    assert_eq!(scene.sent(), "");
+    assert_eq!(fixture.sent(), "");
 }
 
 #[test]
-fn a_copy_that_turns_up_unannounced_is_refused_and_the_session_goes_on() {
-    let mut scene = Scene::connected();
-    scene.event(0, simple("select 1; copy t from stdin"));
-    scene.at(0);
-    scene.sent();
+fn unexpected_copy_is_failed() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, simple("select 1; copy t from stdin"));
+    fixture.at(0);
+    fixture.sent();
     let mut answer = Vec::new();
     answer.extend_from_slice(b"G\0\0\0\x07\0\0\0");
-    scene.server(&answer);
-    assert_eq!(scene.sent(), "copy-fail");
+    fixture.server(&answer);
+    assert_eq!(fixture.sent(), "copy-fail");
 }
 
 #[test]
-fn a_cancel_overtakes_the_statement_it_is_for() {
-    let mut scene = Scene::connected();
-    scene.event(0, simple("select pg_sleep(9)"));
-    scene.event(400, Action::Cancel);
-    scene.event(401, simple("select 1"));
-    assert!(matches!(scene.at(0), Step::Send));
-    assert!(matches!(scene.at(399), Step::WaitUntil(_)));
-    assert!(matches!(scene.at(400), Step::Cancel(_)));
-    assert!(matches!(scene.at(401), Step::Wait));
+fn cancel_is_sent_while_its_statement_runs() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, simple("select pg_sleep(9)"));
+    fixture.event(400, Action::Cancel);
+    fixture.event(401, simple("select 1"));
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    assert!(matches!(fixture.at(399), PlayerStep::WaitUntil(_)));
+    assert!(matches!(fixture.at(400), PlayerStep::Cancel(_)));
+    assert!(matches!(fixture.at(401), PlayerStep::Wait));
 }
 
 #[test]
-fn a_statement_that_is_late_is_not_cancelled_any_earlier() {
+fn late_statement_keeps_its_time_before_cancel() {
     for paced in [true, false] {
-        let mut scene = Scene::connected();
-        scene.event(0, simple("select pg_sleep(9)"));
-        scene.event(400, Action::Cancel);
-        assert!(matches!(scene.at(300), Step::Send));
+        let mut fixture = PlayerFixture::connected();
+        fixture.event(0, simple("select pg_sleep(9)"));
+        fixture.event(400, Action::Cancel);
+        assert!(matches!(fixture.at(300), PlayerStep::Send));
         for (millis, waits) in [(400, true), (699, true), (700, false)] {
-            let step = scene.player.step(scene.start + Duration::from_millis(millis), paced, None);
-            assert_eq!(matches!(step, Step::WaitUntil(_)), waits, "{millis} {paced} {step:?}");
+            let step =
+                fixture.player.step(fixture.start + Duration::from_millis(millis), paced, None);
+            assert_eq!(
+                matches!(step, PlayerStep::WaitUntil(_)),
+                waits,
+                "{millis} {paced} {step:?}"
+            );
         }
     }
 }
 
 #[test]
-fn a_statement_gets_some_time_before_its_cancel_though_the_log_has_none_between() {
-    let mut scene = Scene::connected();
-    scene.event(0, simple("select pg_sleep(9)"));
-    scene.event(0, Action::Cancel);
-    assert!(matches!(scene.at(0), Step::Send));
-    assert!(matches!(scene.at(49), Step::WaitUntil(_)));
-    assert!(matches!(scene.at(50), Step::Cancel(_)));
+fn cancel_waits_for_minimum_gap_after_statement() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, simple("select pg_sleep(9)"));
+    fixture.event(0, Action::Cancel);
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    assert!(matches!(fixture.at(49), PlayerStep::WaitUntil(_)));
+    assert!(matches!(fixture.at(50), PlayerStep::Cancel(_)));
 }
 
 #[test]
-fn the_rest_of_a_transaction_lost_with_its_connection_is_not_played() {
-    let mut scene = Scene::connected();
+fn rest_of_lost_transaction_is_skipped() {
+    let mut fixture = PlayerFixture::connected();
     let statements =
         ["begin", "update t set a = 1", "rollback to s", "insert into t", "commit", "select 1"];
     for (millis, sql) in (0..).zip(statements) {
-        scene.event(millis, simple(sql));
+        fixture.event(millis, simple(sql));
     }
-    scene.at(9);
-    scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
-    scene.at(9);
-    let now = scene.start + scene.now;
-    let failure = Failure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
+    fixture.at(9);
+    fixture.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    fixture.at(9);
+    let now = fixture.start + fixture.now;
+    let failure = ReplayFailure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
     let outage = Outage { failure, retry: now, is_long: false };
-    let finished = scene.player.lost(outage, now);
-    assert!(matches!(&finished[..], [one] if matches!(one.end, End::Failed(_))));
+    let finished = fixture.player.on_connection_lost(outage, now);
+    assert!(matches!(&finished[..], [one] if matches!(one.end, EventEnd::Failed(_))));
     for sql in &statements[2..5] {
-        let Step::Record(item, End::Skipped(skip)) = scene.at(9) else { panic!("{sql} played") };
+        let PlayerStep::Record(item, EventEnd::Skipped(skip)) = fixture.at(9) else {
+            panic!("{sql} played")
+        };
         assert_eq!(item.event.action, simple(sql));
-        assert_eq!(skip, Skip::TransactionLost);
+        assert_eq!(skip, SkipCause::TransactionLost);
     }
-    // Then it connects again, for what comes after.
-    assert!(matches!(scene.at(9), Step::Connect(None)));
+    // Then it connects again for the next statement.
+    assert!(matches!(fixture.at(9), PlayerStep::Connect(None)));
 }
 
 #[test]
-fn while_the_server_is_away_events_fail_at_their_time() {
-    let mut scene = Scene::connected();
-    let now = scene.start;
-    let failure = Failure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
+fn events_fail_when_due_during_outage() {
+    let mut fixture = PlayerFixture::connected();
+    let now = fixture.start;
+    let failure = ReplayFailure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
     let retry = now + Duration::from_millis(100);
-    scene.player.lost(Outage { failure, retry, is_long: false }, now);
-    scene.event(10, simple("select 1"));
-    scene.event(200, simple("select 2"));
-    assert!(matches!(scene.at(10), Step::Record(_, End::Failed(_))));
-    assert!(matches!(scene.at(150), Step::WaitUntil(_)));
-    assert!(matches!(scene.at(200), Step::Connect(None)));
+    fixture.player.on_connection_lost(Outage { failure, retry, is_long: false }, now);
+    fixture.event(10, simple("select 1"));
+    fixture.event(200, simple("select 2"));
+    assert!(matches!(fixture.at(10), PlayerStep::Record(_, EventEnd::Failed(_))));
+    assert!(matches!(fixture.at(150), PlayerStep::WaitUntil(_)));
+    assert!(matches!(fixture.at(200), PlayerStep::Connect(None)));
 }
 
 #[test]
-fn a_batch_that_cannot_be_written_to_its_end_is_ended_all_the_same() {
-    let mut scene = Scene::connected();
+fn batch_that_cannot_be_encoded_ends_with_sync() {
+    let mut fixture = PlayerFixture::connected();
     let values = vec![Parameter::Null; 65_536];
     let wide = Bound { parameters: Some(values), ..bound("s1", "", "select 1", &[]) };
-    scene.event(0, Action::Parse { statement: "s1".into(), sql: "select 1".into() });
-    scene.event(0, Action::Execute(wide));
-    scene.event(0, simple("select '\0'"));
-    scene.event(0, simple("select 2"));
-    assert!(matches!(scene.at(0), Step::Send));
-    assert_eq!(scene.sent(), "close-statement(s1) parse(s1:select 1) sync");
+    fixture.event(0, Action::Parse { statement: "s1".into(), sql: "select 1".into() });
+    fixture.event(0, Action::Execute(wide));
+    fixture.event(0, simple("select '\0'"));
+    fixture.event(0, simple("select 2"));
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "close-statement(s1) parse(s1:select 1) sync");
     let answer = [CLOSED, PARSED, &ready(TransactionStatus::Idle)].concat();
-    let finished = scene.server(&answer);
+    let finished = fixture.server(&answer);
     let [parse, execute] = &finished[..] else { panic!("{finished:?}") };
-    assert!(matches!(parse.end, End::Done));
-    let End::Failed(failure) = &execute.end else { panic!("not failed") };
+    assert!(matches!(parse.end, EventEnd::Done));
+    let EventEnd::Failed(failure) = &execute.end else { panic!("not failed") };
     assert!(failure.message.to_str_lossy().contains("65536"), "{failure:?}");
     assert_eq!(failure.sqlstate, None);
 
-    assert!(matches!(scene.at(0), Step::Send));
-    assert_eq!(scene.sent(), "sync");
-    let finished = scene.server(&ready(TransactionStatus::Idle));
-    assert!(matches!(&finished[..], [one] if matches!(one.end, End::Failed(_))));
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "sync");
+    let finished = fixture.server(&ready(TransactionStatus::Idle));
+    assert!(matches!(&finished[..], [one] if matches!(one.end, EventEnd::Failed(_))));
 
-    assert!(matches!(scene.at(0), Step::Send));
-    assert_eq!(scene.sent(), "query(select 2)");
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "query(select 2)");
 }
 
 #[test]
-fn what_was_deallocated_is_prepared_again() {
-    let ways = [
+fn deallocated_statements_are_prepared_again() {
+    let statements = [
         simple("deallocate all"),
         simple("select ';'; discard all"),
         simple("/* pooler */ DISCARD ALL;"),
         Action::Execute(bound("", "", "deallocate s1", &[])),
     ];
-    for way in ways {
-        let mut scene = Scene::connected();
-        scene.event(0, Action::Execute(bound("s1", "", "select 1", &[])));
-        scene.event(1, way.clone());
-        scene.event(2, Action::Execute(bound("s1", "", "select 1", &[])));
-        scene.at(9);
-        scene.sent();
+    for statement in statements {
+        let mut fixture = PlayerFixture::connected();
+        fixture.event(0, Action::Execute(bound("s1", "", "select 1", &[])));
+        fixture.event(1, statement.clone());
+        fixture.event(2, Action::Execute(bound("s1", "", "select 1", &[])));
+        fixture.at(9);
+        fixture.sent();
         let answer = [BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
-        scene.server(&[CLOSED, PARSED, &answer].concat());
-        scene.at(9);
-        scene.sent();
+        fixture.server(&[CLOSED, PARSED, &answer].concat());
+        fixture.at(9);
+        fixture.sent();
         let extended = [PARSED, BOUND].concat();
-        let is_simple = matches!(way, Action::Simple { .. });
+        let is_simple = matches!(statement, Action::Simple { .. });
         let before = if is_simple { &[][..] } else { &extended };
-        let finished = scene.server(&[before, &done(b"X", TransactionStatus::Idle)].concat());
-        assert_eq!(finished.len(), 1, "{way:?}");
-        scene.at(9);
+        let finished = fixture.server(&[before, &done(b"X", TransactionStatus::Idle)].concat());
+        assert_eq!(finished.len(), 1, "{statement:?}");
+        fixture.at(9);
         assert_eq!(
-            scene.sent(),
+            fixture.sent(),
             "close-statement(s1) parse(s1:select 1) bind(s1/:) execute(:0) sync",
-            "{way:?}"
+            "{statement:?}"
         );
     }
 }
 
 #[test]
-fn a_lost_transaction_ends_where_the_captured_one_did() {
+fn lost_transaction_ends_where_captured_one_did() {
     let ends: [(&str, bool); 9] = [
         ("commit", true),
         ("end;", true),
@@ -485,112 +504,119 @@ fn a_lost_transaction_ends_where_the_captured_one_did() {
         ("select 'commit'", false),
     ];
     for (sql, ended) in ends {
-        let mut scene = Scene::connected();
+        let mut fixture = PlayerFixture::connected();
         for (millis, sql) in (0..).zip(["begin", sql, "insert into t default values"]) {
-            scene.event(millis, simple(sql));
+            fixture.event(millis, simple(sql));
         }
-        scene.at(9);
-        scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
-        let failure = Failure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
-        let now = scene.start;
-        scene.player.lost(Outage { failure, retry: now, is_long: false }, now);
-        assert!(matches!(scene.at(9), Step::Record(_, End::Skipped(Skip::TransactionLost))));
-        assert_eq!(matches!(scene.at(9), Step::Connect(None)), ended, "{sql}");
+        fixture.at(9);
+        fixture.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+        let failure =
+            ReplayFailure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
+        let now = fixture.start;
+        fixture.player.on_connection_lost(Outage { failure, retry: now, is_long: false }, now);
+        assert!(matches!(
+            fixture.at(9),
+            PlayerStep::Record(_, EventEnd::Skipped(SkipCause::TransactionLost))
+        ));
+        assert_eq!(matches!(fixture.at(9), PlayerStep::Connect(None)), ended, "{sql}");
     }
 }
 
 #[test]
-fn the_next_transaction_is_played_although_the_lost_one_has_no_end() {
-    let mut scene = Scene::connected();
+fn begin_after_unended_lost_transaction_is_played() {
+    let mut fixture = PlayerFixture::connected();
     for (millis, sql) in (0..).zip(["begin", "update t set a = 1", "begin", "insert into t"]) {
-        scene.event(millis, simple(sql));
+        fixture.event(millis, simple(sql));
     }
-    scene.at(9);
-    scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
-    let failure = Failure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
-    let now = scene.start;
-    scene.player.lost(Outage { failure, retry: now, is_long: false }, now);
-    assert!(matches!(scene.at(9), Step::Record(_, End::Skipped(Skip::TransactionLost))));
-    assert!(matches!(scene.at(9), Step::Connect(None)));
-    scene.player.presence = Presence::Here;
-    scene.sent();
-    assert!(matches!(scene.at(9), Step::Send));
-    assert_eq!(scene.sent(), "query(begin)");
-    scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
-    assert!(matches!(scene.at(9), Step::Send));
-    assert_eq!(scene.sent(), "query(insert into t)");
+    fixture.at(9);
+    fixture.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    let failure = ReplayFailure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
+    let now = fixture.start;
+    fixture.player.on_connection_lost(Outage { failure, retry: now, is_long: false }, now);
+    assert!(matches!(
+        fixture.at(9),
+        PlayerStep::Record(_, EventEnd::Skipped(SkipCause::TransactionLost))
+    ));
+    assert!(matches!(fixture.at(9), PlayerStep::Connect(None)));
+    fixture.player.link_state = LinkState::Connected;
+    fixture.sent();
+    assert!(matches!(fixture.at(9), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "query(begin)");
+    fixture.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    assert!(matches!(fixture.at(9), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "query(insert into t)");
 }
 
 #[test]
-fn a_session_that_leaves_while_the_server_is_away_has_left() {
-    let mut scene = Scene::connected();
-    let failure = Failure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
-    let retry = scene.start + Duration::from_secs(9);
-    scene.player.lost(Outage { failure, retry, is_long: false }, scene.start);
-    scene.event(1, Action::Disconnect);
-    assert!(!scene.player.is_done());
-    assert!(matches!(scene.at(1), Step::Record(_, End::Done)));
-    assert!(scene.player.is_done());
+fn disconnect_during_outage_completes_session() {
+    let mut fixture = PlayerFixture::connected();
+    let failure = ReplayFailure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
+    let retry = fixture.start + Duration::from_secs(9);
+    fixture.player.on_connection_lost(Outage { failure, retry, is_long: false }, fixture.start);
+    fixture.event(1, Action::Disconnect);
+    assert!(!fixture.player.is_done());
+    assert!(matches!(fixture.at(1), PlayerStep::Record(_, EventEnd::Done)));
+    assert!(fixture.player.is_done());
 }
 
 #[test]
-fn without_due_times_events_wait_for_the_server_but_not_for_ever() {
-    let mut scene = Scene::connected();
-    let failure = Failure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
-    let retry = scene.start + Duration::from_secs(9);
+fn unpaced_events_wait_for_short_outage_only() {
+    let mut fixture = PlayerFixture::connected();
+    let failure = ReplayFailure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
+    let retry = fixture.start + Duration::from_secs(9);
     let outage = Outage { failure, retry, is_long: false };
-    scene.event(0, simple("select 1"));
+    fixture.event(0, simple("select 1"));
     for (is_long, waits) in [(false, true), (true, false)] {
-        scene.player.lost(Outage { is_long, ..outage.clone() }, scene.start);
-        match scene.player.step(scene.start, false, None) {
-            Step::WaitUntil(at) => assert!(waits && at == retry),
-            Step::Record(_, End::Failed(_)) => assert!(!waits),
+        fixture.player.on_connection_lost(Outage { is_long, ..outage.clone() }, fixture.start);
+        match fixture.player.step(fixture.start, false, None) {
+            PlayerStep::WaitUntil(at) => assert!(waits && at == retry),
+            PlayerStep::Record(_, EventEnd::Failed(_)) => assert!(!waits),
             other => panic!("{other:?}"),
         }
     }
 }
 
 #[test]
-fn a_pipeline_goes_out_under_one_sync_and_each_statement_has_its_own_time() {
-    let mut scene = Scene::connected();
+fn pipeline_uses_one_sync_and_times_each_statement() {
+    let mut fixture = PlayerFixture::connected();
     for (millis, sql) in [(0, "insert 1"), (1, "insert 2"), (2, "insert 3")] {
-        scene.event_of(Some(7), millis, Action::Bind(bound("s1", "", sql, &[])));
-        scene.event_of(Some(7), millis, Action::Execute(bound("s1", "", sql, &[])));
+        fixture.event_of(Some(7), millis, Action::Bind(bound("s1", "", sql, &[])));
+        fixture.event_of(Some(7), millis, Action::Execute(bound("s1", "", sql, &[])));
     }
-    scene.event_of(Some(8), 3, Action::Execute(bound("s1", "", "insert 3", &[])));
-    assert!(matches!(scene.at(0), Step::Send));
+    fixture.event_of(Some(8), 3, Action::Execute(bound("s1", "", "insert 3", &[])));
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
     assert_eq!(
-        scene.sent(),
+        fixture.sent(),
         "close-statement(s1) parse(s1:insert 1) bind(s1/:) execute(:0) flush \
          close-statement(s1) parse(s1:insert 2) bind(s1/:) execute(:0) flush \
          close-statement(s1) parse(s1:insert 3) bind(s1/:) execute(:0) sync"
     );
-    let answer = |scene: &mut Scene, millis, rows: &[u8], ready: &[u8]| {
-        scene.now = Duration::from_millis(millis);
+    let answer = |fixture: &mut PlayerFixture, millis, rows: &[u8], ready: &[u8]| {
+        fixture.now = Duration::from_millis(millis);
         let mut complete = Vec::new();
         say::command_complete(&mut complete, rows).unwrap();
-        scene.server(&[CLOSED, PARSED, BOUND, &complete, ready].concat())
+        fixture.server(&[CLOSED, PARSED, BOUND, &complete, ready].concat())
     };
-    assert!(answer(&mut scene, 10, b"INSERT 0 1", b"").is_empty());
-    assert!(answer(&mut scene, 30, b"INSERT 0 2", b"").is_empty());
-    let finished = answer(&mut scene, 60, b"INSERT 0 3", &ready(TransactionStatus::Idle));
+    assert!(answer(&mut fixture, 10, b"INSERT 0 1", b"").is_empty());
+    assert!(answer(&mut fixture, 30, b"INSERT 0 2", b"").is_empty());
+    let finished = answer(&mut fixture, 60, b"INSERT 0 3", &ready(TransactionStatus::Idle));
     assert_eq!(finished.len(), 6);
-    let took = |one: &Finished| one.ended - one.begun.expect("it was sent");
+    let took = |one: &FinishedEvent| one.ended - one.started.expect("it was sent");
     let executed = finished.iter().filter(|one| one.rows.is_some());
-    let told: Vec<_> = executed.map(|one| (one.rows, took(one).as_millis())).collect();
-    assert_eq!(told, [(Some(1), 10), (Some(2), 20), (Some(3), 30)]);
-    assert!(matches!(scene.at(60), Step::Send));
-    assert_eq!(scene.sent(), "bind(s1/:) execute(:0) sync");
+    let row_counts: Vec<_> = executed.map(|one| (one.rows, took(one).as_millis())).collect();
+    assert_eq!(row_counts, [(Some(1), 10), (Some(2), 20), (Some(3), 30)]);
+    assert!(matches!(fixture.at(60), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "bind(s1/:) execute(:0) sync");
 }
 
 #[test]
-fn an_error_in_a_pipeline_fails_the_statements_behind_it() {
-    let mut scene = Scene::connected();
+fn error_in_pipeline_fails_later_statements() {
+    let mut fixture = PlayerFixture::connected();
     for sql in ["select 1", "select 1/0", "select 3"] {
-        scene.event_of(Some(1), 0, Action::Execute(bound("", "", sql, &[])));
+        fixture.event_of(Some(1), 0, Action::Execute(bound("", "", sql, &[])));
     }
-    scene.at(0);
-    scene.sent();
+    fixture.at(0);
+    fixture.sent();
     let mut answer = [PARSED, BOUND].concat();
     say::command_complete(&mut answer, b"SELECT 1").unwrap();
     answer.extend([PARSED, BOUND].concat());
@@ -598,176 +624,184 @@ fn an_error_in_a_pipeline_fails_the_statements_behind_it() {
         [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"division by zero")];
     say::error_response(&mut answer, fields).unwrap();
     answer.extend(ready(TransactionStatus::Idle));
-    let finished = scene.server(&answer);
-    let ends: Vec<_> = finished.iter().map(|one| matches!(one.end, End::Done)).collect();
+    let finished = fixture.server(&answer);
+    let ends: Vec<_> = finished.iter().map(|one| matches!(one.end, EventEnd::Done)).collect();
     assert_eq!(ends, [true, false, false]);
     assert_eq!(finished[0].rows, Some(1));
 }
 
 #[test]
-fn a_portal_fetched_from_in_its_own_pipeline_is_opened_with_a_row_limit() {
-    let mut scene = Scene::connected();
-    scene.event_of(Some(1), 0, Action::Execute(bound("", "", "select 1", &[])));
-    scene.event_of(Some(1), 0, Action::Fetch(bound("", "", "select 1", &[])));
-    scene.at(0);
-    assert_eq!(scene.sent(), "parse(:select 1) bind(/:) execute(:100) flush execute(:100) sync");
+fn portal_fetched_in_same_pipeline_gets_row_limit() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event_of(Some(1), 0, Action::Execute(bound("", "", "select 1", &[])));
+    fixture.event_of(Some(1), 0, Action::Fetch(bound("", "", "select 1", &[])));
+    fixture.at(0);
+    assert_eq!(fixture.sent(), "parse(:select 1) bind(/:) execute(:100) flush execute(:100) sync");
     let suspended = [PARSED, BOUND, b"s\0\0\0\x04"].concat();
-    let finished = scene.server(&[suspended, done(b"SELECT 5", TransactionStatus::Idle)].concat());
+    let finished =
+        fixture.server(&[suspended, done(b"SELECT 5", TransactionStatus::Idle)].concat());
     let rows: Vec<_> = finished.iter().map(|one| one.rows).collect();
     assert_eq!(rows, [Some(0), Some(5)]);
 }
 
 #[test]
-fn a_copy_is_never_pipelined_with_others() {
-    let mut scene = Scene::connected();
+fn copy_is_never_pipelined() {
+    let mut fixture = PlayerFixture::connected();
     for sql in ["select 1", "copy t from stdin", "select 3"] {
-        scene.event_of(Some(1), 0, Action::Execute(bound("", "", sql, &[])));
+        fixture.event_of(Some(1), 0, Action::Execute(bound("", "", sql, &[])));
     }
-    scene.at(0);
-    assert_eq!(scene.sent(), "parse(:select 1) bind(/:) execute(:0) sync");
+    fixture.at(0);
+    assert_eq!(fixture.sent(), "parse(:select 1) bind(/:) execute(:0) sync");
 }
 
 #[test]
-fn a_session_goes_on_to_speak_the_encoding_of_what_was_captured() {
-    let mut scene = Scene::connected();
-    scene.server(b"S\0\0\0\x19client_encoding\0UTF8\0");
+fn session_keeps_encoding_of_capture() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.server(b"S\0\0\0\x19client_encoding\0UTF8\0");
     let ready = b"Z\0\0\0\x05I";
-    scene.event(0, simple("set client_encoding = 'LATIN1'"));
-    scene.event(1, Action::Execute(bound("", "", "set names 'win1252'", &[])));
-    scene.at(0);
-    assert_eq!(scene.sent(), "query(set client_encoding = 'UTF8')");
-    let finished = scene.server(ready);
+    fixture.event(0, simple("set client_encoding = 'LATIN1'"));
+    fixture.event(1, Action::Execute(bound("", "", "set names 'win1252'", &[])));
+    fixture.at(0);
+    assert_eq!(fixture.sent(), "query(set client_encoding = 'UTF8')");
+    let finished = fixture.server(ready);
     let sql = finished[0].item.event.action.sql().map(Text::to_string);
     assert_eq!(sql.as_deref(), Some("set client_encoding = 'LATIN1'"), "as captured");
-    scene.at(1);
-    assert_eq!(scene.sent(), "parse(:set names 'UTF8') bind(/:) execute(:0) sync");
+    fixture.at(1);
+    assert_eq!(fixture.sent(), "parse(:set names 'UTF8') bind(/:) execute(:0) sync");
 }
 
 #[test]
-fn what_the_wire_told_is_sent_again() {
-    let mut scene = Scene::connected();
-    let wire = Wire {
+fn wire_details_are_replayed() {
+    let mut fixture = PlayerFixture::connected();
+    let wire = WireDetail {
         types: vec![23],
         formats: vec![1],
         result_formats: vec![1],
         rows_max: 7,
-        ..Wire::default()
+        ..WireDetail::default()
     };
     let action = || bound("", "p", "select $1", &[Some("\0\0\0\u{5}")]);
-    scene.event_with(Some(1), 0, Action::Execute(action()), Some(wire.clone()));
-    scene.event_with(Some(2), 1, Action::Fetch(action()), Some(Wire { rows_max: 9, ..wire }));
-    assert!(matches!(scene.at(1), Step::Send));
+    fixture.event_with(Some(1), 0, Action::Execute(action()), Some(wire.clone()));
+    fixture.event_with(
+        Some(2),
+        1,
+        Action::Fetch(action()),
+        Some(WireDetail { rows_max: 9, ..wire }),
+    );
+    assert!(matches!(fixture.at(1), PlayerStep::Send));
     let bind = "bind(/p:\0\0\0\u{5}/Binary/Binary)";
     let parse = "parse(:select $1)";
-    assert_eq!(scene.sent(), format!("{parse} close-portal(p) {bind} execute(p:7) sync"));
-    scene.server(
+    assert_eq!(fixture.sent(), format!("{parse} close-portal(p) {bind} execute(p:7) sync"));
+    fixture.server(
         &[PARSED, CLOSED, BOUND, b"s\0\0\0\x04", &ready(TransactionStatus::InTransaction)].concat(),
     );
-    assert!(matches!(scene.at(1), Step::Send));
-    assert_eq!(scene.sent(), "execute(p:9) sync");
+    assert!(matches!(fixture.at(1), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "execute(p:9) sync");
 }
 
-/// A Parse with a Flush, a Query before any Sync, then a pipeline of its own.
-fn unsynced() -> Scene {
-    let mut scene = Scene::connected();
-    let with = |messages: &str| Wire { messages: Some(messages.into()), ..Wire::default() };
+/// A Parse with a Flush, a Query before any Sync, then a separate pipeline.
+fn unsynced() -> PlayerFixture {
+    let mut fixture = PlayerFixture::connected();
+    let with =
+        |messages: &str| WireDetail { messages: Some(messages.into()), ..WireDetail::default() };
     let parse = Action::Parse { statement: "s".into(), sql: "select 1".into() };
-    scene.event_with(Some(1), 0, parse, Some(with("P")));
-    scene.event_with(None, 0, simple("select 2; select 3"), Some(with("DSs\0HQ")));
+    fixture.event_with(Some(1), 0, parse, Some(with("P")));
+    fixture.event_with(None, 0, simple("select 2; select 3"), Some(with("DSs\0HQ")));
     let execute = Action::Execute(bound("s", "", "select 1", &[]));
-    scene.event_with(Some(2), 0, execute, Some(with("B\0ES")));
-    assert!(matches!(scene.at(0), Step::Send));
-    assert_eq!(scene.sent(), "parse(s:select 1) Describe flush query(select 2; select 3)");
-    scene
+    fixture.event_with(Some(2), 0, execute, Some(with("B\0ES")));
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "parse(s:select 1) Describe flush query(select 2; select 3)");
+    fixture
 }
 
 #[test]
-fn a_query_ends_a_pipeline_without_a_sync_as_it_did() {
-    let mut scene = unsynced();
+fn query_ends_pipeline_without_sync() {
+    let mut fixture = unsynced();
     let two = [PARSED, b"t\0\0\0\x06\0\0n\0\0\0\x04", b"C\0\0\0\x0dSELECT 1\0"].concat();
-    assert!(scene.server(&two).is_empty());
-    let finished = scene.server(&done(b"SELECT 1", TransactionStatus::Idle));
+    assert!(fixture.server(&two).is_empty());
+    let finished = fixture.server(&done(b"SELECT 1", TransactionStatus::Idle));
     let ends: Vec<_> =
-        finished.iter().map(|one| (one.rows, matches!(one.end, End::Done))).collect();
+        finished.iter().map(|one| (one.rows, matches!(one.end, EventEnd::Done))).collect();
     assert_eq!(ends, [(None, true), (Some(2), true)]);
-    assert!(matches!(scene.at(0), Step::Send));
-    assert_eq!(scene.sent(), "bind(s/:) execute(:0) sync");
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "bind(s/:) execute(:0) sync");
 }
 
 #[test]
-fn a_query_that_is_passed_over_because_of_a_failure_before_it_is_not_waited_for() {
-    let mut scene = unsynced();
+fn query_skipped_after_error_is_not_awaited() {
+    let mut fixture = unsynced();
     let mut failed = Vec::new();
     let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"42P01"), (b'M', b"no such table")];
     say::error_response(&mut failed, fields).unwrap();
-    assert!(scene.server(&failed).is_empty());
-    assert_eq!(scene.sent(), "sync");
-    let finished = scene.server(&ready(TransactionStatus::Idle));
-    assert!(finished.iter().all(|one| matches!(one.end, End::Failed(_))), "{finished:?}");
-    assert!(matches!(scene.at(0), Step::Send));
+    assert!(fixture.server(&failed).is_empty());
+    assert_eq!(fixture.sent(), "sync");
+    let finished = fixture.server(&ready(TransactionStatus::Idle));
+    assert!(finished.iter().all(|one| matches!(one.end, EventEnd::Failed(_))), "{finished:?}");
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
     let prepared = "close-statement(s) parse(s:select 1)";
-    assert_eq!(scene.sent(), format!("{prepared} bind(s/:) execute(:0) sync"));
+    assert_eq!(fixture.sent(), format!("{prepared} bind(s/:) execute(:0) sync"));
 }
 
 #[test]
-fn a_query_that_fails_behind_a_pipeline_fails_alone() {
-    let mut scene = unsynced();
+fn failing_query_after_pipeline_fails_alone() {
+    let mut fixture = unsynced();
     let mut answer = [PARSED, b"t\0\0\0\x06\0\0n\0\0\0\x04", b"C\0\0\0\x0dSELECT 1\0"].concat();
     let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"no")];
     say::error_response(&mut answer, fields).unwrap();
     answer.extend(ready(TransactionStatus::Idle));
-    let finished = scene.server(&answer);
-    let ends: Vec<_> = finished.iter().map(|one| matches!(one.end, End::Done)).collect();
+    let finished = fixture.server(&answer);
+    let ends: Vec<_> = finished.iter().map(|one| matches!(one.end, EventEnd::Done)).collect();
     assert_eq!(ends, [true, false]);
-    assert_eq!(scene.sent(), "");
+    assert_eq!(fixture.sent(), "");
 }
 
-/// pgx and asyncpg go on to use a statement that was executed in vain.
+/// pgx and asyncpg reuse a statement after its execution has failed.
 #[test]
-fn a_statement_stays_prepared_though_its_execution_fails() {
-    let mut scene = Scene::connected();
-    let with = |messages: &str| Wire { messages: Some(messages.into()), ..Wire::default() };
+fn statement_stays_prepared_after_failed_execution() {
+    let mut fixture = PlayerFixture::connected();
+    let with =
+        |messages: &str| WireDetail { messages: Some(messages.into()), ..WireDetail::default() };
     let parse = Action::Parse { statement: "s".into(), sql: "select 1/$1".into() };
     let execute = || Action::Execute(bound("s", "", "select 1/$1", &[Some("0")]));
-    scene.event_with(Some(1), 0, parse, Some(with("PS")));
-    scene.event_with(Some(2), 0, execute(), Some(with("B\0ES")));
-    scene.event_with(Some(3), 0, execute(), Some(with("B\0ES")));
-    scene.at(0);
-    scene.server(&[PARSED, &ready(TransactionStatus::Idle)].concat());
+    fixture.event_with(Some(1), 0, parse, Some(with("PS")));
+    fixture.event_with(Some(2), 0, execute(), Some(with("B\0ES")));
+    fixture.event_with(Some(3), 0, execute(), Some(with("B\0ES")));
+    fixture.at(0);
+    fixture.server(&[PARSED, &ready(TransactionStatus::Idle)].concat());
     let mut failed = BOUND.to_vec();
     let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"no")];
     say::error_response(&mut failed, fields).unwrap();
     failed.extend(ready(TransactionStatus::Idle));
-    scene.sent();
+    fixture.sent();
     for _ in 0..2 {
-        assert!(matches!(scene.at(0), Step::Send));
-        assert_eq!(scene.sent(), "bind(s/:0) execute(:0) sync");
-        assert!(matches!(scene.server(&failed)[0].end, End::Failed(_)));
+        assert!(matches!(fixture.at(0), PlayerStep::Send));
+        assert_eq!(fixture.sent(), "bind(s/:0) execute(:0) sync");
+        assert!(matches!(fixture.server(&failed)[0].end, EventEnd::Failed(_)));
     }
 }
 
 #[test]
-fn captured_rows_are_copied_again() {
-    let copy = |data: &[Option<&str>], failed| Wire {
-        copy_in: Some(CopyIn {
+fn captured_copy_rows_are_replayed() {
+    let copy = |data: &[Option<&str>], failed| WireDetail {
+        copy_in: Some(CopyInData {
             bytes: 9,
             data: data.iter().map(|rows| rows.map(Text::from)).collect(),
             failed,
         }),
-        ..Wire::default()
+        ..WireDetail::default()
     };
     let text = "copy t from stdin; copy u from stdin";
     let sql = || Action::Copy { sql: text.into(), direction: CopyDirection::In };
-    let mut scene = Scene::connected();
-    scene.event_with(None, 0, sql(), Some(copy(&[Some("1\n"), Some("2\n")], true)));
-    scene.event_with(None, 1, sql(), Some(copy(&[None], false)));
-    assert!(matches!(scene.at(1), Step::Send));
-    assert_eq!(scene.sent(), format!("query({text})"));
-    scene.server(b"G\0\0\0\x07\0\0\0");
-    assert_eq!(scene.sent(), "copy-data(1\n) CopyDone");
-    scene.server(b"C\0\0\0\x0bCOPY 1\0G\0\0\0\x07\0\0\0");
-    assert_eq!(scene.sent(), "copy-data(2\n) copy-fail");
-    scene.server(&ready(TransactionStatus::Idle));
-    // Rows that were not kept cannot be copied.
-    assert!(matches!(scene.at(1), Step::Record(_, End::Skipped(Skip::CopyData))));
+    let mut fixture = PlayerFixture::connected();
+    fixture.event_with(None, 0, sql(), Some(copy(&[Some("1\n"), Some("2\n")], true)));
+    fixture.event_with(None, 1, sql(), Some(copy(&[None], false)));
+    assert!(matches!(fixture.at(1), PlayerStep::Send));
+    assert_eq!(fixture.sent(), format!("query({text})"));
+    fixture.server(b"G\0\0\0\x07\0\0\0");
+    assert_eq!(fixture.sent(), "copy-data(1\n) CopyDone");
+    fixture.server(b"C\0\0\0\x0bCOPY 1\0G\0\0\0\x07\0\0\0");
+    assert_eq!(fixture.sent(), "copy-data(2\n) copy-fail");
+    fixture.server(&ready(TransactionStatus::Idle));
+    // Rows that were not captured cannot be copied.
+    assert!(matches!(fixture.at(1), PlayerStep::Record(_, EventEnd::Skipped(SkipCause::CopyData))));
 }

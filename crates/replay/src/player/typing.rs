@@ -1,48 +1,48 @@
-//! Parameter types that the capture does not hold: when they are tried, and how.
+//! Parameter types that the capture lacks: when they are tried, and how.
 
-use howdah_session::{Client, EncodeError, TransactionStatus};
+use howdah_session::{ClientSession, EncodeError, TransactionStatus};
 use howdah_traffic::{Action, Bound, Event, Parameter, Text};
 
 use super::{
-    Item, Player,
-    flight::{Flight, Part},
-    messages::text_of,
+    Player, ScheduledEvent,
+    in_flight::{BatchPart, InFlightBatch},
+    messages::statement_text,
 };
 use crate::{
     link::Reply,
-    types::{Decision, Probe},
+    types::{Decision, TypeTrial},
 };
 
-/// Name of the statement, the portal and the savepoint of a try.
-const NAME: &str = "howdah_types";
+/// Name of the statement, the portal and the savepoint of a trial.
+const TRIAL_NAME: &str = "howdah_types";
 
-/// Events that are looked through for the values of a Parse.
-const EVENTS_AHEAD: usize = 64;
+/// Maximum number of queued events that are searched for the values of a Parse.
+const EVENTS_AHEAD_MAX: usize = 64;
 
 impl Player {
-    /// Gives the parts types where they need some. A probe, whose messages are in `client` then, if that
-    /// has to be found out first.
-    pub(super) fn probe_before(
+    /// Assigns types to the parts where they are needed. If a trial must decide that first, queues
+    /// its messages in `client` and returns it.
+    pub(super) fn prepare_types(
         &mut self,
-        parts: &mut [Part],
-        client: &mut Client,
-    ) -> Option<Box<Probe>> {
-        let probe = match self.probe.take() {
+        parts: &mut [BatchPart],
+        client: &mut ClientSession,
+    ) -> Option<Box<TypeTrial>> {
+        let probe = match self.trial.take() {
             Some(probe) => probe,
             None => self.assign_types(parts)?,
         };
-        match self.queue_probe(&probe, parts, client) {
+        match self.queue_trial(&probe, parts, client) {
             Ok(()) => Some(probe),
             Err(_) => {
-                // What was queued before is answered, for no event.
+                // Messages queued so far get replies, which belong to no event.
                 client.sync();
-                self.types.give_up(&probe);
+                self.types.mark_untypable(&probe);
                 None
             }
         }
     }
 
-    fn assign_types(&self, parts: &mut [Part]) -> Option<Box<Probe>> {
+    fn assign_types(&self, parts: &mut [BatchPart]) -> Option<Box<TypeTrial>> {
         let executions = parts.iter().filter(|part| part.item.event.action.kind().is_execution());
         let is_in_block = self.transaction == TransactionStatus::InTransaction;
         let is_fragile = is_in_block || executions.count() > 1;
@@ -53,19 +53,19 @@ impl Player {
                 continue;
             }
             let types = match &event.action {
-                Action::Bind(bound) | Action::Execute(bound) => match values_of(bound) {
+                Action::Bind(bound) | Action::Execute(bound) => match parameter_values(bound) {
                     Some(values) => self.types.decide(event, values, is_fragile, can_try),
                     None => continue,
                 },
                 Action::Parse { statement, sql } => {
                     let items = parts[at + 1..].iter().map(|part| &part.item);
-                    let mut items = items.chain(self.queue.iter().take(EVENTS_AHEAD));
+                    let mut items = items.chain(self.queue.iter().take(EVENTS_AHEAD_MAX));
                     match items.find_map(|item| values_for(item, statement, sql)) {
                         Some((event, values)) => {
                             self.types.decide(event, values, is_fragile, can_try)
                         }
                         None if sql.as_bytes().contains(&b'$') => {
-                            Decision::Send(self.types.known(event))
+                            Decision::Send(self.types.known_types(event))
                         }
                         None => continue,
                     }
@@ -80,20 +80,20 @@ impl Player {
         None
     }
 
-    /// Parse, Describe and Bind, which leave nothing behind.
-    fn queue_probe(
+    /// Queues Parse, Describe and Bind, which have no lasting effect.
+    fn queue_trial(
         &self,
-        probe: &Probe,
-        parts: &[Part],
-        client: &mut Client,
+        probe: &TypeTrial,
+        parts: &[BatchPart],
+        client: &mut ClientSession,
     ) -> Result<(), EncodeError> {
-        let name = NAME.as_bytes();
+        let name = TRIAL_NAME.as_bytes();
         let is_in_block = self.transaction == TransactionStatus::InTransaction;
         if is_in_block {
-            client.query(format!("savepoint {NAME}").as_bytes())?;
+            client.query(format!("savepoint {TRIAL_NAME}").as_bytes())?;
         }
         let text = match parts.first() {
-            Some(part) => text_of(&part.item.event, &probe.sql, client),
+            Some(part) => statement_text(&part.item.event, &probe.sql, client),
             None => probe.sql.as_bytes().into(),
         };
         client.parse(name, &text, &probe.types())?;
@@ -104,20 +104,21 @@ impl Player {
         });
         client.bind_with_formats(name, name, &[], values, &[])?;
         client.sync();
-        // After its own Sync, so that it happens even if one of those before it failed.
+        // After a separate Sync, so that it runs even if one of the messages before has failed.
         client.close_statement(name)?;
         client.sync();
         if is_in_block {
             client.query(
-                format!("rollback to savepoint {NAME}; release savepoint {NAME}").as_bytes(),
+                format!("rollback to savepoint {TRIAL_NAME}; release savepoint {TRIAL_NAME}")
+                    .as_bytes(),
             )?;
         }
         Ok(())
     }
 
-    /// Takes in what the server made of a try.
-    pub(super) fn heard_of_probe(&mut self, reply: Reply, client: &Client) {
-        let probe = self.flight.as_mut().and_then(|flight| flight.probe.as_mut());
+    /// Handles a reply to a trial.
+    pub(super) fn handle_trial_reply(&mut self, reply: Reply, client: &ClientSession) {
+        let probe = self.in_flight.as_mut().and_then(|flight| flight.trial.as_mut());
         let Some((_, result)) = probe else { return };
         match reply {
             Reply::ParameterTypes(types) => result.types = types,
@@ -130,54 +131,54 @@ impl Player {
                 if status == TransactionStatus::Idle {
                     self.portals.clear();
                 }
-                if client.ready_owed() > 0 {
+                if client.pending_ready_count() > 0 {
                     return;
                 }
-                let flight = self.flight.take();
-                if let Some((probe, result)) = flight.and_then(|flight| flight.probe) {
-                    self.probe = self.types.conclude(probe, &result);
+                let flight = self.in_flight.take();
+                if let Some((probe, result)) = flight.and_then(|flight| flight.trial) {
+                    self.trial = self.types.record_result(probe, &result);
                 }
             }
             Reply::LoggedIn | Reply::Parsed | Reply::Rows(_) | Reply::CopyIn => {}
         }
     }
 
-    /// Puts a batch back into the queue whose first execution was refused for want of types, to send it
-    /// again with types. Gives it back if that is not what happened, or did before.
-    pub(super) fn retry_with_types(&mut self, flight: Flight) -> Option<Flight> {
-        // In a transaction block the refusal has aborted it.
+    /// Returns a batch to the queue if its first execution was refused because of missing types, to
+    /// send it again with types. Otherwise, or if it was sent again before, gives the batch back.
+    pub(super) fn retry_with_types(&mut self, flight: InFlightBatch) -> Option<InFlightBatch> {
+        // In a transaction block, the refusal has aborted it.
         let Some(failure) = flight.failure.as_ref().filter(|_| !self.is_in_transaction()) else {
             return Some(flight);
         };
-        let executes = |part: &&Part| part.item.event.action.kind().is_execution();
+        let executes = |part: &&BatchPart| part.item.event.action.kind().is_execution();
         let Some(first) = flight.parts.iter().find(executes) else {
-            // A Parse of its own: its Execute prepares again, with types.
+            // A Parse without an execution: its Execute prepares again, with types.
             for part in &flight.parts {
                 if part.item.event.wire.is_none() && part.item.types.is_none() {
-                    self.types.refused(&part.item.event, failure);
+                    self.types.record_refusal(&part.item.event, failure);
                 }
             }
             return Some(flight);
         };
-        let Item { event, types, is_retried, .. } = &first.item;
+        let ScheduledEvent { event, types, is_retried, .. } = &first.item;
         let has_values =
-            matches!(&event.action, Action::Execute(bound) if values_of(bound).is_some());
+            matches!(&event.action, Action::Execute(bound) if parameter_values(bound).is_some());
         let was_sent_without = event.wire.is_none() && types.is_none() && has_values;
-        // What has failed in production too is no want of types.
+        // A statement that failed in production too does not fail because of missing types.
         let is_new = !*is_retried && !first.is_bind_done && !event.outcome.failed();
-        if !was_sent_without || !is_new || !self.types.refused(event, failure) {
+        if !was_sent_without || !is_new || !self.types.record_refusal(event, failure) {
             return Some(flight);
         }
         let mut parts = flight.parts;
         for part in &mut parts {
             part.item.is_retried = true;
         }
-        self.put_back_parts(parts);
+        self.requeue_parts(parts);
         None
     }
 
-    /// Puts a batch back to where it was taken from.
-    pub(super) fn put_back_parts(&mut self, parts: Vec<Part>) {
+    /// Returns a batch to the front of the queue.
+    pub(super) fn requeue_parts(&mut self, parts: Vec<BatchPart>) {
         for part in parts.into_iter().rev() {
             self.queue.push_front(part.item);
         }
@@ -185,13 +186,13 @@ impl Player {
 }
 
 /// Values that types can be deduced from.
-fn values_of(bound: &Bound) -> Option<&[Parameter]> {
+fn parameter_values(bound: &Bound) -> Option<&[Parameter]> {
     bound.parameters.as_deref().filter(|values| !values.is_empty())
 }
 
-/// The values of an execution of this prepared statement.
+/// The values, if the event executes this prepared statement.
 fn values_for<'a>(
-    item: &'a Item,
+    item: &'a ScheduledEvent,
     name: &Text,
     text: &Text,
 ) -> Option<(&'a Event, &'a [Parameter])> {
@@ -199,7 +200,7 @@ fn values_for<'a>(
         Action::Bind(bound) | Action::Execute(bound)
             if bound.statement == *name && bound.sql == *text =>
         {
-            values_of(bound).map(|values| (&item.event, values))
+            parameter_values(bound).map(|values| (&item.event, values))
         }
         _ => None,
     }

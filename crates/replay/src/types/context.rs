@@ -1,22 +1,22 @@
-//! [`Context`]: whether the text around placeholders tells their types.
+//! [`PlaceholderContext`]: whether the text around placeholders determines their types.
 
-use howdah_sql::{Lexer, Token, TokenKind};
+use howdah_sql::{Lexer, SqlToken, TokenKind};
 
-/// What the text of a statement tells about the types of its placeholders, to somebody who knows no
-/// catalog.
+/// The information in a statement's text about the types of its placeholders, without a look at the
+/// system catalogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Context {
-    /// Each stands beside a column, a cast or a keyword that gives its type.
-    Given,
-    /// Some may have no type or several, so that the statement may be refused without types.
+pub(crate) enum PlaceholderContext {
+    /// Each is next to a column, a cast or a keyword that determines its type.
+    Typed,
+    /// Some may have no type or several, so the statement may be refused without types.
     Open,
-    /// Some are compared with one another or with string constants, which PostgreSQL does as texts
-    /// where no types are given.
+    /// Some are compared with one another or with string constants, which PostgreSQL does as text
+    /// if no types are given.
     Textual,
 }
 
-impl Context {
-    pub(crate) fn of(sql: &[u8]) -> Self {
+impl PlaceholderContext {
+    pub(crate) fn from_sql(sql: &[u8]) -> Self {
         let tokens: Vec<_> = Lexer::new(sql)
             .filter(|token| !matches!(token.kind, TokenKind::Space | TokenKind::Comment))
             .collect();
@@ -25,15 +25,15 @@ impl Context {
             || (0..tokens.len()).filter(|at| tokens[*at].kind == TokenKind::Placeholder);
         if (0..tokens.len()).any(|at| text.compares_as_text(at)) {
             Self::Textual
-        } else if placeholders().all(|at| text.is_given(at)) {
-            Self::Given
+        } else if placeholders().all(|at| text.is_typed(at)) {
+            Self::Typed
         } else {
             Self::Open
         }
     }
 }
 
-struct Tokens<'a>(&'a [Token<'a>]);
+struct Tokens<'a>(&'a [SqlToken<'a>]);
 
 impl Tokens<'_> {
     fn text(&self, at: usize) -> &[u8] {
@@ -53,20 +53,20 @@ impl Tokens<'_> {
         matches!(self.text(at), b"=" | b"<" | b">" | b"<=" | b">=" | b"<>" | b"!=")
     }
 
-    /// A placeholder or a string constant without a cast: either is of no type.
+    /// Whether this is a placeholder or a string constant without a cast: neither has a type.
     fn is_untyped(&self, at: usize) -> bool {
         matches!(self.kind(at), Some(TokenKind::Placeholder | TokenKind::String))
             && self.kind(at + 1) != Some(TokenKind::Cast)
-            // Of `date '2026-11-20'` the word is the type.
+            // In `date '2026-11-20'` the word is the type.
             && !(self.kind(at) == Some(TokenKind::String)
                 && at > 0
                 && self.kind(at - 1) == Some(TokenKind::Word)
                 && self.is_word(at - 1, &TYPE_WORDS))
     }
 
-    /// Whether a comparison of what has no type stands here.
+    /// Whether a comparison of untyped operands starts here.
     fn compares_as_text(&self, at: usize) -> bool {
-        // What stands left of an untyped operand must not make it one of another operator.
+        // The token before an untyped operand must not make it the operand of another operator.
         let is_start = |at: usize| {
             at == 0
                 || (self.kind(at - 1) != Some(TokenKind::Operator)
@@ -99,7 +99,7 @@ impl Tokens<'_> {
         if self.is_word(at, &["greatest", "least", "nullif"]) && self.text(at + 1) == b"(" {
             return self.is_list_of_untyped(at + 2);
         }
-        // A list of rows in place of a table, whose columns are texts then.
+        // A VALUES list as a table, whose columns are text then.
         at > 0
             && self.is_word(at, &["values"])
             && self.text(at - 1) == b"("
@@ -107,7 +107,7 @@ impl Tokens<'_> {
             && self.is_untyped(at + 2)
     }
 
-    /// `$1, $2, 'x')`.
+    /// Whether a list like `$1, $2, 'x')` starts here.
     fn is_list_of_untyped(&self, from: usize) -> bool {
         let mut at = from;
         let mut has_placeholder = false;
@@ -122,7 +122,7 @@ impl Tokens<'_> {
         false
     }
 
-    fn is_given(&self, at: usize) -> bool {
+    fn is_typed(&self, at: usize) -> bool {
         if self.kind(at + 1) == Some(TokenKind::Cast) {
             return true;
         }
@@ -131,22 +131,22 @@ impl Tokens<'_> {
             return true;
         }
         let operand = before.checked_sub(1);
-        let is_beside_column = |operator: usize| {
+        let is_next_to_column = |operator: usize| {
             operator.checked_sub(1).is_some_and(|operand| self.is_column(operand))
         };
         let compares = self.is_comparison(before) || self.is_word(before, &["like", "ilike"]);
         let closes = !matches!(self.kind(at + 1), Some(TokenKind::Operator));
-        if compares && closes && is_beside_column(before) {
+        if compares && closes && is_next_to_column(before) {
             return true;
         }
-        if self.is_word(before, &["between"]) && is_beside_column(before) {
+        if self.is_word(before, &["between"]) && is_next_to_column(before) {
             return true;
         }
-        // The upper end of a BETWEEN.
+        // The upper bound of a BETWEEN.
         if self.is_word(before, &["and"])
             && at >= 4
             && self.is_word(at - 3, &["between"])
-            && is_beside_column(at - 3)
+            && is_next_to_column(at - 3)
         {
             return true;
         }
@@ -200,7 +200,7 @@ impl Tokens<'_> {
     }
 }
 
-/// Words before an operator that are no columns.
+/// Words before an operator that are not columns.
 const NOT_COLUMNS: [&str; 12] = [
     "select",
     "where",
@@ -216,12 +216,12 @@ const NOT_COLUMNS: [&str; 12] = [
     "case",
 ];
 
-/// Words before a string constant that give it a type.
+/// Words before a string constant that determine its type.
 const TYPE_WORDS: [&str; 8] =
     ["date", "time", "timestamp", "timestamptz", "interval", "numeric", "zone", "json"];
 
 #[test]
-fn context_tells_where_types_may_be_missing() {
+fn context_shows_where_types_may_be_missing() {
     for sql in [
         "select * from t where a = $1 and t.b >= $2 and \"c\" like $3 limit $4 offset $5",
         "select $1::int + $2::int",
@@ -231,7 +231,11 @@ fn context_tells_where_types_may_be_missing() {
         "delete from t where id = $1 returning id",
         "select 1",
     ] {
-        assert_eq!(Context::of(sql.as_bytes()), Context::Given, "{sql}");
+        assert_eq!(
+            PlaceholderContext::from_sql(sql.as_bytes()),
+            PlaceholderContext::Typed,
+            "{sql}"
+        );
     }
     for sql in [
         "select $1 + $2",
@@ -245,7 +249,7 @@ fn context_tells_where_types_may_be_missing() {
         "insert into t values (abs($1))",
         "select 'a' || $1",
     ] {
-        assert_eq!(Context::of(sql.as_bytes()), Context::Open, "{sql}");
+        assert_eq!(PlaceholderContext::from_sql(sql.as_bytes()), PlaceholderContext::Open, "{sql}");
     }
     for sql in [
         "select $1 < $2",
@@ -260,9 +264,17 @@ fn context_tells_where_types_may_be_missing() {
         "select nullif($1, '1')",
         "select * from t where a = $1 and $2 >= $3",
     ] {
-        assert_eq!(Context::of(sql.as_bytes()), Context::Textual, "{sql}");
+        assert_eq!(
+            PlaceholderContext::from_sql(sql.as_bytes()),
+            PlaceholderContext::Textual,
+            "{sql}"
+        );
     }
     for sql in ["select $1 < date '2026-11-20'", "select $1::int < $2", "select a + $1 < $2"] {
-        assert_ne!(Context::of(sql.as_bytes()), Context::Textual, "{sql}");
+        assert_ne!(
+            PlaceholderContext::from_sql(sql.as_bytes()),
+            PlaceholderContext::Textual,
+            "{sql}"
+        );
     }
 }

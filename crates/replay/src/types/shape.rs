@@ -1,21 +1,21 @@
-//! [`Shape`]: what a value in text form looks like, and the type that goes with it.
+//! [`ValueShape`]: the kind of a value in text form, and the type for it.
 
 use serde::de::IgnoredAny;
 
-/// What values of one parameter look like in the text form in which PostgreSQL logs them.
+/// The kind of the values of one parameter, in the text form in which PostgreSQL logs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ValueShape {
     /// Nothing is known: SQL NULL, or an empty array.
     Unknown,
     One(Scalar),
-    /// An array of any number of dimensions; `None` while all of its elements are NULL.
+    /// An array with any number of dimensions; `None` while all of its elements are NULL.
     Array(Option<Scalar>),
 }
 
-/// The shape of what is not an array.
+/// The shape of a value that is not an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scalar {
-    // In the order in which one covers those before it.
+    // Ordered so that later variants can cover earlier ones.
     Int4,
     Int8,
     Numeric,
@@ -38,19 +38,19 @@ use Scalar::{
     TimestampTz, Uuid,
 };
 
-/// Longer values are taken for texts: a look at them costs more than it tells.
+/// Longer values count as text: parsing them costs more than it reveals.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
-impl Shape {
-    pub(crate) fn of(value: &[u8]) -> Self {
+impl ValueShape {
+    pub(crate) fn from_value(value: &[u8]) -> Self {
         match std::str::from_utf8(value) {
-            Ok(text) if text.len() <= VALUE_BYTES_MAX => Self::of_text(text),
+            Ok(text) if text.len() <= VALUE_BYTES_MAX => Self::from_text(text),
             _ => Self::One(Text),
         }
     }
 
-    fn of_text(text: &str) -> Self {
-        // `{}` is an object and an array.
+    fn from_text(text: &str) -> Self {
+        // `{}` is an empty object or an empty array.
         if text == "{}" {
             return Self::Unknown;
         }
@@ -58,13 +58,14 @@ impl Shape {
         if text.starts_with(['{', '[']) && is_json(text) {
             return Self::One(Json);
         }
-        match text.starts_with('{') {
-            true => array(text).map_or(Self::One(Text), Self::Array),
-            false => Self::One(Scalar::of(text)),
+        if text.starts_with('{') {
+            array(text).map_or(Self::One(Text), Self::Array)
+        } else {
+            Self::One(Scalar::from_text(text))
         }
     }
 
-    /// The shape that covers both.
+    /// The smallest shape that covers both.
     pub(crate) fn join(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unknown, known) | (known, Self::Unknown) => known,
@@ -86,7 +87,7 @@ impl Shape {
         }
     }
 
-    /// The same with another scalar in it.
+    /// The same shape with another scalar.
     pub(crate) fn with_scalar(self, change: impl Fn(Scalar) -> Scalar) -> Self {
         match self {
             Self::One(scalar) => Self::One(change(scalar)),
@@ -95,8 +96,8 @@ impl Shape {
         }
     }
 
-    /// The OID of its type in `pg_type.dat`; 0 where the server is to decide. A text alone is left to the
-    /// server, since it can stand for anything.
+    /// The OID of its type in `pg_type.dat`; 0 where the server is to decide. Plain text is left to
+    /// the server, since it can be anything.
     pub(crate) fn oid(self) -> u32 {
         match self {
             Self::Unknown | Self::Array(None) | Self::One(Text) => 0,
@@ -107,7 +108,7 @@ impl Shape {
 }
 
 impl Scalar {
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         let bytes = text.as_bytes();
         let hex = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_hexdigit);
         if let Some(number) = number(text) {
@@ -140,7 +141,7 @@ impl Scalar {
         }
     }
 
-    /// OIDs of the type and of its array.
+    /// OIDs of the type and of its array type.
     fn oids(self) -> (u32, u32) {
         match self {
             Int4 => (23, 1007),
@@ -161,8 +162,8 @@ impl Scalar {
     }
 }
 
-/// A number as PostgreSQL writes it: without a plus sign, spaces or superfluous zeros in front, so that a
-/// number written back is the same text.
+/// Parses a number as PostgreSQL writes it: no plus sign, spaces or superfluous leading zeros, so
+/// that the number written back is the same text.
 fn number(text: &str) -> Option<Scalar> {
     if matches!(text, "NaN" | "Infinity" | "-Infinity") {
         return Some(Float8);
@@ -199,7 +200,7 @@ fn is_uuid(bytes: &[u8]) -> bool {
         })
 }
 
-/// `2026-11-20`, with a time of day behind it or not, with a zone or not.
+/// `2026-11-20`, with or without a time of day and a zone.
 fn date_and_time(text: &str) -> Option<Scalar> {
     let (date, rest) = text.split_at_checked(10)?;
     let mut parts = date.split('-');
@@ -232,7 +233,7 @@ fn date_and_time(text: &str) -> Option<Scalar> {
     }
 }
 
-/// `hh:mm:ss`, with parts of a second or not.
+/// `hh:mm:ss`, with or without a fraction of a second.
 fn is_time(text: &str) -> bool {
     let mut parts = text.split(':');
     let mut part = |max: u32| {
@@ -249,7 +250,8 @@ fn is_time(text: &str) -> bool {
     parts.next().is_none() && whole.len() == 2 && digits(whole) && digits(fraction)
 }
 
-/// `1 year 2 mons -3 days +04:05:06.7`, as `IntervalStyle = postgres` writes it, or `1 hour`, as people do.
+/// `1 year 2 mons -3 days +04:05:06.7`, as `IntervalStyle = postgres` writes it, or `1 hour`, as
+/// people write it.
 fn is_interval(text: &str) -> bool {
     const UNITS: [&str; 9] =
         ["year", "mon", "month", "week", "day", "hour", "min", "minute", "second"];
@@ -262,7 +264,7 @@ fn is_interval(text: &str) -> bool {
         };
         if unsigned.contains(':') {
             let mut parts = unsigned.split(':');
-            // Hours may be more than a day.
+            // Hours may exceed a day.
             let fits = parts.by_ref().all(is_number) && unsigned.matches(':').count() == 2;
             if !fits || words.peek().is_some() {
                 return false;
@@ -278,7 +280,7 @@ fn is_interval(text: &str) -> bool {
     any
 }
 
-/// The common shape of an array's elements; `None` if the text is no array.
+/// The common shape of an array's elements; `None` if the text is not an array.
 fn array(text: &str) -> Option<Option<Scalar>> {
     let mut rest = text;
     let mut depth = 0_u32;
@@ -297,7 +299,7 @@ fn array(text: &str) -> Option<Option<Scalar>> {
             _ => {
                 let (element, is_quoted, after) = element(rest)?;
                 if is_quoted || !element.eq_ignore_ascii_case("null") {
-                    let scalar = Scalar::of(&element);
+                    let scalar = Scalar::from_text(&element);
                     shape = Some(shape.map_or(scalar, |shape| shape.join(scalar)));
                 }
                 rest = after;
@@ -308,7 +310,7 @@ fn array(text: &str) -> Option<Option<Scalar>> {
     }
 }
 
-/// One element, whether it was quoted, and what stands behind it.
+/// One element, whether it was quoted, and the rest of the text.
 fn element(text: &str) -> Option<(String, bool, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([',', '}', '{', '"'])?;
@@ -316,12 +318,12 @@ fn element(text: &str) -> Option<(String, bool, &str)> {
         return ends_well.then(|| (text[..end].to_owned(), false, &text[end..]));
     };
     let mut value = String::new();
-    let mut letters = quoted.char_indices();
-    while let Some((at, letter)) = letters.next() {
-        match letter {
-            '\\' => value.push(letters.next()?.1),
+    let mut chars = quoted.char_indices();
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '\\' => value.push(chars.next()?.1),
             '"' => return Some((value, true, &quoted[at + 1..])),
-            letter => value.push(letter),
+            char => value.push(char),
         }
     }
     None
@@ -332,33 +334,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_have_the_shape_of_the_type_that_wrote_them() {
-        let one = |text: &str| Shape::of(text.as_bytes());
+    fn values_have_shape_of_their_type() {
+        let one = |text: &str| ValueShape::from_value(text.as_bytes());
         for (shape, texts) in [
-            (Shape::One(Int4), &["0", "-7", "2147483647"][..]),
-            (Shape::One(Int8), &["2147483648", "-9223372036854775808"]),
-            (Shape::One(Numeric), &["9223372036854775808", "1.50", "-0.001"]),
-            (Shape::One(Float8), &["1e+20", "1.5e-07", "NaN", "-Infinity"]),
-            (Shape::One(Bool), &["t", "false"]),
-            (Shape::One(Date), &["2026-11-20"]),
-            (Shape::One(Timestamp), &["2026-11-20 10:00:00", "2026-11-20T10:00:00.123456"]),
-            (Shape::One(TimestampTz), &["2026-11-20 10:00:00+01", "2026-11-20 10:00:00.5-03:30"]),
-            (Shape::One(Time), &["10:00:00", "23:59:59.5"]),
+            (ValueShape::One(Int4), &["0", "-7", "2147483647"][..]),
+            (ValueShape::One(Int8), &["2147483648", "-9223372036854775808"]),
+            (ValueShape::One(Numeric), &["9223372036854775808", "1.50", "-0.001"]),
+            (ValueShape::One(Float8), &["1e+20", "1.5e-07", "NaN", "-Infinity"]),
+            (ValueShape::One(Bool), &["t", "false"]),
+            (ValueShape::One(Date), &["2026-11-20"]),
+            (ValueShape::One(Timestamp), &["2026-11-20 10:00:00", "2026-11-20T10:00:00.123456"]),
             (
-                Shape::One(Interval),
+                ValueShape::One(TimestampTz),
+                &["2026-11-20 10:00:00+01", "2026-11-20 10:00:00.5-03:30"],
+            ),
+            (ValueShape::One(Time), &["10:00:00", "23:59:59.5"]),
+            (
+                ValueShape::One(Interval),
                 &["1 day", "-3 days +04:05:06", "1 year 2 mons", "100:00:00", "2 hours"],
             ),
-            (Shape::One(Uuid), &["6f9619ff-8b86-d011-b42d-00c04fc964ff"]),
-            (Shape::One(Bytea), &["\\x", "\\x00ff"]),
-            (Shape::One(Json), &["{\"a\": 1}", "[1, 2]", "[]"]),
-            (Shape::Array(Some(Int4)), &["{1,2}", "{{1,NULL},{3,4}}"]),
-            (Shape::Array(Some(Numeric)), &["{1,2.5}"]),
-            (Shape::Array(Some(TimestampTz)), &["{\"2026-11-20 10:00:00+00\"}"]),
-            (Shape::Array(Some(Text)), &["{a,b}", "{\"1, 2\",x}", "{\"\\\"\"}", "{\"null\"}"]),
-            (Shape::Array(None), &["{NULL}"]),
-            (Shape::Unknown, &["{}"]),
+            (ValueShape::One(Uuid), &["6f9619ff-8b86-d011-b42d-00c04fc964ff"]),
+            (ValueShape::One(Bytea), &["\\x", "\\x00ff"]),
+            (ValueShape::One(Json), &["{\"a\": 1}", "[1, 2]", "[]"]),
+            (ValueShape::Array(Some(Int4)), &["{1,2}", "{{1,NULL},{3,4}}"]),
+            (ValueShape::Array(Some(Numeric)), &["{1,2.5}"]),
+            (ValueShape::Array(Some(TimestampTz)), &["{\"2026-11-20 10:00:00+00\"}"]),
+            (ValueShape::Array(Some(Text)), &["{a,b}", "{\"1, 2\",x}", "{\"\\\"\"}", "{\"null\"}"]),
+            (ValueShape::Array(None), &["{NULL}"]),
+            (ValueShape::Unknown, &["{}"]),
             (
-                Shape::One(Text),
+                ValueShape::One(Text),
                 &[
                     "",
                     "+1",
@@ -387,25 +392,26 @@ mod tests {
                 assert_eq!(one(text), shape, "{text}");
             }
         }
-        assert_eq!(Shape::of(b"\xff"), Shape::One(Text));
+        assert_eq!(ValueShape::from_value(b"\xff"), ValueShape::One(Text));
     }
 
     #[test]
     fn join_covers_both_shapes() {
         let join = |one: &str, other: &str| {
-            let (one, other) = (Shape::of(one.as_bytes()), Shape::of(other.as_bytes()));
+            let (one, other) =
+                (ValueShape::from_value(one.as_bytes()), ValueShape::from_value(other.as_bytes()));
             assert_eq!(one.join(other), other.join(one));
             one.join(other)
         };
-        assert_eq!(join("1", "2147483648"), Shape::One(Int8));
-        assert_eq!(join("1", "1.5"), Shape::One(Numeric));
-        assert_eq!(join("1.5", "1e+20"), Shape::One(Float8));
-        assert_eq!(join("2026-11-20", "2026-11-20 10:00:00+00"), Shape::One(TimestampTz));
-        assert_eq!(join("10:00:00", "100:00:00"), Shape::One(Interval));
-        assert_eq!(join("1", "abc"), Shape::One(Text));
-        assert_eq!(join("1", "2026-11-20"), Shape::One(Text));
-        assert_eq!(join("{}", "{1}"), Shape::Array(Some(Int4)));
-        assert_eq!(join("{NULL}", "{1}"), Shape::Array(Some(Int4)));
-        assert_eq!(join("1", "{1}"), Shape::One(Text));
+        assert_eq!(join("1", "2147483648"), ValueShape::One(Int8));
+        assert_eq!(join("1", "1.5"), ValueShape::One(Numeric));
+        assert_eq!(join("1.5", "1e+20"), ValueShape::One(Float8));
+        assert_eq!(join("2026-11-20", "2026-11-20 10:00:00+00"), ValueShape::One(TimestampTz));
+        assert_eq!(join("10:00:00", "100:00:00"), ValueShape::One(Interval));
+        assert_eq!(join("1", "abc"), ValueShape::One(Text));
+        assert_eq!(join("1", "2026-11-20"), ValueShape::One(Text));
+        assert_eq!(join("{}", "{1}"), ValueShape::Array(Some(Int4)));
+        assert_eq!(join("{NULL}", "{1}"), ValueShape::Array(Some(Int4)));
+        assert_eq!(join("1", "{1}"), ValueShape::One(Text));
     }
 }

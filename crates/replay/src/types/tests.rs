@@ -1,6 +1,6 @@
-//! Statements and what a server answers to tries of them.
+//! Statements and a server's results of trials.
 
-use howdah_traffic::{Action, Bound, Outcome, Source, SqlState, Timestamp};
+use howdah_traffic::{Action, Bound, CapturedOutcome, Source, SqlState, Timestamp};
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn event(sql: &str) -> Event {
         database: "d".into(),
         application: "".into(),
         action: Action::Execute(bound),
-        outcome: Outcome::default(),
+        outcome: CapturedOutcome::default(),
         source: Source::Statement,
         vxid: None,
         query_id: None,
@@ -31,23 +31,23 @@ fn event(sql: &str) -> Event {
     }
 }
 
-fn works(types: &[u32]) -> ProbeResult {
-    ProbeResult { types: types.to_vec(), is_bound: true, failure: None }
+fn trial_succeeds(types: &[u32]) -> TrialResult {
+    TrialResult { types: types.to_vec(), is_bound: true, failure: None }
 }
 
-fn fails(code: &[u8]) -> ProbeResult {
-    let failure = Failure { sqlstate: SqlState::new(code), message: "no".into() };
-    ProbeResult { failure: Some(failure), ..ProbeResult::default() }
+fn trial_fails(code: &[u8]) -> TrialResult {
+    let failure = ReplayFailure { sqlstate: SqlState::new(code), message: "no".into() };
+    TrialResult { failure: Some(failure), ..TrialResult::default() }
 }
 
-fn sent(decision: Decision) -> Vec<u32> {
+fn sent_types(decision: Decision) -> Vec<u32> {
     match decision {
         Decision::Send(types) => types.unwrap_or_default().to_vec(),
         Decision::Try(probe) => panic!("not sent: {probe:?}"),
     }
 }
 
-fn tried(decision: Decision) -> Box<Probe> {
+fn expect_trial(decision: Decision) -> Box<TypeTrial> {
     match decision {
         Decision::Try(probe) => probe,
         Decision::Send(types) => panic!("sent with {types:?}"),
@@ -55,108 +55,116 @@ fn tried(decision: Decision) -> Box<Probe> {
 }
 
 #[test]
-fn refused_statement_is_tried_with_types_which_widen_with_its_values() {
+fn refused_statement_gets_types_that_widen_with_values() {
     let types = ParameterTypes::default();
     let event = event("select $1 + $2");
     let decide = |texts: &[&str]| types.decide(&event, &values(texts), false, true);
-    assert_eq!(sent(decide(&["1", "2"])), [0_u32; 0]);
-    let refusal = fails(b"42725").failure.unwrap();
-    assert!(types.refused(&event, &refusal));
-    let probe = tried(decide(&["1", "2"]));
+    assert_eq!(sent_types(decide(&["1", "2"])), [0_u32; 0]);
+    let refusal = trial_fails(b"42725").failure.unwrap();
+    assert!(types.record_refusal(&event, &refusal));
+    let probe = expect_trial(decide(&["1", "2"]));
     assert_eq!(*probe.types(), [0_u32; 0]);
-    let probe = types.conclude(probe, &fails(b"42725")).expect("a guess");
+    let probe = types.record_result(probe, &trial_fails(b"42725")).expect("a guess");
     assert_eq!(*probe.types(), [23, 23]);
-    assert!(types.conclude(probe, &works(&[23, 23])).is_none());
-    assert_eq!(sent(decide(&["1", "2"])), [23, 23]);
-    assert_eq!(sent(decide(&["NULL", "2.5"])), [23, 1700]);
-    assert_eq!(sent(decide(&["3000000000", "2"])), [20, 1700]);
-    assert_eq!(&*types.known(&event).expect("known"), [20, 1700]);
-    assert!(!types.refused(&event, &refusal), "it has types already");
+    assert!(types.record_result(probe, &trial_succeeds(&[23, 23])).is_none());
+    assert_eq!(sent_types(decide(&["1", "2"])), [23, 23]);
+    assert_eq!(sent_types(decide(&["NULL", "2.5"])), [23, 1700]);
+    assert_eq!(sent_types(decide(&["3000000000", "2"])), [20, 1700]);
+    assert_eq!(&*types.known_types(&event).expect("known"), [20, 1700]);
+    assert!(!types.record_refusal(&event, &refusal), "it has types already");
 }
 
 #[test]
-fn numbers_that_a_server_takes_for_texts_are_typed_and_texts_are_not() {
+fn numbers_compared_as_text_get_types() {
     let types = ParameterTypes::default();
     let event = event("select $1 < $2 and $3 = $4");
-    let probe = tried(types.decide(&event, &values(&["10", "9", "a", "b"]), false, true));
-    let probe = types.conclude(probe, &works(&[25; 4])).expect("a guess");
+    let probe = expect_trial(types.decide(&event, &values(&["10", "9", "a", "b"]), false, true));
+    let probe = types.record_result(probe, &trial_succeeds(&[25; 4])).expect("a guess");
     assert_eq!(*probe.types(), [23, 23, 0, 0]);
-    types.conclude(probe, &works(&[23, 23, 25, 25]));
+    types.record_result(probe, &trial_succeeds(&[23, 23, 25, 25]));
     let next = types.decide(&event, &values(&["10", "9", "a", "b"]), false, true);
-    assert_eq!(sent(next), [23, 23, 0, 0]);
-    // A value that is no number: that is looked at anew, and the numbers keep their types.
+    assert_eq!(sent_types(next), [23, 23, 0, 0]);
+    // The value is not a number: a new trial is made, and the numbers keep their types.
     let words = values(&["x", "9", "a", "b"]);
-    let probe = tried(types.decide(&event, &words, false, true));
-    let probe = types.conclude(probe, &works(&[25; 4])).expect("a guess");
+    let probe = expect_trial(types.decide(&event, &words, false, true));
+    let probe = types.record_result(probe, &trial_succeeds(&[25; 4])).expect("a guess");
     assert_eq!(*probe.types(), [0, 23, 0, 0]);
-    assert!(types.conclude(probe, &fails(b"22P02")).is_none());
-    assert_eq!(sent(types.decide(&event, &words, false, true)), [0_u32; 0]);
+    assert!(types.record_result(probe, &trial_fails(b"22P02")).is_none());
+    assert_eq!(sent_types(types.decide(&event, &words, false, true)), [0_u32; 0]);
     let next = types.decide(&event, &values(&["1", "NULL", "a", "b"]), false, true);
-    assert_eq!(sent(next), [23, 23, 0, 0]);
+    assert_eq!(sent_types(next), [23, 23, 0, 0]);
 }
 
 #[test]
-fn constants_that_decide_types_make_variants_of_a_statement() {
+fn constants_that_decide_types_make_variants() {
     let types = ParameterTypes::default();
     let (date, number) = (event("select to_char($1, 'YYYY')"), event("select to_char($1, '999')"));
     let (moment, amount) = (values(&["2026-11-20 10:00:00+00"]), values(&["12.5"]));
     for (event, values, oid) in [(&date, &moment, 1184), (&number, &amount, 1700)] {
-        let probe = tried(types.decide(event, values, true, true));
-        let probe = types.conclude(probe, &fails(b"42725")).expect("a guess");
+        let probe = expect_trial(types.decide(event, values, true, true));
+        let probe = types.record_result(probe, &trial_fails(b"42725")).expect("a guess");
         assert_eq!(*probe.types(), [oid]);
-        assert!(types.conclude(probe, &works(&[oid, 25])).is_none());
+        assert!(types.record_result(probe, &trial_succeeds(&[oid, 25])).is_none());
     }
-    assert_eq!(sent(types.decide(&date, &moment, true, true)), [1184]);
-    assert_eq!(sent(types.decide(&number, &amount, true, true)), [1700]);
+    assert_eq!(sent_types(types.decide(&date, &moment, true, true)), [1184]);
+    assert_eq!(sent_types(types.decide(&number, &amount, true, true)), [1700]);
 }
 
 #[test]
-fn statement_that_works_only_without_types_is_sent_without() {
+fn statement_that_fails_with_types_is_sent_untyped() {
     let types = ParameterTypes::default();
     let event = event("select $1 < $2 and name = $1 from t");
     let one = values(&["10", "9"]);
-    let mut probe =
-        types.conclude(tried(types.decide(&event, &one, false, true)), &works(&[25, 25]));
+    let mut probe = types.record_result(
+        expect_trial(types.decide(&event, &one, false, true)),
+        &trial_succeeds(&[25, 25]),
+    );
     while let Some(next) = probe {
-        probe = types.conclude(next, &fails(b"42883"));
+        probe = types.record_result(next, &trial_fails(b"42883"));
     }
-    assert_eq!(sent(types.decide(&event, &one, true, true)), [0_u32; 0]);
+    assert_eq!(sent_types(types.decide(&event, &one, true, true)), [0_u32; 0]);
 }
 
 #[test]
-fn guesses_go_from_the_likely_to_the_unlikely_and_end() {
+fn guesses_run_from_likely_to_unlikely() {
     let types = ParameterTypes::default();
     let event = event("select now() - $1, $2");
     let one = values(&["01:00:00", "x"]);
-    // Outside of a transaction a refusal harms nobody, inside it would.
-    assert_eq!(sent(types.decide(&event, &one, false, true)), [0_u32; 0]);
-    let mut probe = types.conclude(tried(types.decide(&event, &one, true, true)), &fails(b"22007"));
+    // Outside of a transaction a refusal is harmless; inside, it aborts the transaction.
+    assert_eq!(sent_types(types.decide(&event, &one, false, true)), [0_u32; 0]);
+    let mut probe = types.record_result(
+        expect_trial(types.decide(&event, &one, true, true)),
+        &trial_fails(b"22007"),
+    );
     let mut tries = Vec::new();
     while let Some(next) = probe {
         tries.push(next.types().to_vec());
-        probe = types.conclude(next, &fails(b"42883"));
+        probe = types.record_result(next, &trial_fails(b"42883"));
     }
     assert_eq!(tries, [[1083, 0], [1083, 25], [1186, 0], [1186, 25]]);
-    assert_eq!(sent(types.decide(&event, &one, true, true)), [0_u32; 0]);
-    assert!(!types.refused(&event, &fails(b"42725").failure.unwrap()), "nothing helps");
+    assert_eq!(sent_types(types.decide(&event, &one, true, true)), [0_u32; 0]);
+    assert!(
+        !types.record_refusal(&event, &trial_fails(b"42725").failure.unwrap()),
+        "nothing helps"
+    );
 }
 
 #[test]
-fn nulls_alone_leave_the_question_open() {
+fn null_values_decide_no_types() {
     let types = ParameterTypes::default();
     let event = event("select $1 + $2");
-    let probe = tried(types.decide(&event, &values(&["NULL", "NULL"]), true, true));
-    assert!(types.conclude(probe, &fails(b"42725")).is_none());
-    let probe = tried(types.decide(&event, &values(&["1", "NULL"]), true, true));
-    let probe = types.conclude(probe, &fails(b"42725")).expect("a guess");
+    let probe = expect_trial(types.decide(&event, &values(&["NULL", "NULL"]), true, true));
+    assert!(types.record_result(probe, &trial_fails(b"42725")).is_none());
+    let probe = expect_trial(types.decide(&event, &values(&["1", "NULL"]), true, true));
+    let probe = types.record_result(probe, &trial_fails(b"42725")).expect("a guess");
     assert_eq!(*probe.types(), [23, 0]);
 }
 
 #[test]
-fn statements_beside_columns_are_never_tried_before() {
+fn placeholders_next_to_columns_need_no_trial() {
     let types = ParameterTypes::default();
     let event = event("select * from t where id = $1 limit $2");
-    assert_eq!(sent(types.decide(&event, &values(&["1", "2"]), true, true)), [0_u32; 0]);
-    let other = fails(b"42P01").failure.unwrap();
-    assert!(!types.refused(&event, &other));
+    assert_eq!(sent_types(types.decide(&event, &values(&["1", "2"]), true, true)), [0_u32; 0]);
+    let other = trial_fails(b"42P01").failure.unwrap();
+    assert!(!types.record_refusal(&event, &other));
 }

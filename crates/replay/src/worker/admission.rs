@@ -1,142 +1,148 @@
-//! Which events a worker takes from its inbox, and when: how far ahead of the players it reads.
+//! Admission: which events a worker pops from its inbox, and how far ahead of the players it reads.
 //!
-//! Paced, it takes what is due within [`LOOKAHEAD`], and where more waits than there is room for,
-//! events of sessions that are behind are skipped. So one slow session cannot keep the others' events
-//! from being read.
+//! Paced, it pops events that are due within [`LOOKAHEAD`]; if more are queued than the limits
+//! allow, events of sessions that are behind are skipped. So one slow session cannot keep the
+//! events of other sessions from being read.
 //!
-//! At the highest speed it stops reading while much waits. But what waits may wait for a row lock
-//! that is freed by an event not yet read: somebody's COMMIT behind a thousand statements of the
-//! session that the lock holds up. Therefore, when nothing has ended for a while, it reads on:
+//! At the highest speed it stops reading while many events are queued. But a queued event may wait
+//! for a row lock that is released by an event not yet read, for example a COMMIT that follows a
+//! thousand statements of the session that is blocked by the lock. Therefore, if no event has ended
+//! for a while, it reads on:
 //!
 //! ```text
-//! nothing ended for   reads on
-//!                     up to Limits::read_ahead_bytes
-//! STALL               up to Limits::backlog_bytes, and opens more sessions than were open at once
-//! STARVED             without a limit, while a session stands there with nothing to do: events of
-//!                     sessions that are behind are skipped and counted, as when paced
+//! no event ended for    reads on
+//!                       up to ReplayLimits::read_ahead_bytes
+//! STALL_TIMEOUT         up to ReplayLimits::backlog_bytes, and opens more sessions than were
+//!                       open at once
+//! STARVATION_TIMEOUT    without a limit, while an idle session has no queued events: events of
+//!                       sessions that are behind are skipped and counted, as when paced
 //! ```
 //!
-//! So memory stays bounded, and whoever frees the lock gets the event.
+//! So memory stays bounded, and the session that holds the lock gets its event.
 
 use std::time::{Duration, Instant};
 
 use howdah_traffic::{Event, Kind, SessionId};
 
-use super::{Seat, Slot, Worker, unsent};
+use super::{ReplayWorker, SessionSlot, SlotId, unsent};
 use crate::{
-    inbox::{Arrival, Supply},
-    player::{End, Item, Player, Presence, Skip, ends_transaction},
-    settings::Limits,
+    inbox::{QueueState, QueuedEvent},
+    player::{EventEnd, LinkState, Player, ScheduledEvent, SkipCause, ends_transaction},
+    settings::ReplayLimits,
 };
 
-/// How far ahead of their due time events are taken from the inbox, so that a batch of messages is
-/// together and a session's connection can be planned.
+/// How far ahead of their due time events are popped, so that the messages of a batch are together
+/// and a session's connection can be opened in time.
 const LOOKAHEAD: Duration = Duration::from_secs(1);
 
-/// How long nothing may end before the reader is let on in spite of much that waits.
-pub(super) const STALL: Duration = Duration::from_secs(1);
+/// Time without an ended event after which the limit is raised to `backlog_bytes`.
+pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long nothing may end before it is let on in spite of all the room being taken.
-const STARVED: Duration = Duration::from_secs(5);
+/// Time without an ended event after which the limit is lifted.
+const STARVATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sessions opened per stall beyond those that were open at once in the capture.
+/// Sessions opened per stall in addition to those that were open at once in the capture.
 const SESSIONS_PER_STALL: usize = 16;
 
-impl Worker {
-    /// Takes from the inbox what the players can do something with.
-    pub(super) fn admit(&mut self, now: Instant) -> Supply {
-        let mut arrivals = Vec::new();
-        let supply = match self.shared.schedule.is_paced() {
-            true => self.take_due(now, &mut arrivals),
-            false => self.take_more(now, &mut arrivals),
+impl ReplayWorker {
+    /// Pops the events that players can use now, and queues them.
+    pub(super) fn admit(&mut self, now: Instant) -> QueueState {
+        let mut events = Vec::new();
+        let supply = if self.shared.schedule.is_paced() {
+            self.pop_due(now, &mut events)
+        } else {
+            self.pop_unpaced(now, &mut events)
         };
-        for arrival in arrivals {
-            self.seat(arrival, now);
+        for queued in events {
+            self.assign(queued, now);
         }
         supply
     }
 
-    fn take_due(&self, now: Instant, arrivals: &mut Vec<Arrival>) -> Supply {
+    fn pop_due(&self, now: Instant, events: &mut Vec<QueuedEvent>) -> QueueState {
         let (schedule, limits) = (self.shared.schedule, self.shared.limits);
         let mut backlog = self.backlog_bytes;
-        let near = |arrival: &Arrival| {
-            let near = schedule.due(arrival.event.time) <= now + lookahead(backlog, limits);
-            backlog += if near { arrival.bytes } else { 0 };
+        let near = |queued: &QueuedEvent| {
+            let near = schedule.due(queued.event.time) <= now + lookahead(backlog, limits);
+            backlog += if near { queued.bytes } else { 0 };
             near
         };
-        self.inbox.take(near, arrivals)
+        self.inbox.pop_while(near, events)
     }
 
-    fn take_more(&mut self, now: Instant, arrivals: &mut Vec<Arrival>) -> Supply {
+    fn pop_unpaced(&mut self, now: Instant, events: &mut Vec<QueuedEvent>) -> QueueState {
         let limits = self.shared.limits;
-        let quiet = now.saturating_duration_since(self.progress);
-        let stalled = quiet > STALL;
-        let starved = quiet > STARVED && self.somebody_waits_for_events();
-        let room = match stalled {
-            true => limits.backlog_bytes,
-            false => limits.read_ahead_bytes.min(limits.backlog_bytes),
+        let since_progress = now.saturating_duration_since(self.progress);
+        let is_stalled = since_progress > STALL_TIMEOUT;
+        let is_starved = since_progress > STARVATION_TIMEOUT && self.has_session_without_events();
+        let limit_bytes = if is_stalled {
+            limits.backlog_bytes
+        } else {
+            limits.read_ahead_bytes.min(limits.backlog_bytes)
         };
         let mut backlog = self.backlog_bytes;
-        let mut present = self.seats.len() - self.vacant.len();
-        let mut crowd = 0;
-        let wanted = |arrival: &Arrival| {
-            if backlog >= room && !starved {
+        let mut present = self.slots.len() - self.free_slots.len();
+        let mut extra_sessions = 0;
+        let accepts = |queued: &QueuedEvent| {
+            if backlog >= limit_bytes && !is_starved {
                 return false;
             }
-            if arrival.event.action.kind() == Kind::Connect {
-                // A session that has left in the capture may not have come so far here.
-                if present >= arrival.open_sessions.max(1) {
-                    if !stalled || crowd == SESSIONS_PER_STALL {
+            if queued.event.action.kind() == Kind::Connect {
+                // A session that has disconnected in the capture may not have come so far here.
+                if present >= queued.open_sessions.max(1) {
+                    if !is_stalled || extra_sessions == SESSIONS_PER_STALL {
                         return false;
                     }
-                    crowd += 1;
+                    extra_sessions += 1;
                 }
                 present += 1;
             }
-            backlog += arrival.bytes;
+            backlog += queued.bytes;
             true
         };
-        let supply = self.inbox.take(wanted, arrivals);
-        if crowd > 0 {
+        let supply = self.inbox.pop_while(accepts, events);
+        if extra_sessions > 0 {
             self.progress = now;
         }
         supply
     }
 
-    /// Whether the next event of some session may be one that frees the others. Of the sessions of
-    /// other workers nothing is known here.
-    fn somebody_waits_for_events(&self) -> bool {
+    /// Whether the next event of some session may be one that unblocks the others. The sessions of
+    /// other workers are not known here, so with several workers this is always true.
+    fn has_session_without_events(&self) -> bool {
         let waits = |player: &Player| {
-            matches!(player.presence, Presence::Here) && !player.is_busy() && !player.has_waiting()
+            matches!(player.link_state, LinkState::Connected)
+                && !player.is_busy()
+                && !player.has_queued()
         };
         self.shared.workers > 1
-            || self.seats.iter().any(|seat| seat.player.as_ref().is_some_and(waits))
+            || self.slots.iter().any(|slot_entry| slot_entry.player.as_ref().is_some_and(waits))
     }
 
-    /// Gives an event to its session's player.
-    fn seat(&mut self, arrival: Arrival, now: Instant) {
+    /// Queues an event at its session's player.
+    fn assign(&mut self, queued: QueuedEvent, now: Instant) {
         self.shared.metrics.events_read.add(1);
         self.stats.events += 1;
-        let slot = match self.by_session.get(&arrival.event.session) {
+        let slot = match self.by_session.get(&queued.event.session) {
             Some(slot) => *slot,
-            None => self.new_seat(arrival.event.session.clone(), now),
+            None => self.new_slot(queued.event.session.clone(), now),
         };
-        let due = self.shared.schedule.due(arrival.event.time);
-        let here = arrival.here(due);
-        let item = Item::new(arrival.event, due, here, arrival.bytes);
-        let seat = &mut self.seats[slot.index as usize];
-        let Some(player) = seat.player.as_mut() else { return };
+        let due = self.shared.schedule.due(queued.event.time);
+        let here = queued.available_at(due);
+        let item = ScheduledEvent::new(queued.event, due, here, queued.bytes);
+        let slot_entry = &mut self.slots[slot.index as usize];
+        let Some(player) = slot_entry.player.as_mut() else { return };
         let limit = self.shared.limits.backlog_bytes;
         if self.backlog_bytes >= limit
             && player.is_behind(now)
-            && (self.backlog_bytes >= limit.saturating_mul(2) || !lets_others_on(&item.event))
+            && (self.backlog_bytes >= limit.saturating_mul(2) || !releases_locks(&item.event))
         {
-            let free = player.free();
-            self.ended.push(unsent(item, End::Skipped(Skip::TooFarBehind), now, free));
+            let free = player.free_since();
+            self.finished.push(unsent(item, EventEnd::Skipped(SkipCause::TooFarBehind), now, free));
             return;
         }
         self.backlog_bytes += item.bytes;
-        let idle = !player.has_waiting();
+        let idle = !player.has_queued();
         player.push(item);
         if idle {
             if due <= now {
@@ -147,34 +153,34 @@ impl Worker {
         }
     }
 
-    fn new_seat(&mut self, session: SessionId, now: Instant) -> Slot {
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.seats.push(Seat::default());
-            u32::try_from(self.seats.len() - 1).expect("fewer than 2^32 sessions at once")
+    fn new_slot(&mut self, session: SessionId, now: Instant) -> SlotId {
+        let index = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots.push(SessionSlot::default());
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 sessions at once")
         });
-        let seat = &mut self.seats[index as usize];
-        seat.generation = seat.generation.wrapping_add(1);
-        seat.player = Some(Player::new(
+        let slot_entry = &mut self.slots[index as usize];
+        slot_entry.generation = slot_entry.generation.wrapping_add(1);
+        slot_entry.player = Some(Player::new(
             session.clone(),
             now,
             self.shared.limits.fetch_rows,
             self.shared.types.clone(),
         ));
-        let slot = Slot { index, generation: seat.generation };
+        let slot = SlotId { index, generation: slot_entry.generation };
         self.by_session.insert(session, slot);
         self.stats.sessions += 1;
         slot
     }
 }
 
-/// How far ahead of their time events are taken in: not at all while so many wait, so that those of
-/// sessions that are not behind still find room.
-pub(super) fn lookahead(backlog_bytes: usize, limits: Limits) -> Duration {
+/// How far ahead of their due time events are popped: not at all while the backlog is full, so that
+/// events of sessions that are not behind still find room.
+pub(super) fn lookahead(backlog_bytes: usize, limits: ReplayLimits) -> Duration {
     if backlog_bytes >= limits.backlog_bytes { Duration::ZERO } else { LOOKAHEAD }
 }
 
-/// Whether leaving it out could hold up other sessions for good: locks are kept until the
-/// transaction ends, or the session.
-fn lets_others_on(event: &Event) -> bool {
+/// Whether skipping it could block other sessions for good: locks are held until the transaction or
+/// the session ends.
+fn releases_locks(event: &Event) -> bool {
     event.action.kind() == Kind::Disconnect || ends_transaction(&event.action)
 }

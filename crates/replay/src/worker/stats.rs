@@ -1,9 +1,10 @@
-//! What a worker counts, apart from what became of each event.
+//! Counters of a worker, besides the outcomes of events.
 
-/// What a worker knows about its connections at the end.
+/// Counters of a worker's sessions and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WorkerStats {
-    /// Events taken from the inbox: each of them has an end, unlike those that a stop leaves there.
+    /// Events popped from the inbox: each has an outcome, unlike those that a stop leaves in the
+    /// inbox.
     pub(crate) events: u64,
     pub(crate) sessions: u64,
     pub(crate) connections: u64,
@@ -17,7 +18,7 @@ pub(crate) struct WorkerStats {
 }
 
 impl WorkerStats {
-    /// Adds what another worker did.
+    /// Adds the counters of another worker.
     pub(crate) fn add(&mut self, other: Self) {
         self.events += other.events;
         self.sessions += other.sessions;

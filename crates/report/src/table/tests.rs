@@ -1,6 +1,6 @@
-//! The renderings of one comparison that has something of everything.
+//! The renderings of a comparison with all kinds of results.
 
-use howdah_compare::{About, FailOn, Samples, Settings, Words, compare};
+use howdah_compare::{CompareSettings, FailOn, QueryText, RunInfo, Samples, compare};
 use howdah_dataset::{Disposition, ReplayOutcome};
 use howdah_sql::Fingerprint;
 use howdah_traffic::{Kind, SqlState, Timestamp};
@@ -38,7 +38,7 @@ const QUERIES: [(u64, &str); 5] = [
 ];
 
 fn samples(name: &str, version: &str, execute: impl Fn(&mut Samples)) -> Samples {
-    let about = About {
+    let info = RunInfo {
         name: name.to_owned(),
         capture: "monday".to_owned(),
         target: "postgresql://app@db/shop".to_owned(),
@@ -46,17 +46,20 @@ fn samples(name: &str, version: &str, execute: impl Fn(&mut Samples)) -> Samples
         server_version: version.to_owned(),
         complete: true,
     };
-    let mut samples = Samples::new(about);
+    let mut samples = Samples::new(info);
     execute(&mut samples);
     for (query, text) in QUERIES {
-        let words =
-            Words { query: text.to_owned(), user: "app".to_owned(), database: "shop".to_owned() };
-        samples.describe(Fingerprint(query), words);
+        let text = QueryText {
+            query: text.to_owned(),
+            user: "app".to_owned(),
+            database: "shop".to_owned(),
+        };
+        samples.describe(Fingerprint(query), text);
     }
     samples
 }
 
-/// Durations spread evenly from 80 % to 120 % of `middle_us`, in no order.
+/// Durations spread evenly from 80 % to 120 % of `middle_us`, in shuffled order.
 fn spread(middle_us: u64, number: u64) -> u64 {
     middle_us * (80 + number * 37 % 41) / 100
 }
@@ -94,29 +97,29 @@ fn run() -> Samples {
     })
 }
 
-fn compared() -> (Comparison, Vec<Crossing>) {
+fn sample_comparison() -> (Comparison, Vec<Violation>) {
     let (base, run) = (base(), run());
-    let mut comparison = compare(&base, &run, None, &Settings::default());
+    let mut comparison = compare(&base, &run, None, &CompareSettings::default());
     let slower = comparison.queries.iter_mut().find(|query| query.fingerprint.0 == 1);
-    slower.expect("it was recorded").because =
+    slower.expect("it was recorded").plan_change =
         Some("Index Scan using orders_customer_idx on orders became Seq Scan on orders".to_owned());
     let conditions = ["p95>1.5x", "errors>1x"].map(|text| FailOn::parse(text).expect("sound"));
-    let crossings =
-        conditions.iter().flat_map(|condition| condition.crossings(&comparison, &base, &run));
-    let crossings = crossings.collect();
-    (comparison, crossings)
+    let violations =
+        conditions.iter().flat_map(|condition| condition.violations(&comparison, &base, &run));
+    let violations = violations.collect();
+    (comparison, violations)
 }
 
 #[test]
 fn a_table_of_everything() {
-    let (comparison, crossings) = compared();
-    insta::assert_snapshot!(table(&comparison, &crossings, &TableStyle::default()));
+    let (comparison, violations) = sample_comparison();
+    insta::assert_snapshot!(table(&comparison, &violations, &TableStyle::default()));
 }
 
 #[test]
-fn a_narrow_table_is_cut_and_limited() {
-    let (comparison, _) = compared();
-    let style = TableStyle { width: 70, queries_max: Some(2), color: false };
+fn narrow_table_is_truncated_and_limited() {
+    let (comparison, _) = sample_comparison();
+    let style = TableStyle { width: 70, queries_max: Some(2), is_colored: false };
     let shown = table(&comparison, &[], &style);
     assert!(shown.contains("… and 3 more"), "{shown}");
     let title = shown.lines().rfind(|line| line.contains("14.2×")).expect("the slower query");
@@ -124,10 +127,10 @@ fn a_narrow_table_is_cut_and_limited() {
 }
 
 #[test]
-fn what_ran_too_seldom_stands_below_a_line_of_its_own() {
-    let mut comparison = compare(&base(), &base(), None, &Settings::default());
-    // Even where it would stand first.
-    comparison.queries.sort_by_key(|query| query.verdict != Verdict::TooFew);
+fn rare_queries_are_listed_last() {
+    let mut comparison = compare(&base(), &base(), None, &CompareSettings::default());
+    // Even where it would come first.
+    comparison.queries.sort_by_key(|query| query.verdict != QueryVerdict::TooFew);
     let shown = table(&comparison, &[], &TableStyle::default());
     let (above, below) = shown.split_once("\nnot executed often enough to say:\n").expect("a line");
     assert!(above.contains("update customer") && !above.contains("select name from product"));
@@ -135,8 +138,8 @@ fn what_ran_too_seldom_stands_below_a_line_of_its_own() {
 }
 
 #[test]
-fn numbers_fit_into_forty_columns() {
-    let (comparison, _) = compared();
+fn measures_fit_into_forty_columns() {
+    let (comparison, _) = sample_comparison();
     let style = TableStyle { width: 40, ..TableStyle::default() };
     let shown = table(&comparison, &[], &style);
     let numbers =
@@ -149,9 +152,9 @@ fn numbers_fit_into_forty_columns() {
 }
 
 #[test]
-fn a_drift_is_told_with_the_control_if_there_is_one() {
+fn drift_note_mentions_control() {
     let (base, run) = (base(), run());
-    let mut comparison = compare(&base, &run, Some(&base), &Settings::default());
+    let mut comparison = compare(&base, &run, Some(&base), &CompareSettings::default());
     comparison.caveats = vec![howdah_compare::Caveat::EverythingMoved];
     let note = headlines(&comparison).pop().expect("a note");
     assert!(note.contains("the control run differs from the base by 1.00×"), "{note}");
@@ -165,24 +168,24 @@ fn a_drift_is_told_with_the_control_if_there_is_one() {
 fn queries_with_deduced_types_are_marked_in_table_and_notes() {
     let (base, mut run) = (base(), run());
     run.mark_deduced_types(Fingerprint(2));
-    let comparison = compare(&base, &run, None, &Settings::default());
+    let comparison = compare(&base, &run, None, &CompareSettings::default());
     let shown = table(&comparison, &[], &TableStyle::default());
     assert_eq!(shown.matches("  parameter types deduced from values").count(), 1, "{shown}");
     assert!(shown.contains("note: parameter types of 1 query were deduced"), "{shown}");
 }
 
-/// The page of the document, which has to name each key.
+/// The page that documents the document's keys.
 const PAGE: &str = include_str!("../../../../docs/src/reference/comparison.md");
 
 #[test]
-fn every_key_of_the_document_is_on_its_page() {
+fn every_key_is_on_the_page() {
     let (base, run) = (base(), run());
-    let comparison = compare(&base, &run, Some(&base), &Settings::default());
-    let (mut whole, crossings) = compared();
+    let comparison = compare(&base, &run, Some(&base), &CompareSettings::default());
+    let (mut whole, violations) = sample_comparison();
     whole.control = comparison.control;
     whole.caveats = vec![howdah_compare::Caveat::DifferentRates];
     let mut keys = std::collections::BTreeSet::new();
-    let document = document(&whole, &crossings, None);
+    let document = document(&whole, &violations, None);
     collect_keys(&serde_json::to_value(document).expect("plain data"), &mut keys);
     assert!(keys.contains("noise") && keys.contains("kind") && keys.contains("ratio"));
     for key in &keys {
@@ -192,7 +195,7 @@ fn every_key_of_the_document_is_on_its_page() {
         let Some(key) = line.strip_prefix("| `").and_then(|rest| rest.split('`').next()) else {
             continue;
         };
-        assert!(keys.contains(key), "{key} is on the page and nowhere else");
+        assert!(keys.contains(key), "{key} is on the page, but not in the document");
     }
 }
 
@@ -210,12 +213,12 @@ fn collect_keys(value: &serde_json::Value, keys: &mut std::collections::BTreeSet
 }
 
 #[test]
-fn colour_is_only_added() {
-    let (comparison, crossings) = compared();
-    let plain = table(&comparison, &crossings, &TableStyle::default());
+fn color_only_adds_escapes() {
+    let (comparison, violations) = sample_comparison();
+    let plain = table(&comparison, &violations, &TableStyle::default());
     assert!(!plain.contains('\x1b'), "not even a query's own escapes");
-    let style = TableStyle { color: true, ..TableStyle::default() };
-    let painted = table(&comparison, &crossings, &style);
+    let style = TableStyle { is_colored: true, ..TableStyle::default() };
+    let painted = table(&comparison, &violations, &style);
     assert!(painted.contains("\x1b[31mslower\x1b[0m:"));
     let stripped = ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"]
         .iter()
@@ -225,14 +228,14 @@ fn colour_is_only_added() {
 
 #[test]
 fn a_document_of_everything() {
-    let (comparison, crossings) = compared();
-    let document = document(&comparison, &crossings, Some(2));
+    let (comparison, violations) = sample_comparison();
+    let document = document(&comparison, &violations, Some(2));
     let value = serde_json::to_value(&document).expect("plain data");
     assert_eq!(value["queries_total"], 5);
     insta::assert_snapshot!(serde_json::to_string_pretty(&rounded(value)).expect("plain data"));
 }
 
-/// Four digits: the last ones differ between machines' mathematics.
+/// Rounded to four digits: the last digits differ between machines.
 fn rounded(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
     match value {
@@ -249,8 +252,8 @@ fn rounded(value: serde_json::Value) -> serde_json::Value {
 }
 
 #[test]
-fn two_runs_alike_say_no_change() {
-    let comparison = compare(&base(), &base(), None, &Settings::default());
+fn equal_runs_have_no_change() {
+    let comparison = compare(&base(), &base(), None, &CompareSettings::default());
     assert!(headlines(&comparison).is_empty());
     assert_eq!(
         crate::verdict_line(&comparison),

@@ -1,4 +1,4 @@
-//! From `COPY table FROM STDIN` to a [`CopyFrom`].
+//! Builds a [`CopyFrom`] from `COPY table FROM STDIN`.
 
 use pg_query::{
     NodeEnum,
@@ -6,14 +6,14 @@ use pg_query::{
 };
 
 use crate::{
-    copy::{CopyFormat, CopyFrom},
+    copy::{CopyFrom, CopyRowFormat},
     refusal::NoShardKey,
-    settings::Table,
+    settings::RoutedTable,
 };
 
 impl CopyFrom {
-    /// Reads the statement, which copies from the client to `table`.
-    pub(super) fn read(copy: &CopyStmt, table: &Table) -> Result<Self, NoShardKey> {
+    /// Analyzes a COPY from the client to `table`.
+    pub(super) fn read(copy: &CopyStmt, table: &RoutedTable) -> Result<Self, NoShardKey> {
         let name: Box<str> = table.name.as_str().into();
         let columns: Vec<_> =
             copy.attlist.iter().filter_map(|node| string(node.node.as_ref())).collect();
@@ -23,10 +23,10 @@ impl CopyFrom {
         let place = |key: &String| columns.iter().position(|column| column == key);
         let key = table.key.iter().map(place).collect::<Option<_>>();
         let key = key.ok_or_else(|| NoShardKey::Write(name.clone()))?;
-        let mut said = Said::default();
+        let mut said = CopyOptions::default();
         for option in &copy.options {
             if let Some(NodeEnum::DefElem(option)) = &option.node {
-                said.take(option).ok_or(NoShardKey::Kind)?;
+                said.set(option).ok_or(NoShardKey::Kind)?;
             }
         }
         let format = said.format().ok_or(NoShardKey::Kind)?;
@@ -34,9 +34,9 @@ impl CopyFrom {
     }
 }
 
-/// Options as they are said.
+/// The options as written in the statement.
 #[derive(Default)]
-struct Said {
+struct CopyOptions {
     format: Option<String>,
     delimiter: Option<u8>,
     null: Option<String>,
@@ -45,9 +45,9 @@ struct Said {
     header: bool,
 }
 
-impl Said {
-    /// One option; none if it is not known what it does to rows.
-    fn take(&mut self, option: &DefElem) -> Option<()> {
+impl CopyOptions {
+    /// Records one option; `None` if its effect on rows is not supported.
+    fn set(&mut self, option: &DefElem) -> Option<()> {
         let arg = option.arg.as_deref().map(|arg| arg.node.as_ref());
         let word = arg.and_then(string);
         let byte = || match word.as_deref()?.as_bytes() {
@@ -67,23 +67,23 @@ impl Said {
         Some(())
     }
 
-    fn format(&self) -> Option<CopyFormat> {
+    fn format(&self) -> Option<CopyRowFormat> {
         let null = |default: &str| self.null.as_deref().unwrap_or(default).into();
         match self.format.as_deref().unwrap_or("text") {
             "text" => {
                 let delimiter = self.delimiter.unwrap_or(b'\t');
-                Some(CopyFormat::Text { delimiter, null: null("\\N") })
+                Some(CopyRowFormat::Text { delimiter, null: null("\\N") })
             }
             "csv" => {
                 let quote = self.quote.unwrap_or(b'"');
-                Some(CopyFormat::Csv {
+                Some(CopyRowFormat::Csv {
                     delimiter: self.delimiter.unwrap_or(b','),
                     null: null(""),
                     quote,
                     escape: self.escape.unwrap_or(quote),
                 })
             }
-            "binary" => Some(CopyFormat::Binary),
+            "binary" => Some(CopyRowFormat::Binary),
             _ => None,
         }
     }
@@ -96,7 +96,8 @@ fn string(node: Option<&NodeEnum>) -> Option<String> {
     }
 }
 
-/// A switch, which is on if it is only named. `MATCH` checks a line that is none of a shard's own business.
+/// A boolean option, which is on if no value is given. `MATCH` checks a line that no single shard
+/// can check alone.
 fn is_on(arg: Option<Option<&NodeEnum>>) -> Option<bool> {
     match arg {
         None => Some(true),

@@ -1,4 +1,4 @@
-//! From a text to its [`Plan`]: whether it needs the primary, and which shards it reaches.
+//! Builds the [`RoutePlan`] of a text: whether it needs the primary, and which shards it reaches.
 
 use howdah_sql::{
     ParameterizedText,
@@ -9,62 +9,66 @@ use pg_query::{
     protobuf::{DiscardMode, Node, TransactionStmt, TransactionStmtKind as Transaction},
 };
 
-use super::reach;
+use super::statement_scope;
 use crate::{
-    plan::{Plan, ShardScope, Temporary},
+    plan::{RoutePlan, ShardScope, Temporary},
     refusal::NoShardKey,
-    role::Cause,
-    settings::Settings,
+    role::PrimaryReason,
+    settings::RouteSettings,
 };
 
-/// The plan of a text.
-pub(crate) fn plan(sql: &[u8], skeleton: &ParameterizedText, settings: &Settings) -> Plan {
+/// Plans a text.
+pub(crate) fn plan(
+    sql: &[u8],
+    parameterized: &ParameterizedText,
+    settings: &RouteSettings,
+) -> RoutePlan {
     let Some(tree) = grammar::tree(sql) else {
-        return Plan::unreadable(NoShardKey::Unreadable);
+        return RoutePlan::unreadable(NoShardKey::Unreadable);
     };
-    let mut plan = Plan {
+    let mut plan = RoutePlan {
         primary: None,
         is_begin: false,
         temporary: None,
-        reach: ShardScope::Free,
-        is_exact: !skeleton.is_whole(),
+        scope: ShardScope::Free,
+        is_exact: !parameterized.is_complete(),
         reads_catalog: false,
     };
     let statements: Vec<_> = tree.stmts.iter().filter_map(|raw| raw.stmt.as_deref()).collect();
     plan.is_begin = matches!(statements[..], [only] if is_begin(only));
     for statement in &statements {
         plan.primary = plan.primary.or(primary_for(statement, settings));
-        plan.temporary = temporary_of(statement).or(plan.temporary);
+        plan.temporary = temporary_change(statement).or(plan.temporary);
     }
-    if !settings.asks_statements() {
+    if !settings.inspects_statements() {
         return plan;
     }
     let mut reaches = Vec::with_capacity(statements.len());
     for statement in &statements {
-        let found = reach(statement, sql, skeleton, settings);
+        let found = statement_scope(statement, sql, parameterized, settings);
         plan.is_exact |= found.is_exact;
         plan.reads_catalog |= found.reads_catalog;
-        reaches.push(found.reach);
+        reaches.push(found.scope);
     }
-    plan.reach = reaches.into_iter().reduce(both).unwrap_or(ShardScope::Free);
+    plan.scope = reaches.into_iter().reduce(combine).unwrap_or(ShardScope::Free);
     plan
 }
 
-/// Where two statements of one text go together.
-fn both(one: ShardScope, other: ShardScope) -> ShardScope {
+/// The combined scope of two statements in one text.
+fn combine(one: ShardScope, other: ShardScope) -> ShardScope {
     const TOGETHER: NoShardKey =
-        NoShardKey::Spread("is not possible for several statements at once");
+        NoShardKey::FanOutNotAllowed("is not possible for several statements at once");
     let alone = |reach: ShardScope| match reach {
-        ShardScope::Keyless(Ok(_)) => ShardScope::Keyless(Err(TOGETHER)),
+        ShardScope::Unkeyed(Ok(_)) => ShardScope::Unkeyed(Err(TOGETHER)),
         ShardScope::Keyed { table, rows, unlisted, .. } => {
             ShardScope::Keyed { table, rows, unlisted, otherwise: Err(TOGETHER) }
         }
-        ShardScope::Copy(_) => ShardScope::Keyless(Err(TOGETHER)),
+        ShardScope::Copy(_) => ShardScope::Unkeyed(Err(TOGETHER)),
         other => other,
     };
     match (alone(one), alone(other)) {
         (ShardScope::Free, reach) | (reach, ShardScope::Free) => reach,
-        (ShardScope::Keyless(why), _) | (_, ShardScope::Keyless(why)) => ShardScope::Keyless(why),
+        (ShardScope::Unkeyed(why), _) | (_, ShardScope::Unkeyed(why)) => ShardScope::Unkeyed(why),
         (ShardScope::Unlisted { why, reads }, ShardScope::Unlisted { reads: also, .. }) => {
             ShardScope::Unlisted { why, reads: reads && also }
         }
@@ -82,21 +86,24 @@ fn both(one: ShardScope, other: ShardScope) -> ShardScope {
         | (
             ShardScope::Unlisted { why, reads },
             ShardScope::Keyed { table, rows, unlisted, otherwise },
-        ) => match reads {
-            true => ShardScope::Keyed { table, rows, unlisted: unlisted.or(Some(why)), otherwise },
-            false => ShardScope::Keyless(Err(why)),
-        },
-        (ShardScope::Copy(_), _) | (_, ShardScope::Copy(_)) => ShardScope::Keyless(Err(TOGETHER)),
+        ) => {
+            if reads {
+                ShardScope::Keyed { table, rows, unlisted: unlisted.or(Some(why)), otherwise }
+            } else {
+                ShardScope::Unkeyed(Err(why))
+            }
+        }
+        (ShardScope::Copy(_), _) | (_, ShardScope::Copy(_)) => ShardScope::Unkeyed(Err(TOGETHER)),
     }
 }
 
-/// Why one statement needs the primary.
-fn primary_for(statement: &Node, settings: &Settings) -> Option<Cause> {
+/// Why a statement needs the primary.
+fn primary_for(statement: &Node, settings: &RouteSettings) -> Option<PrimaryReason> {
     let node = statement.node.as_ref()?;
     let is_read = match node {
         NodeEnum::SelectStmt(_) | NodeEnum::ExplainStmt(_) | NodeEnum::CopyStmt(_) => true,
         NodeEnum::TransactionStmt(transaction) => return primary_for_transaction(transaction),
-        // What is left in the session has to be found again, so it is all in one place.
+        // Later requests must find what these leave in the session, so it is kept on one server.
         NodeEnum::VariableSetStmt(_)
         | NodeEnum::VariableShowStmt(_)
         | NodeEnum::ConstraintsSetStmt(_)
@@ -109,34 +116,35 @@ fn primary_for(statement: &Node, settings: &Settings) -> Option<Cause> {
         | NodeEnum::ClosePortalStmt(_)
         | NodeEnum::ListenStmt(_)
         | NodeEnum::UnlistenStmt(_)
-        | NodeEnum::LoadStmt(_) => return Some(Cause::Session),
-        NodeEnum::LockStmt(_) => return Some(Cause::Locks),
+        | NodeEnum::LoadStmt(_) => return Some(PrimaryReason::Session),
+        NodeEnum::LockStmt(_) => return Some(PrimaryReason::Locks),
         _ => false,
     };
     let only_reads = |name: &[&str]| settings.functions.only_reads(name);
-    match grammar::effect_of_statement(statement, &only_reads) {
-        Effect::ReadOnly if !is_read => Some(Cause::Writes),
-        Effect::ReadOnly if names_temporary(statement) => Some(Cause::Temporary),
-        // It is EXPLAIN that reads, and what it explains may be a statement of the session.
+    match grammar::statement_effect(statement, &only_reads) {
+        Effect::ReadOnly if !is_read => Some(PrimaryReason::Writes),
+        Effect::ReadOnly if names_temporary(statement) => Some(PrimaryReason::Temporary),
+        // EXPLAIN itself reads, and the statement it explains may be a prepared one.
         Effect::ReadOnly => match node {
             NodeEnum::ExplainStmt(explain) => {
                 let inner = explain.query.as_deref().and_then(|query| query.node.as_ref());
-                matches!(inner, Some(NodeEnum::ExecuteStmt(_))).then_some(Cause::Session)
+                matches!(inner, Some(NodeEnum::ExecuteStmt(_))).then_some(PrimaryReason::Session)
             }
             _ => None,
         },
-        Effect::Locks => Some(Cause::Locks),
-        Effect::UnknownFunction => Some(Cause::Function),
-        Effect::Unreadable => Some(Cause::Unreadable),
-        _ => Some(Cause::Writes),
+        Effect::Locks => Some(PrimaryReason::Locks),
+        Effect::UnknownFunction => Some(PrimaryReason::Function),
+        Effect::Unreadable => Some(PrimaryReason::Unreadable),
+        _ => Some(PrimaryReason::Writes),
     }
 }
 
-/// `BEGIN READ ONLY` promises not to write; but replicas know no serializable transactions.
-fn primary_for_transaction(transaction: &TransactionStmt) -> Option<Cause> {
+/// `BEGIN READ ONLY` promises not to write, but replicas do not support serializable transactions.
+fn primary_for_transaction(transaction: &TransactionStmt) -> Option<PrimaryReason> {
     if !matches!(transaction.kind(), Transaction::TransStmtBegin | Transaction::TransStmtStart) {
-        // Where there is a transaction it is where that is, and `COMMIT AND CHAIN` begins another.
-        return Some(Cause::Transaction);
+        // Inside a transaction they go where the transaction is, and `COMMIT AND CHAIN` starts
+        // another.
+        return Some(PrimaryReason::Transaction);
     }
     let mut reads_only = false;
     let mut is_serializable = false;
@@ -153,10 +161,10 @@ fn primary_for_transaction(transaction: &TransactionStmt) -> Option<Cause> {
                 is_serializable = level.sval == "serializable";
             }
             ("transaction_deferrable", _) => {}
-            _ => return Some(Cause::Transaction),
+            _ => return Some(PrimaryReason::Transaction),
         }
     }
-    (!reads_only || is_serializable).then_some(Cause::Transaction)
+    (!reads_only || is_serializable).then_some(PrimaryReason::Transaction)
 }
 
 fn is_begin(statement: &Node) -> bool {
@@ -164,7 +172,7 @@ fn is_begin(statement: &Node) -> bool {
         if matches!(transaction.kind(), Transaction::TransStmtBegin | Transaction::TransStmtStart))
 }
 
-/// Whether a schema of temporary tables is named anywhere.
+/// Whether a schema for temporary tables is named anywhere.
 fn names_temporary(statement: &Node) -> bool {
     let mut found = false;
     let is_seen = grammar::visit(statement, &mut |kind, value| {
@@ -174,12 +182,13 @@ fn names_temporary(statement: &Node) -> bool {
     found || !is_seen
 }
 
-/// Whether it makes something temporary that is there after its transaction.
-fn temporary_of(statement: &Node) -> Option<Temporary> {
+/// Whether the statement creates a temporary object that outlives its transaction, or discards
+/// them.
+fn temporary_change(statement: &Node) -> Option<Temporary> {
     if let Some(NodeEnum::DiscardStmt(discard)) = &statement.node {
         let forgets =
             matches!(discard.target(), DiscardMode::DiscardAll | DiscardMode::DiscardTemp);
-        return forgets.then_some(Temporary::Forgets);
+        return forgets.then_some(Temporary::Discards);
     }
     let makes = match statement.node.as_ref()? {
         NodeEnum::CreateStmt(_)
@@ -195,5 +204,5 @@ fn temporary_of(statement: &Node) -> Option<Temporary> {
         }
         _ => false,
     };
-    makes.then_some(Temporary::Makes)
+    makes.then_some(Temporary::Creates)
 }

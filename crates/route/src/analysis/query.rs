@@ -1,32 +1,36 @@
-//! Queries, at the top and within others.
+//! Queries, at the top level and nested.
 
 use pg_query::{
     NodeEnum,
     protobuf::{Node, SelectStmt, SetOperation, WithClause},
 };
 
-use super::{Analysis, NotUnderstood, Understood, scope::Scope};
+use super::{Analysis, AnalysisResult, UnsupportedStatement, scope::Scope};
 
 impl<'a> Analysis<'a> {
-    /// A query every table of which has its key, or is not sharded.
+    /// A query in which every table either has a known key or is not sharded.
     pub(super) fn query(
         &mut self,
         select: &'a SelectStmt,
         outer: Option<&Scope<'a, '_>>,
-    ) -> Understood {
+    ) -> AnalysisResult {
         let queries = self.with(select.with_clause.as_ref())?;
         match select.op() {
-            SetOperation::SetopNone => self.plain(select, outer)?,
+            SetOperation::SetopNone => self.simple_select(select, outer)?,
             _ => {
-                self.query(select.larg.as_deref().ok_or(NotUnderstood)?, outer)?;
-                self.query(select.rarg.as_deref().ok_or(NotUnderstood)?, outer)?;
+                self.query(select.larg.as_deref().ok_or(UnsupportedStatement)?, outer)?;
+                self.query(select.rarg.as_deref().ok_or(UnsupportedStatement)?, outer)?;
             }
         }
-        self.queries.truncate(queries);
+        self.cte_names.truncate(queries);
         Ok(())
     }
 
-    fn plain(&mut self, select: &'a SelectStmt, outer: Option<&Scope<'a, '_>>) -> Understood {
+    fn simple_select(
+        &mut self,
+        select: &'a SelectStmt,
+        outer: Option<&Scope<'a, '_>>,
+    ) -> AnalysisResult {
         let mut scope = Scope::new(outer);
         for item in &select.from_clause {
             scope.item(self, item)?;
@@ -41,34 +45,38 @@ impl<'a> Analysis<'a> {
         self.expressions(inside.chain(clauses.into_iter().filter_map(Option::as_deref)), &scope)
     }
 
-    /// Queries of a `WITH`; tells how many names there were before.
-    pub(super) fn with(&mut self, with: Option<&'a WithClause>) -> Understood<usize> {
-        let before = self.queries.len();
+    /// Analyzes the queries of a `WITH`; returns the number of CTE names before.
+    pub(super) fn with(&mut self, with: Option<&'a WithClause>) -> AnalysisResult<usize> {
+        let before = self.cte_names.len();
         for query in with.map_or(&[][..], |with| &with.ctes) {
             let Some(NodeEnum::CommonTableExpr(query)) = &query.node else {
-                return Err(NotUnderstood);
+                return Err(UnsupportedStatement);
             };
-            // A query that sees itself has its name before it is looked at.
+            // The name of a recursive query is in scope in its own body.
             let sees_itself = with.is_some_and(|with| with.recursive);
-            self.queries.extend(sees_itself.then(|| query.ctename.clone()));
-            self.any(query.ctequery.as_deref().ok_or(NotUnderstood)?, None)?;
-            self.queries.extend((!sees_itself).then(|| query.ctename.clone()));
+            self.cte_names.extend(sees_itself.then(|| query.ctename.clone()));
+            self.analyze(query.ctequery.as_deref().ok_or(UnsupportedStatement)?, None)?;
+            self.cte_names.extend((!sees_itself).then(|| query.ctename.clone()));
         }
         Ok(before)
     }
 
-    /// Queries within expressions. Those in places that are not looked at will be missed, and counted.
+    /// Analyzes queries within expressions. Queries in places that are not visited are detected by
+    /// the count of references.
     pub(super) fn expressions(
         &mut self,
         expressions: impl Iterator<Item = &'a Node>,
         scope: &Scope<'a, '_>,
-    ) -> Understood {
+    ) -> AnalysisResult {
         let mut stack: Vec<&'a Node> = expressions.collect();
         while let Some(expression) = stack.pop() {
             match &expression.node {
                 Some(NodeEnum::SubLink(link)) => {
                     stack.extend(link.testexpr.as_deref());
-                    self.any(link.subselect.as_deref().ok_or(NotUnderstood)?, Some(scope))?;
+                    self.analyze(
+                        link.subselect.as_deref().ok_or(UnsupportedStatement)?,
+                        Some(scope),
+                    )?;
                 }
                 Some(NodeEnum::BoolExpr(expression)) => stack.extend(&expression.args),
                 Some(NodeEnum::AExpr(expression)) => {

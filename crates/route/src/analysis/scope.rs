@@ -1,57 +1,57 @@
-//! One level of a query: its tables, what is known of their keys, and how that follows from conditions.
+//! One query level: its tables, what is known about their keys, and how conditions determine them.
 
 use pg_query::{
     NodeEnum,
     protobuf::{BoolExprType, ColumnRef, JoinExpr, JoinType, Node, RangeVar},
 };
 
-use super::{Analysis, NotUnderstood, Understood, is_equality};
+use super::{Analysis, AnalysisResult, UnsupportedStatement, is_equality};
 use crate::{
-    keys::{Row, Source},
-    settings::{Meaning, Table},
+    keys::{KeySource, KeyValueSource},
+    settings::{RoutedTable, TableClass},
 };
 
-/// Tables at one level that are followed, at most.
+/// Maximum number of tables at one level that are tracked.
 const INSTANCES_MAX: usize = 64;
 
-/// Keys of one statement that are followed, at most: an IN list may be long.
+/// Maximum number of keys of one statement that are tracked: an IN list may be long.
 const ROWS_MAX: usize = 10_000;
 
-/// Tables of a level, a bit each.
-type Set = u64;
+/// A set of the tables of a level, one bit each.
+type TableSet = u64;
 
-/// A level. `outer` is the level that it is within, if its columns can be seen.
+/// A query level. `outer` is the enclosing level if its columns are visible.
 pub(super) struct Scope<'a, 'o> {
-    pub(super) instances: Vec<Instance<'a>>,
-    /// How everything else is called that has columns.
+    pub(super) instances: Vec<TableInstance<'a>>,
+    /// Aliases of everything else that has columns.
     others: Vec<String>,
-    conditions: Vec<(Condition<'a>, Set)>,
-    /// Columns that joins have merged.
+    conditions: Vec<(Condition<'a>, TableSet)>,
+    /// Columns merged by joins.
     merged: Vec<&'a str>,
     outer: Option<&'o Scope<'a, 'o>>,
-    /// Tables whose rows may be missing beside those of others.
-    nullable: Set,
-    /// Why answers of several shards would not be what one server answers.
-    pub(super) fault: Option<&'static str>,
+    /// Tables on the nullable side of an outer join.
+    nullable: TableSet,
+    /// Why the merged results of several shards would differ from the result of one server.
+    pub(super) refusal: Option<&'static str>,
 }
 
-/// A sharded table, as often as it is there.
-pub(super) struct Instance<'a> {
+/// One reference to a sharded table.
+pub(super) struct TableInstance<'a> {
     alias: &'a str,
-    pub(super) table: &'a Table,
-    /// For each column of the key, what it is equal to one of.
-    bound: Vec<Option<Vec<Source>>>,
-    /// All instances of one group are joined by their whole keys.
+    pub(super) table: &'a RoutedTable,
+    /// For each key column, the values it is known to equal one of.
+    bound: Vec<Option<Vec<KeyValueSource>>>,
+    /// All instances in one group are joined by their whole keys.
     group: Vec<usize>,
 }
 
-/// A column of a key: of which instance, and which.
-pub(super) type Column = (usize, usize);
+/// A key column: the index of its instance, and its index in the key.
+pub(super) type KeyColumn = (usize, usize);
 
 enum Condition<'a> {
     Equal(&'a Node, &'a Node),
     In(&'a Node, &'a [Node]),
-    Same(Column, Column),
+    Same(KeyColumn, KeyColumn),
 }
 
 impl<'a, 'o> Scope<'a, 'o> {
@@ -63,56 +63,63 @@ impl<'a, 'o> Scope<'a, 'o> {
             merged: Vec::new(),
             outer,
             nullable: 0,
-            fault: None,
+            refusal: None,
         }
     }
 
-    /// All tables that are there by now.
-    pub(super) fn all(&self) -> Set {
+    /// All tables added so far.
+    pub(super) fn all(&self) -> TableSet {
         set(0..self.instances.len())
     }
 
-    /// Something in FROM, and the tables that it brought.
-    pub(super) fn item(&mut self, analysis: &mut Analysis<'a>, item: &'a Node) -> Understood<Set> {
+    /// Adds a FROM item; returns the tables that it contributes.
+    pub(super) fn item(
+        &mut self,
+        analysis: &mut Analysis<'a>,
+        item: &'a Node,
+    ) -> AnalysisResult<TableSet> {
         let before = self.instances.len();
-        match item.node.as_ref().ok_or(NotUnderstood)? {
-            NodeEnum::RangeVar(relation) => match analysis.query_of(relation)? {
-                true => self.others.push(name_of(relation).to_owned()),
-                false => drop(self.relation(analysis, relation)?),
-            },
+        match item.node.as_ref().ok_or(UnsupportedStatement)? {
+            NodeEnum::RangeVar(relation) => {
+                if analysis.is_cte_reference(relation)? {
+                    self.others.push(alias(relation).to_owned());
+                } else {
+                    self.relation(analysis, relation)?;
+                }
+            }
             NodeEnum::JoinExpr(join) => self.join(analysis, join)?,
             NodeEnum::RangeSubselect(select) if !select.lateral => {
-                let query = select.subquery.as_deref().ok_or(NotUnderstood)?;
-                analysis.any(query, None)?;
+                let query = select.subquery.as_deref().ok_or(UnsupportedStatement)?;
+                analysis.analyze(query, None)?;
                 self.others.extend(select.alias.as_ref().map(|alias| alias.aliasname.clone()));
             }
             NodeEnum::RangeFunction(function) if !function.lateral => {
                 self.others.extend(function.alias.as_ref().map(|alias| alias.aliasname.clone()));
             }
-            _ => return Err(NotUnderstood),
+            _ => return Err(UnsupportedStatement),
         }
         Ok(set(before..self.instances.len()))
     }
 
-    /// A table by its name.
+    /// Adds a table by name.
     pub(super) fn relation(
         &mut self,
         analysis: &mut Analysis<'a>,
         relation: &'a RangeVar,
-    ) -> Understood<Meaning<'a>> {
-        let meaning = analysis.met(relation);
-        let alias = name_of(relation);
-        let Meaning::Sharded(table) = meaning else {
+    ) -> AnalysisResult<TableClass<'a>> {
+        let meaning = analysis.record_table(relation);
+        let alias = alias(relation);
+        let TableClass::Sharded(table) = meaning else {
             self.others.push(alias.to_owned());
             return Ok(meaning);
         };
         let renames = relation.alias.as_ref().is_some_and(|alias| !alias.colnames.is_empty());
         let at = self.instances.len();
         if renames || at == INSTANCES_MAX {
-            return Err(NotUnderstood);
+            return Err(UnsupportedStatement);
         }
         let columns = table.key.len();
-        self.instances.push(Instance {
+        self.instances.push(TableInstance {
             alias,
             table,
             bound: vec![None; columns],
@@ -121,28 +128,28 @@ impl<'a, 'o> Scope<'a, 'o> {
         Ok(meaning)
     }
 
-    fn join(&mut self, analysis: &mut Analysis<'a>, join: &'a JoinExpr) -> Understood {
+    fn join(&mut self, analysis: &mut Analysis<'a>, join: &'a JoinExpr) -> AnalysisResult {
         if join.is_natural || join.alias.is_some() || join.join_using_alias.is_some() {
-            return Err(NotUnderstood);
+            return Err(UnsupportedStatement);
         }
-        let left = self.item(analysis, join.larg.as_deref().ok_or(NotUnderstood)?)?;
-        let right = self.item(analysis, join.rarg.as_deref().ok_or(NotUnderstood)?)?;
-        // Of a row that is there whether or not another is found, its conditions say nothing.
-        let told = match join.jointype() {
+        let left = self.item(analysis, join.larg.as_deref().ok_or(UnsupportedStatement)?)?;
+        let right = self.item(analysis, join.rarg.as_deref().ok_or(UnsupportedStatement)?)?;
+        // The conditions of an outer join do not restrict rows of the preserved side.
+        let applies_to = match join.jointype() {
             JoinType::JoinInner => left | right,
             JoinType::JoinLeft => {
                 if left == 0 && right != 0 {
-                    self.fault = Some("would repeat rows of a table that every shard has");
+                    self.refusal = Some("would repeat rows of a table that every shard has");
                 }
                 self.nullable |= right;
                 right
             }
-            _ => return Err(NotUnderstood),
+            _ => return Err(UnsupportedStatement),
         };
-        self.conditions(join.quals.as_deref(), told);
+        self.conditions(join.quals.as_deref(), applies_to);
         for name in &join.using_clause {
-            let Some(NodeEnum::String(name)) = &name.node else { return Err(NotUnderstood) };
-            let has = |at: &usize, within: Set| within >> at & 1 == 1;
+            let Some(NodeEnum::String(name)) = &name.node else { return Err(UnsupportedStatement) };
+            let has = |at: &usize, within: TableSet| within >> at & 1 == 1;
             let column = |at: usize| {
                 let key = &self.instances[at].table.key;
                 key.iter().position(|key| *key == name.sval).map(|column| (at, column))
@@ -151,7 +158,7 @@ impl<'a, 'o> Scope<'a, 'o> {
             let first = all().filter(|at| has(at, left)).find_map(column);
             let others: Vec<_> = all().filter(|at| has(at, right)).filter_map(column).collect();
             if let Some(first) = first {
-                let same = |other| (Condition::Same(first, other), told);
+                let same = |other| (Condition::Same(first, other), applies_to);
                 self.conditions.extend(others.into_iter().map(same));
             }
             self.merged.push(&name.sval);
@@ -159,12 +166,12 @@ impl<'a, 'o> Scope<'a, 'o> {
         Ok(())
     }
 
-    /// Conditions that hold together for each row of `told`.
-    pub(super) fn conditions(&mut self, expression: Option<&'a Node>, told: Set) {
+    /// Adds conditions that hold together for each row of the tables in `applies_to`.
+    pub(super) fn conditions(&mut self, expression: Option<&'a Node>, applies_to: TableSet) {
         match expression.and_then(|expression| expression.node.as_ref()) {
             Some(NodeEnum::BoolExpr(all)) if all.boolop() == BoolExprType::AndExpr => {
                 for one in &all.args {
-                    self.conditions(Some(one), told);
+                    self.conditions(Some(one), applies_to);
                 }
             }
             Some(NodeEnum::AExpr(compare)) if is_equality(compare.kind(), &compare.name) => {
@@ -173,54 +180,54 @@ impl<'a, 'o> Scope<'a, 'o> {
                     Some(NodeEnum::List(list)) => Condition::In(left, &list.items),
                     _ => Condition::Equal(left, right),
                 };
-                self.conditions.push((condition, told));
+                self.conditions.push((condition, applies_to));
             }
             _ => {}
         }
     }
 
-    /// Follows all conditions, until there is nothing new.
+    /// Applies all conditions until there is nothing new to derive.
     pub(super) fn solve(&mut self, analysis: &mut Analysis<'a>) {
         let conditions = std::mem::take(&mut self.conditions);
         let mut is_new = true;
         while is_new {
             is_new = false;
-            for (condition, told) in &conditions {
-                is_new |= self.follow(analysis, condition, *told);
+            for (condition, applies_to) in &conditions {
+                is_new |= self.resolve_condition(analysis, condition, *applies_to);
             }
         }
     }
 
-    fn follow(
+    fn resolve_condition(
         &mut self,
         analysis: &mut Analysis<'a>,
         condition: &Condition<'a>,
-        told: Set,
+        applies_to: TableSet,
     ) -> bool {
         match condition {
-            Condition::Same(one, other) => self.same(*one, *other, told),
+            Condition::Same(one, other) => self.add_equality(*one, *other, applies_to),
             Condition::In(left, list) => {
                 let Some(column) = self.column(left) else { return false };
                 let source = |value| analysis.source(value, column.1, false);
                 let sources: Option<Vec<_>> = list.iter().map(source).collect();
-                sources.is_some_and(|sources| self.bind(column, sources, told))
+                sources.is_some_and(|sources| self.bind(column, sources, applies_to))
             }
             Condition::Equal(left, right) => match (self.column(left), self.column(right)) {
-                (Some(one), Some(other)) => self.same(one, other, told),
-                (Some(column), None) => self.equal(analysis, column, right, told),
-                (None, Some(column)) => self.equal(analysis, column, left, told),
+                (Some(one), Some(other)) => self.add_equality(one, other, applies_to),
+                (Some(column), None) => self.equal(analysis, column, right, applies_to),
+                (None, Some(column)) => self.equal(analysis, column, left, applies_to),
                 (None, None) => false,
             },
         }
     }
 
-    /// A column of a key is equal to something that is none of this level.
+    /// A key column equals an expression from outside this level.
     fn equal(
         &mut self,
         analysis: &mut Analysis<'a>,
-        column: Column,
+        column: KeyColumn,
         to: &'a Node,
-        told: Set,
+        applies_to: TableSet,
     ) -> bool {
         if self.instances[column.0].bound[column.1].is_some() {
             return false;
@@ -229,19 +236,19 @@ impl<'a, 'o> Scope<'a, 'o> {
             Some(source) => Some(vec![source]),
             None => self.bound_outside(to),
         };
-        sources.is_some_and(|sources| self.bind(column, sources, told))
+        sources.is_some_and(|sources| self.bind(column, sources, applies_to))
     }
 
-    fn same(&mut self, one: Column, other: Column, told: Set) -> bool {
+    fn add_equality(&mut self, one: KeyColumn, other: KeyColumn, applies_to: TableSet) -> bool {
         let [a, b] = [one, other].map(|(at, column)| self.instances[at].bound[column].clone());
         let is_bound = match (a, b) {
-            (Some(sources), None) => self.bind(other, sources, told),
-            (None, Some(sources)) => self.bind(one, sources, told),
+            (Some(sources), None) => self.bind(other, sources, applies_to),
+            (None, Some(sources)) => self.bind(one, sources, applies_to),
             _ => false,
         };
-        // To be together it is enough that rows are only joined where keys are the same. A condition of an
-        // outer join on two tables of its kept side joins nothing.
-        let joins = (told >> one.0 | told >> other.0) & 1 == 1 && one.1 == other.1;
+        // Tables are colocated as long as only rows with equal keys are joined. A condition of an
+        // outer join between two tables of its preserved side joins no rows.
+        let joins = (applies_to >> one.0 | applies_to >> other.0) & 1 == 1 && one.1 == other.1;
         let [a, b] = [one, other].map(|(at, column)| self.instances[at].group[column]);
         if joins && a != b {
             for instance in &mut self.instances {
@@ -253,9 +260,14 @@ impl<'a, 'o> Scope<'a, 'o> {
         is_bound
     }
 
-    fn bind(&mut self, (at, column): Column, sources: Vec<Source>, told: Set) -> bool {
+    fn bind(
+        &mut self,
+        (at, column): KeyColumn,
+        sources: Vec<KeyValueSource>,
+        applies_to: TableSet,
+    ) -> bool {
         let bound = &mut self.instances[at].bound[column];
-        let is_told = told >> at & 1 == 1 && bound.is_none() && !sources.is_empty();
+        let is_told = applies_to >> at & 1 == 1 && bound.is_none() && !sources.is_empty();
         if is_told {
             *bound = Some(sources);
         }
@@ -267,8 +279,8 @@ impl<'a, 'o> Scope<'a, 'o> {
         self.instances.windows(2).all(|two| two[0].group == two[1].group)
     }
 
-    /// Whether all columns of a table's key are among these, and its rows are always there.
-    pub(super) fn has_key(&self, columns: &[Column]) -> bool {
+    /// Whether these columns include the whole key of a table whose rows are never null-extended.
+    pub(super) fn has_key(&self, columns: &[KeyColumn]) -> bool {
         let has = |at: usize| {
             let mut key = 0..self.instances[at].table.key.len();
             self.nullable >> at & 1 == 0 && key.all(|column| columns.contains(&(at, column)))
@@ -276,31 +288,32 @@ impl<'a, 'o> Scope<'a, 'o> {
         (0..self.instances.len()).any(has)
     }
 
-    /// The column of a key that an expression is.
-    pub(super) fn column(&self, expression: &Node) -> Option<Column> {
+    /// The key column that an expression refers to, if it is one.
+    pub(super) fn column(&self, expression: &Node) -> Option<KeyColumn> {
         let Some(NodeEnum::ColumnRef(column)) = &expression.node else { return None };
         match names(column)?[..] {
             [name] => {
-                let mut columns = (0..self.instances.len()).filter_map(|at| self.key_of(at, name));
+                let mut columns =
+                    (0..self.instances.len()).filter_map(|at| self.key_column(at, name));
                 let first = columns.next()?;
                 (columns.next().is_none() || self.merged.contains(&name)).then_some(first)
             }
             [alias, name] => {
                 let is_meant = |at: &usize| self.instances[*at].alias == alias;
-                self.key_of((0..self.instances.len()).find(is_meant)?, name)
+                self.key_column((0..self.instances.len()).find(is_meant)?, name)
             }
             _ => None,
         }
     }
 
-    fn key_of(&self, at: usize, name: &str) -> Option<Column> {
+    fn key_column(&self, at: usize, name: &str) -> Option<KeyColumn> {
         let key = &self.instances[at].table.key;
         key.iter().position(|column| column == name).map(|column| (at, column))
     }
 
-    /// What a column of a level around this one is equal to. Only with its table's name in front: without
-    /// one it may be a column of any table here.
-    fn bound_outside(&self, expression: &Node) -> Option<Vec<Source>> {
+    /// The known values of a column of an enclosing level. The column must be qualified with its
+    /// table name; otherwise it may be a column of any table at this level.
+    fn bound_outside(&self, expression: &Node) -> Option<Vec<KeyValueSource>> {
         let Some(NodeEnum::ColumnRef(column)) = &expression.node else { return None };
         let [alias, _] = names(column)?[..] else { return None };
         let is_here = self.instances.iter().any(|instance| instance.alias == alias)
@@ -312,16 +325,16 @@ impl<'a, 'o> Scope<'a, 'o> {
         }
     }
 
-    /// The keys of all tables.
-    pub(super) fn keys(&self, analysis: &mut Analysis<'a>) -> Understood {
+    /// Records the keys of all tables.
+    pub(super) fn keys(&self, analysis: &mut Analysis<'a>) -> AnalysisResult {
         for instance in &self.instances {
             let mut rows = vec![Vec::new()];
             for bound in &instance.bound {
-                let sources = bound.as_ref().ok_or(NotUnderstood)?;
-                if rows.len() * sources.len() + analysis.rows.len() > ROWS_MAX {
-                    return Err(NotUnderstood);
+                let sources = bound.as_ref().ok_or(UnsupportedStatement)?;
+                if rows.len() * sources.len() + analysis.keys.len() > ROWS_MAX {
+                    return Err(UnsupportedStatement);
                 }
-                let with = |row: &Vec<Source>, source: &Source| {
+                let with = |row: &Vec<KeyValueSource>, source: &KeyValueSource| {
                     let mut row = row.clone();
                     row.push(source.clone());
                     row
@@ -329,23 +342,23 @@ impl<'a, 'o> Scope<'a, 'o> {
                 let each = |row| sources.iter().map(move |source| with(row, source));
                 rows = rows.iter().flat_map(each).collect();
             }
-            let row = |sources| Row { sources, is_inserted: false };
-            analysis.rows.extend(rows.into_iter().map(row));
+            let row = |sources| KeySource { sources, is_inserted: false };
+            analysis.keys.extend(rows.into_iter().map(row));
         }
         Ok(())
     }
 }
 
-fn set(instances: std::ops::Range<usize>) -> Set {
+fn set(instances: std::ops::Range<usize>) -> TableSet {
     instances.fold(0, |set, at| set | 1 << at)
 }
 
-/// What a table is called in its level.
-fn name_of(relation: &RangeVar) -> &str {
+/// The name of a table in its level: the alias if there is one.
+fn alias(relation: &RangeVar) -> &str {
     relation.alias.as_ref().map_or(&relation.relname, |alias| &alias.aliasname)
 }
 
-/// `["t", "id"]`; none if it is no plain name.
+/// `["t", "id"]`; `None` if it is not a plain name.
 pub(super) fn names(column: &ColumnRef) -> Option<Vec<&str>> {
     column.fields.iter().map(text).collect()
 }

@@ -1,22 +1,22 @@
-//! Constants and parameters where keys stand.
+//! Constants and parameters that are key values.
 
-use howdah_shard::KeyType;
+use crate::shard::KeyType;
 use pg_query::{
     NodeEnum,
     protobuf::{AConst, Node, TypeName, a_const::Val},
 };
 
 use super::Analysis;
-use crate::keys::{Place, Source};
+use crate::keys::{ConstantPosition, KeyValueSource};
 
 impl<'a> Analysis<'a> {
-    /// What an expression is for the `column`-th column of a key; none if it is not plain.
+    /// The source of the value of key column `column`; `None` if the expression is not supported.
     pub(super) fn source(
         &mut self,
         value: &Node,
         column: usize,
         is_inserted: bool,
-    ) -> Option<Source> {
+    ) -> Option<KeyValueSource> {
         let of = *self.settings.map.as_ref()?.columns().get(column)?;
         let (value, is_cast) = match value.node.as_ref()? {
             NodeEnum::TypeCast(cast) => {
@@ -29,16 +29,18 @@ impl<'a> Analysis<'a> {
             NodeEnum::ParamRef(parameter) => {
                 let index = u16::try_from(parameter.number - 1).ok()?;
                 self.parameters.push((index, parameter.location));
-                Some(Source::Parameter { index, is_cast, is_alone: false })
+                Some(KeyValueSource::Parameter { index, is_cast, is_key_only: false })
             }
-            NodeEnum::AConst(constant) if constant.isnull => is_inserted.then_some(Source::Null),
+            NodeEnum::AConst(constant) if constant.isnull => {
+                is_inserted.then_some(KeyValueSource::Null)
+            }
             NodeEnum::AConst(constant) => self.constant(constant),
             _ => None,
         }
     }
 
-    /// A constant, by its place in the text; a minus before a number is part of it.
-    fn constant(&self, constant: &AConst) -> Option<Source> {
+    /// A constant, by its position in the text; a minus sign before a number is part of it.
+    fn constant(&self, constant: &AConst) -> Option<KeyValueSource> {
         let at = usize::try_from(constant.location).ok()?;
         let found = self.constants.binary_search_by_key(&at, |place| place.start);
         let (index, is_negative) = match (found, constant.val.as_ref()?) {
@@ -53,15 +55,16 @@ impl<'a> Analysis<'a> {
             return None;
         }
         let place = self.constants[index].clone();
-        let at = match index < self.taken {
-            true => Place::Taken(index),
-            false => Place::Kept(self.sql[place].into()),
+        let at = if index < self.extracted {
+            ConstantPosition::Extracted(index)
+        } else {
+            ConstantPosition::Inline(self.sql[place].into())
         };
-        Some(Source::Constant { at, is_negative })
+        Some(KeyValueSource::Constant { at, is_negative })
     }
 }
 
-/// Whether a cast to this type leaves a key what it is.
+/// Whether a cast to this type preserves the value of a key.
 fn is_type(name: &TypeName, of: KeyType) -> bool {
     if !name.typmods.is_empty() || !name.array_bounds.is_empty() || name.setof || name.pct_type {
         return false;

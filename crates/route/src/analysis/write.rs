@@ -5,17 +5,17 @@ use pg_query::{
     protobuf::{DeleteStmt, InsertStmt, Node, UpdateStmt},
 };
 
-use super::{Analysis, NotUnderstood, Understood, scope::Scope, survey::Survey};
+use super::{Analysis, AnalysisResult, UnsupportedStatement, scan::StatementScan, scope::Scope};
 use crate::{
-    keys::Row,
+    keys::KeySource,
     refusal::NoShardKey,
-    settings::{Meaning, Table},
+    settings::{RoutedTable, TableClass},
 };
 
 impl<'a> Analysis<'a> {
-    /// What to tell of a write that tells no key.
-    pub(super) fn why_no_key(&self, statement: &NodeEnum, survey: &Survey) -> NoShardKey {
-        let table = |table: &Table| Box::from(table.name.as_str());
+    /// The error for a write without a known key.
+    pub(super) fn why_no_key(&self, statement: &NodeEnum, scan: &StatementScan) -> NoShardKey {
+        let table = |table: &RoutedTable| Box::from(table.name.as_str());
         match (self.target(statement), statement) {
             (Some(target), NodeEnum::InsertStmt(insert)) if insert.cols.is_empty() => {
                 NoShardKey::Columns(table(target))
@@ -26,7 +26,7 @@ impl<'a> Analysis<'a> {
                 NoShardKey::ChangesKey(table(target))
             }
             (Some(target), _) => NoShardKey::Write(table(target)),
-            (None, _) => match (&survey.first_unlisted, &survey.first_sharded) {
+            (None, _) => match (&scan.first_unlisted, &scan.first_sharded) {
                 (Some(name), _) => NoShardKey::Unlisted(name.clone()),
                 (None, Some(name)) => NoShardKey::Write(name.clone()),
                 (None, None) => NoShardKey::Kind,
@@ -35,89 +35,93 @@ impl<'a> Analysis<'a> {
     }
 
     /// The sharded table that a statement writes.
-    fn target(&self, statement: &NodeEnum) -> Option<&'a Table> {
+    fn target(&self, statement: &NodeEnum) -> Option<&'a RoutedTable> {
         let relation = match statement {
             NodeEnum::InsertStmt(insert) => insert.relation.as_ref(),
             NodeEnum::UpdateStmt(update) => update.relation.as_ref(),
             NodeEnum::DeleteStmt(delete) => delete.relation.as_ref(),
             _ => None,
         }?;
-        match self.meaning(&relation.schemaname, &relation.relname) {
-            Meaning::Sharded(table) => Some(table),
+        match self.classify_name(&relation.schemaname, &relation.relname) {
+            TableClass::Sharded(table) => Some(table),
             _ => None,
         }
     }
 
-    pub(super) fn insert(&mut self, insert: &'a InsertStmt) -> Understood {
-        let relation = insert.relation.as_ref().ok_or(NotUnderstood)?;
+    pub(super) fn insert(&mut self, insert: &'a InsertStmt) -> AnalysisResult {
+        let relation = insert.relation.as_ref().ok_or(UnsupportedStatement)?;
         let queries = self.with(insert.with_clause.as_ref())?;
-        let Meaning::Sharded(table) = self.met(relation) else {
-            // Rows that are read on one shard and written there.
-            let source = insert.select_stmt.as_deref().ok_or(NotUnderstood)?;
-            self.any(source, None)?;
-            self.queries.truncate(queries);
+        let TableClass::Sharded(table) = self.record_table(relation) else {
+            // The rows would be read on one shard and written there.
+            let source = insert.select_stmt.as_deref().ok_or(UnsupportedStatement)?;
+            self.analyze(source, None)?;
+            self.cte_names.truncate(queries);
             return Ok(());
         };
         let source = insert.select_stmt.as_deref().and_then(|source| source.node.as_ref());
-        let Some(NodeEnum::SelectStmt(values)) = source else { return Err(NotUnderstood) };
+        let Some(NodeEnum::SelectStmt(values)) = source else { return Err(UnsupportedStatement) };
         if values.with_clause.is_some() || values.values_lists.is_empty() {
-            return Err(NotUnderstood);
+            return Err(UnsupportedStatement);
         }
         if let Some(conflict) = &insert.on_conflict_clause
             && changes_key(&conflict.target_list, table)
         {
-            return Err(NotUnderstood);
+            return Err(UnsupportedStatement);
         }
-        let columns: Vec<_> =
-            insert.cols.iter().map(target_name).collect::<Option<_>>().ok_or(NotUnderstood)?;
+        let columns: Vec<_> = insert
+            .cols
+            .iter()
+            .map(target_name)
+            .collect::<Option<_>>()
+            .ok_or(UnsupportedStatement)?;
         let place = |key: &String| columns.iter().position(|column| column == key);
         let places: Vec<_> =
-            table.key.iter().map(place).collect::<Option<_>>().ok_or(NotUnderstood)?;
+            table.key.iter().map(place).collect::<Option<_>>().ok_or(UnsupportedStatement)?;
         for row in &values.values_lists {
-            let Some(NodeEnum::List(row)) = &row.node else { return Err(NotUnderstood) };
+            let Some(NodeEnum::List(row)) = &row.node else { return Err(UnsupportedStatement) };
             let mut sources = Vec::with_capacity(places.len());
             for (column, place) in places.iter().enumerate() {
-                let value = row.items.get(*place).ok_or(NotUnderstood)?;
-                sources.push(self.source(value, column, true).ok_or(NotUnderstood)?);
+                let value = row.items.get(*place).ok_or(UnsupportedStatement)?;
+                sources.push(self.source(value, column, true).ok_or(UnsupportedStatement)?);
             }
-            self.rows.push(Row { sources, is_inserted: true });
+            self.keys.push(KeySource { sources, is_inserted: true });
         }
-        self.queries.truncate(queries);
+        self.cte_names.truncate(queries);
         Ok(())
     }
 
-    pub(super) fn update(&mut self, update: &'a UpdateStmt) -> Understood {
-        let relation = update.relation.as_ref().ok_or(NotUnderstood)?;
+    pub(super) fn update(&mut self, update: &'a UpdateStmt) -> AnalysisResult {
+        let relation = update.relation.as_ref().ok_or(UnsupportedStatement)?;
         let queries = self.with(update.with_clause.as_ref())?;
         let mut scope = Scope::new(None);
-        if let Meaning::Sharded(table) = scope.relation(self, relation)?
+        if let TableClass::Sharded(table) = scope.relation(self, relation)?
             && changes_key(&update.target_list, table)
         {
-            return Err(NotUnderstood);
+            return Err(UnsupportedStatement);
         }
-        self.written(&mut scope, &update.from_clause, update.where_clause.as_deref())?;
+        self.update_or_delete(&mut scope, &update.from_clause, update.where_clause.as_deref())?;
         self.expressions(update.target_list.iter(), &scope)?;
-        self.queries.truncate(queries);
+        self.cte_names.truncate(queries);
         Ok(())
     }
 
-    pub(super) fn delete(&mut self, delete: &'a DeleteStmt) -> Understood {
-        let relation = delete.relation.as_ref().ok_or(NotUnderstood)?;
+    pub(super) fn delete(&mut self, delete: &'a DeleteStmt) -> AnalysisResult {
+        let relation = delete.relation.as_ref().ok_or(UnsupportedStatement)?;
         let queries = self.with(delete.with_clause.as_ref())?;
         let mut scope = Scope::new(None);
         scope.relation(self, relation)?;
-        self.written(&mut scope, &delete.using_clause, delete.where_clause.as_deref())?;
-        self.queries.truncate(queries);
+        self.update_or_delete(&mut scope, &delete.using_clause, delete.where_clause.as_deref())?;
+        self.cte_names.truncate(queries);
         Ok(())
     }
 
-    /// What UPDATE and DELETE have in common: tables beside the target, and conditions.
-    fn written(
+    /// The common part of UPDATE and DELETE: additional tables, and conditions.
+    fn update_or_delete(
         &mut self,
         scope: &mut Scope<'a, '_>,
         others: &'a [Node],
         conditions: Option<&'a Node>,
-    ) -> Understood {
+    ) -> AnalysisResult {
         for other in others {
             scope.item(self, other)?;
         }
@@ -128,14 +132,14 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// Whether a column of the key is among those that are set.
-fn changes_key(targets: &[Node], table: &Table) -> bool {
+/// Whether a key column is among the columns that are set.
+fn changes_key(targets: &[Node], table: &RoutedTable) -> bool {
     let is_key =
         |name: Option<&str>| name.is_none_or(|name| table.key.iter().any(|key| key == name));
     targets.iter().any(|target| is_key(target_name(target)))
 }
 
-/// The column that is set, if it is set as a whole; what is set in a part of it is named all the same.
+/// The column that is assigned; also if only a part of it (a field or an element) is assigned.
 fn target_name(target: &Node) -> Option<&str> {
     match &target.node {
         Some(NodeEnum::ResTarget(target)) => Some(target.name.as_str()),

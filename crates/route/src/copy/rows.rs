@@ -1,97 +1,99 @@
-//! [`CopyRows`]: the data of a COPY, row by row, and where each row goes.
+//! [`CopyRowSplitter`]: splits the data of a COPY into rows and determines the shard of each row.
 //!
-//! Rows are found as `CopyReadLine` and `CopyReadAttributes` of `copyfromparse.c` find them, for lines that end
-//! in a line feed, with a carriage return before it or not.
+//! Rows are split as in `CopyReadLine` and `CopyReadAttributes` of `copyfromparse.c`, for lines
+//! that end in a line feed, with or without a carriage return before it.
 
 use std::{borrow::Cow, sync::Arc};
 
-use howdah_shard::{Key, KeyType, ShardMap};
+use crate::shard::{KeyType, ShardKey, ShardMap};
 
-use super::{CopyFormat, CopyFrom};
+use super::{CopyFrom, CopyRowFormat};
 use crate::{Refusal, refusal::NoShardKey};
 
-/// Splits the data of one COPY, which may come in pieces of any length.
+/// Splits the data of one COPY, which may arrive in pieces of any length.
 ///
 /// ```
 /// # use howdah_route::*;
-/// # use howdah_shard::{KeyType, ShardMap};
+/// # use howdah_route::shard::{KeyType, ShardMap};
 /// # use std::sync::Arc;
-/// # let format = CopyFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' };
+/// # let format = CopyRowFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' };
 /// # let copy = Arc::new(CopyFrom { table: "t".into(), key: vec![1], format, header: false });
 /// let map = ShardMap::hash(3, vec![KeyType::Int])?;
-/// let mut rows = CopyRows::new(copy, 1 << 20).expect("not binary");
+/// let mut rows = CopyRowSplitter::new(copy, 1 << 20).expect("not binary");
 /// rows.push(b"\"a\nb\",1234\nc,");
 /// let (place, row) = rows.next(&map, true)?.expect("one is there");
-/// assert_eq!((place, row), (RowPlace::Shard(0), &b"\"a\nb\",1234\n"[..]));
+/// assert_eq!((place, row), (RowTarget::Shard(0), &b"\"a\nb\",1234\n"[..]));
 /// assert_eq!(rows.next(&map, true)?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct CopyRows {
+pub struct CopyRowSplitter {
     copy: Arc<CopyFrom>,
-    held: Vec<u8>,
-    /// Where in `held` the next row begins.
+    buffer: Vec<u8>,
+    /// Start of the next row in `buffer`.
     start: usize,
-    /// Up to where its end has been looked for in vain, and how that stood.
-    seen: usize,
+    /// How far the next row's end has been searched for, and whether that position is inside
+    /// quotes.
+    scanned: usize,
     is_quoted: bool,
     row_bytes_max: usize,
     awaits_header: bool,
-    is_over: bool,
+    is_finished: bool,
 }
 
-/// Where a row goes.
+/// The destination of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowPlace {
-    /// To one shard.
+pub enum RowTarget {
+    /// One shard.
     Shard(u32),
-    /// The header: to every shard.
+    /// Every shard: the row is the header.
     All,
 }
 
-impl CopyRows {
-    /// None for the binary format, which is not split. A row of more than `row_bytes_max` is refused.
+impl CopyRowSplitter {
+    /// `None` for the binary format, which is not split. A row longer than `row_bytes_max` is
+    /// refused.
     pub fn new(copy: Arc<CopyFrom>, row_bytes_max: usize) -> Option<Self> {
-        if copy.format == CopyFormat::Binary {
+        if copy.format == CopyRowFormat::Binary {
             return None;
         }
         let awaits_header = copy.header;
         Some(Self {
             copy,
-            held: Vec::new(),
+            buffer: Vec::new(),
             start: 0,
-            seen: 0,
+            scanned: 0,
             is_quoted: false,
             row_bytes_max,
             awaits_header,
-            is_over: false,
+            is_finished: false,
         })
     }
 
-    /// The content of a CopyData, which follows what came before.
+    /// Appends the content of a CopyData message.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.held.drain(..self.start);
-        self.seen -= self.start;
+        self.buffer.drain(..self.start);
+        self.scanned -= self.start;
         self.start = 0;
-        self.held.extend_from_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next row that is there whole, with the end of its line. `same_encoding`: text is the same bytes on
-    /// the server.
+    /// The next complete row, with its line end. `same_encoding`: text has the same bytes on the
+    /// server.
     ///
     /// # Errors
     ///
-    /// The row has no key, or is too long: the COPY has to fail.
+    /// The row has no usable key or is too long: the COPY must fail.
     pub fn next(
         &mut self,
         map: &ShardMap,
         same_encoding: bool,
-    ) -> Result<Option<(RowPlace, &[u8])>, Refusal> {
-        if self.is_over {
-            return self.pass_rest().map(|()| None);
+    ) -> Result<Option<(RowTarget, &[u8])>, Refusal> {
+        if self.is_finished {
+            return self.skip_after_end().map(|()| None);
         }
-        let end = self.end();
-        if end.unwrap_or(self.held.len()) - self.start > self.row_bytes_max {
+        let end = self.row_end();
+        if end.unwrap_or(self.buffer.len()) - self.start > self.row_bytes_max {
             return Err(Refusal::CopyRow("it is too long"));
         }
         match end {
@@ -100,23 +102,23 @@ impl CopyRows {
         }
     }
 
-    /// The last row, if it lacks the end of its line: nothing follows.
+    /// The last row, if it lacks a line end; no more data follows.
     ///
     /// # Errors
     ///
-    /// As for [`Self::next`]; or the row ends within quotes.
+    /// As for [`Self::next`]; or the row ends inside quotes.
     pub fn finish(
         &mut self,
         map: &ShardMap,
         same_encoding: bool,
-    ) -> Result<Option<(RowPlace, &[u8])>, Refusal> {
-        if self.is_over || self.start == self.held.len() {
-            return self.pass_rest().map(|()| None);
+    ) -> Result<Option<(RowTarget, &[u8])>, Refusal> {
+        if self.is_finished || self.start == self.buffer.len() {
+            return self.skip_after_end().map(|()| None);
         }
         if self.is_quoted {
             return Err(Refusal::CopyRow("it ends within quotes"));
         }
-        self.row(self.held.len(), map, same_encoding)
+        self.row(self.buffer.len(), map, same_encoding)
     }
 
     fn row(
@@ -124,84 +126,86 @@ impl CopyRows {
         end: usize,
         map: &ShardMap,
         same_encoding: bool,
-    ) -> Result<Option<(RowPlace, &[u8])>, Refusal> {
+    ) -> Result<Option<(RowTarget, &[u8])>, Refusal> {
         let begin = std::mem::replace(&mut self.start, end);
-        self.seen = end;
+        self.scanned = end;
         self.is_quoted = false;
-        if without_end(&self.held[begin..end]) == b"\\." {
-            self.is_over = true;
-            return self.pass_rest().map(|()| None);
+        if trim_line_end(&self.buffer[begin..end]) == b"\\." {
+            self.is_finished = true;
+            return self.skip_after_end().map(|()| None);
         }
-        let row = &self.held[begin..end];
+        let row = &self.buffer[begin..end];
         if std::mem::take(&mut self.awaits_header) {
-            return Ok(Some((RowPlace::All, row)));
+            return Ok(Some((RowTarget::All, row)));
         }
-        let key = key(&self.copy, without_end(row), map.columns(), same_encoding)?;
-        Ok(Some((RowPlace::Shard(map.shard(&key)?), row)))
+        let key = key(&self.copy, trim_line_end(row), map.columns(), same_encoding)?;
+        Ok(Some((RowTarget::Shard(map.shard(&key)?), row)))
     }
 
-    /// Passes over what is behind the line that ends the data. In CSV, PostgreSQL 18 takes that line for a
-    /// row, those before for the end, and psql before 18 sends it as the last.
-    fn pass_rest(&mut self) -> Result<(), Refusal> {
-        let is_csv = matches!(self.copy.format, CopyFormat::Csv { .. });
-        if is_csv && self.start < self.held.len() {
+    /// Skips everything after the end-of-data line. In CSV, PostgreSQL 18 reads that line as a row,
+    /// older servers as the end, and psql before 18 sends it as the last line.
+    fn skip_after_end(&mut self) -> Result<(), Refusal> {
+        let is_csv = matches!(self.copy.format, CopyRowFormat::Csv { .. });
+        if is_csv && self.start < self.buffer.len() {
             return Err(Refusal::CopyRow(
                 "before it is a line of \\. alone, the end to some servers only",
             ));
         }
-        self.start = self.held.len();
-        self.seen = self.start;
+        self.start = self.buffer.len();
+        self.scanned = self.start;
         Ok(())
     }
 
-    /// Where the next row ends.
-    fn end(&mut self) -> Option<usize> {
+    /// The end of the next row.
+    fn row_end(&mut self) -> Option<usize> {
         match self.copy.format {
-            CopyFormat::Csv { quote, escape, .. } => self.end_of_csv(quote, escape),
-            _ => self.end_of_text(),
+            CopyRowFormat::Csv { quote, escape, .. } => self.csv_row_end(quote, escape),
+            _ => self.text_row_end(),
         }
     }
 
-    /// A line feed behind a backslash is data.
-    fn end_of_text(&mut self) -> Option<usize> {
-        while let Some(found) = memchr::memchr2(b'\n', b'\\', &self.held[self.seen..]) {
-            let at = self.seen + found;
-            if self.held[at] == b'\n' {
+    /// A line feed after a backslash is data.
+    fn text_row_end(&mut self) -> Option<usize> {
+        while let Some(found) = memchr::memchr2(b'\n', b'\\', &self.buffer[self.scanned..]) {
+            let at = self.scanned + found;
+            if self.buffer[at] == b'\n' {
                 return Some(at + 1);
             }
-            // What is behind the backslash is part of it, and may not be there yet. `\.` ends its line.
-            self.held.get(at + 1)?;
-            self.seen = at + 2;
+            // The byte after the backslash is part of the escape and may not have arrived yet. `\.`
+            // ends its line.
+            self.buffer.get(at + 1)?;
+            self.scanned = at + 2;
         }
-        self.seen = self.held.len();
+        self.scanned = self.buffer.len();
         None
     }
 
-    /// A line feed within quotes is data.
-    fn end_of_csv(&mut self, quote: u8, escape: u8) -> Option<usize> {
+    /// A line feed inside quotes is data.
+    fn csv_row_end(&mut self, quote: u8, escape: u8) -> Option<usize> {
         loop {
-            let rest = &self.held[self.seen..];
-            let at = self.seen + memchr::memchr3(b'\n', quote, escape, rest)?;
-            let byte = self.held[at];
+            let rest = &self.buffer[self.scanned..];
+            let at = self.scanned + memchr::memchr3(b'\n', quote, escape, rest)?;
+            let byte = self.buffer[at];
             if byte == b'\n' && !self.is_quoted {
                 return Some(at + 1);
             }
-            // An escape that is the quote leaves and enters again, which comes to the same.
+            // If the escape is the quote character, it closes and reopens the quotes, which has the
+            // same result.
             if byte == escape && escape != quote && self.is_quoted {
-                let escaped = *self.held.get(at + 1)?;
-                self.seen = at + if escaped == quote || escaped == escape { 2 } else { 1 };
+                let escaped = *self.buffer.get(at + 1)?;
+                self.scanned = at + if escaped == quote || escaped == escape { 2 } else { 1 };
                 continue;
             }
             if byte == quote {
                 self.is_quoted = !self.is_quoted;
             }
-            self.seen = at + 1;
+            self.scanned = at + 1;
         }
     }
 }
 
-/// A row without the end of its line.
-fn without_end(row: &[u8]) -> &[u8] {
+/// A row without its line end.
+fn trim_line_end(row: &[u8]) -> &[u8] {
     let line = row.strip_suffix(b"\n").unwrap_or(row);
     line.strip_suffix(b"\r").unwrap_or(line)
 }
@@ -212,18 +216,18 @@ fn key(
     line: &[u8],
     columns: &[KeyType],
     same_encoding: bool,
-) -> Result<Vec<Option<Key>>, Refusal> {
-    // Where lines end in a carriage return alone, this is several rows.
+) -> Result<Vec<Option<ShardKey>>, Refusal> {
+    // A server with carriage-return line ends would read several rows here.
     if has_bare_return(&copy.format, line) {
         return Err(Refusal::CopyRow("there is a carriage return in it"));
     }
     let last = copy.key.iter().copied().max().unwrap_or_default();
     let cells = match &copy.format {
-        CopyFormat::Csv { delimiter, null, quote, escape } => {
+        CopyRowFormat::Csv { delimiter, null, quote, escape } => {
             csv(line, *delimiter, null.as_bytes(), (*quote, *escape), last)
         }
-        CopyFormat::Text { delimiter, null } => text(line, *delimiter, null.as_bytes(), last),
-        CopyFormat::Binary => Vec::new(),
+        CopyRowFormat::Text { delimiter, null } => text(line, *delimiter, null.as_bytes(), last),
+        CopyRowFormat::Binary => Vec::new(),
     };
     let column = |(place, of): (&usize, &KeyType)| {
         let Some(cell) = cells.get(*place) else {
@@ -232,9 +236,9 @@ fn key(
         let Some(cell) = cell else { return Ok(None) };
         if *of == KeyType::Text {
             if !same_encoding && !cell.is_ascii() {
-                return Err(Refusal::Keyless(NoShardKey::Encoding));
+                return Err(Refusal::UnknownShard(NoShardKey::Encoding));
             }
-            // A column of limited length cuts it.
+            // A column of limited length would trim it.
             if cell.ends_with(b" ") {
                 return Err(Refusal::CopyRow("its key ends in a space"));
             }
@@ -244,8 +248,8 @@ fn key(
     copy.key.iter().zip(columns).map(column).collect()
 }
 
-/// Whether a carriage return stands in a line that is neither escaped nor within quotes.
-fn has_bare_return(format: &CopyFormat, line: &[u8]) -> bool {
+/// Whether a line contains a carriage return that is neither escaped nor quoted.
+fn has_bare_return(format: &CopyRowFormat, line: &[u8]) -> bool {
     if memchr::memchr(b'\r', line).is_none() {
         return false;
     }
@@ -253,23 +257,23 @@ fn has_bare_return(format: &CopyFormat, line: &[u8]) -> bool {
     line.iter().any(|byte| {
         let was_escaped = std::mem::take(&mut is_escaped);
         match format {
-            CopyFormat::Csv { quote, escape, .. } if !was_escaped => {
-                // An escape that is the quote leaves and enters again.
+            CopyRowFormat::Csv { quote, escape, .. } if !was_escaped => {
+                // If the escape is the quote character, it closes and reopens the quotes.
                 is_escaped = byte == escape && escape != quote && is_quoted;
                 is_quoted ^= byte == quote;
             }
-            CopyFormat::Text { .. } if !was_escaped => is_escaped = *byte == b'\\',
+            CopyRowFormat::Text { .. } if !was_escaped => is_escaped = *byte == b'\\',
             _ => {}
         }
         *byte == b'\r' && !was_escaped && !is_quoted
     })
 }
 
-/// A cell, or NULL.
-type Cell<'l> = Option<Cow<'l, [u8]>>;
+/// The value of a column; `None` is NULL.
+type CopyCell<'l> = Option<Cow<'l, [u8]>>;
 
-/// The columns of a line up to the `last`.
-fn text<'l>(line: &'l [u8], delimiter: u8, null: &[u8], last: usize) -> Vec<Cell<'l>> {
+/// The columns of a line up to `last`.
+fn text<'l>(line: &'l [u8], delimiter: u8, null: &[u8], last: usize) -> Vec<CopyCell<'l>> {
     let mut cells = Vec::new();
     let mut rest = line;
     while cells.len() <= last {
@@ -329,14 +333,14 @@ fn unescaped(cell: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(value)
 }
 
-/// The columns of a line up to the `last`.
+/// The columns of a line up to `last`.
 fn csv<'l>(
     line: &'l [u8],
     delimiter: u8,
     null: &[u8],
     (quote, escape): (u8, u8),
     last: usize,
-) -> Vec<Cell<'l>> {
+) -> Vec<CopyCell<'l>> {
     let mut cells = Vec::new();
     let mut bytes = line.iter().copied().peekable();
     while cells.len() <= last {

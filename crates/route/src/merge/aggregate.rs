@@ -1,48 +1,48 @@
-//! One row of aggregates of every shard becomes one.
+//! Combines one row of aggregates per shard into one.
 
-use howdah_wire::{Format, backend::Message};
+use howdah_wire::{ValueFormat, backend::BackendMessage};
 
 use super::{
-    Fault,
-    columns::Columns,
+    MergeError,
+    columns::ResultColumns,
     float,
     value::{Type, Value, oid},
 };
-use crate::fan::Aggregate;
+use crate::fan_out::Aggregate;
 
-/// A cell of the row to be: NULL as long as all were.
-type Cell = Option<Vec<u8>>;
+/// A cell of the combined row: NULL as long as all inputs were.
+type AggregateCell = Option<Vec<u8>>;
 
-/// Puts the aggregates of one row after another together.
+/// The running combination of rows of aggregates.
 #[derive(Debug)]
-pub(super) struct Row {
-    cells: Vec<Cell>,
+pub(super) struct AggregateRow {
+    cells: Vec<AggregateCell>,
 }
 
-impl Row {
-    /// Before any row. Fails for what can't be put together, whatever the rows hold.
+impl AggregateRow {
+    /// Starts without rows. Fails for aggregates that cannot be combined regardless of the rows.
     pub(super) fn new(
         aggregates: &[Aggregate],
-        columns: &Columns,
+        columns: &ResultColumns,
         text_by_byte: bool,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, MergeError> {
         if columns.types().len() != aggregates.len() {
-            return Err(Fault::Different);
+            return Err(MergeError::Different);
         }
-        for (place, (aggregate, of)) in aggregates.iter().zip(columns.types()).enumerate() {
+        for (index, (aggregate, of)) in aggregates.iter().zip(columns.types()).enumerate() {
             let is_possible = match aggregate {
                 Aggregate::Count => of.oid == oid::INT8,
                 Aggregate::Sum => is_summed(of),
                 Aggregate::Min | Aggregate::Max => of.is_ordered(text_by_byte),
             };
             if !is_possible {
-                let name = columns.name(place);
+                let name = columns.name(index);
                 let what = match aggregate {
                     Aggregate::Count => "count",
                     Aggregate::Sum => "sum",
                     Aggregate::Min | Aggregate::Max => "order",
                 };
-                return Err(Fault::Type { name, what });
+                return Err(MergeError::Type { name, what });
             }
         }
         Ok(Self { cells: vec![None; aggregates.len()] })
@@ -51,34 +51,35 @@ impl Row {
     pub(super) fn add(
         &mut self,
         aggregates: &[Aggregate],
-        columns: &Columns,
-        row: &Message<'_>,
-    ) -> Result<(), Fault> {
-        let Message::DataRow(cells) = row else { return Err(Fault::Different) };
+        columns: &ResultColumns,
+        row: &BackendMessage<'_>,
+    ) -> Result<(), MergeError> {
+        let BackendMessage::DataRow(cells) = row else { return Err(MergeError::Different) };
         if cells.len() != self.cells.len() {
-            return Err(Fault::Different);
+            return Err(MergeError::Different);
         }
         let of = aggregates.iter().zip(columns.types());
-        for (place, ((so_far, cell), (aggregate, of))) in
+        for (index, ((total_cell, cell), (aggregate, of))) in
             self.cells.iter_mut().zip(cells.clone()).zip(of).enumerate()
         {
             let Some(cell) = cell else { continue };
-            let Some(known) = so_far else {
-                *so_far = Some(cell.to_vec());
+            let Some(total) = total_cell else {
+                *total_cell = Some(cell.to_vec());
                 continue;
             };
-            let read = |cell| of.read(cell).ok_or_else(|| Fault::Value(columns.name(place)));
-            let (one, two) = (read(known)?, read(cell)?);
+            let read = |cell| of.read(cell).ok_or_else(|| MergeError::Value(columns.name(index)));
+            let (one, two) = (read(total)?, read(cell)?);
             let takes_other = match aggregate {
                 Aggregate::Min => two.compare(&one).is_lt(),
                 Aggregate::Max => two.compare(&one).is_gt(),
                 Aggregate::Count | Aggregate::Sum => {
-                    *known = sum(of, one, two).ok_or_else(|| Fault::Range(columns.name(place)))?;
+                    *total =
+                        sum(of, one, two).ok_or_else(|| MergeError::Range(columns.name(index)))?;
                     false
                 }
             };
             if takes_other {
-                *known = cell.to_vec();
+                *total = cell.to_vec();
             }
         }
         Ok(())
@@ -89,16 +90,16 @@ impl Row {
     }
 }
 
-/// What `sum` of numbers is. A sum of intervals and of money is not.
+/// Whether sums of this type can be added. Sums of intervals and of money cannot.
 fn is_summed(of: Type) -> bool {
     matches!(of.oid, oid::INT8 | oid::NUMERIC | oid::FLOAT4 | oid::FLOAT8)
 }
 
-/// The sum of two cells, in the type and format of both. `None` if the type does not go as far.
+/// The sum of two cells in their type and format. `None` if it is out of range.
 fn sum(of: Type, one: Value, two: Value) -> Option<Vec<u8>> {
-    let is_text = of.format == Format::Text;
+    let is_text = of.format == ValueFormat::Text;
     match (one, two) {
-        (Value::Whole(one), Value::Whole(two)) => {
+        (Value::Integer(one), Value::Integer(two)) => {
             let sum = one.checked_add(two)?;
             Some(if is_text { sum.to_string().into_bytes() } else { sum.to_be_bytes().to_vec() })
         }
@@ -118,7 +119,8 @@ fn sum(of: Type, one: Value, two: Value) -> Option<Vec<u8>> {
     }
 }
 
-/// A sum. Of two finite numbers, one that is infinite is out of range; one that is no number has no sign.
+/// A sum with a range check: an infinite sum of two finite numbers is out of range. The sign of a
+/// NaN is cleared.
 fn checked<F: Copy + Into<f64> + From<f32>>(sum: F, one: f64, two: f64) -> Option<F> {
     if sum.into().is_nan() {
         return Some(F::from(f32::NAN));

@@ -1,26 +1,26 @@
-//! [`Columns`]: what the shards say that their rows are like, which has to be the same.
+//! [`ResultColumns`]: the columns of a result, which must be the same on all shards.
 
-use howdah_wire::backend::{Field, RowDescription};
+use howdah_wire::backend::{FieldDescription, RowDescription};
 
-use super::{Fault, value::Type};
-use crate::fan::SortColumn;
+use super::{MergeError, value::Type};
+use crate::fan_out::SortColumn;
 
-/// From this OID on, types are a database's own, and may have another on each shard.
+/// From this OID on, types are user-defined and may have different OIDs on each shard.
 const FIRST_OWN: u32 = 16_384;
 
-/// The columns of an answer.
+/// The columns of a result.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Columns(Vec<Column>);
+pub(super) struct ResultColumns(Vec<ResultColumn>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Column {
+struct ResultColumn {
     name: Vec<u8>,
     of: Type,
 }
 
-impl Columns {
+impl ResultColumns {
     pub(super) fn new(description: RowDescription<'_>) -> Self {
-        let column = |field: Field<'_>| Column {
+        let column = |field: FieldDescription<'_>| ResultColumn {
             name: field.name.to_vec(),
             of: Type { oid: field.type_oid.min(FIRST_OWN), format: field.format },
         };
@@ -31,24 +31,24 @@ impl Columns {
         self.0.iter().map(|column| column.of)
     }
 
-    pub(super) fn name(&self, place: usize) -> String {
-        self.0.get(place).map_or(String::new(), |it| String::from_utf8_lossy(&it.name).into_owned())
+    pub(super) fn name(&self, index: usize) -> String {
+        self.0.get(index).map_or(String::new(), |it| String::from_utf8_lossy(&it.name).into_owned())
     }
 
-    /// Which column is meant, and what it holds.
-    pub(super) fn find(&self, wanted: &SortColumn) -> Result<(usize, Type), Fault> {
-        let place = match wanted {
-            SortColumn::Position(place) => Some(*place),
+    /// The index and type of a column.
+    pub(super) fn find(&self, column: &SortColumn) -> Result<(usize, Type), MergeError> {
+        let index = match column {
+            SortColumn::Position(index) => Some(*index),
             SortColumn::Named(name) => {
                 let mut found = (0..self.0.len()).filter(|at| self.0[*at].name == name.as_bytes());
                 let first = found.next();
                 if found.next().is_some() {
-                    return Err(Fault::Unclear(name.to_string()));
+                    return Err(MergeError::Unclear(name.to_string()));
                 }
                 first
             }
         };
-        let place = place.filter(|place| *place < self.0.len()).ok_or(Fault::Different)?;
-        Ok((place, self.0[place].of))
+        let index = index.filter(|index| *index < self.0.len()).ok_or(MergeError::Different)?;
+        Ok((index, self.0[index].of))
     }
 }

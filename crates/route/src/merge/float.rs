@@ -1,11 +1,12 @@
-//! How PostgreSQL writes floating-point numbers: the shortest digits that read back as the same number.
+//! Formats floating-point numbers like PostgreSQL: the shortest digits that parse back to the same
+//! number.
 //!
-//! Source: `float4out` and `float8out` in `float.c`, `double_to_shortest_decimal_buf` in `d2s.c`. A server
-//! whose `extra_float_digits` is 0 or less rounds instead.
+//! Source: `float4out` and `float8out` in `float.c`, `double_to_shortest_decimal_buf` in `d2s.c`. A
+//! server with `extra_float_digits` of 0 or less rounds instead.
 
 use std::fmt::LowerExp;
 
-/// From this power of ten on, numbers have an exponent.
+/// From this power of ten on, numbers are written with an exponent.
 const DOUBLE_DIGITS: i32 = 15;
 const SINGLE_DIGITS: i32 = 6;
 

@@ -1,4 +1,4 @@
-//! [`Numeric`]: PostgreSQL's `numeric`, exact, as text and in its binary form.
+//! [`Numeric`]: PostgreSQL's `numeric`, exact, in text and binary form.
 //!
 //! Source: `numeric_send`, `numeric_recv` and `numeric_out` in `numeric.c`.
 
@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 use num_bigint::{BigInt, Sign};
 
-/// More digits than any value of the type has: 131,072 before the point, 16,383 behind it.
+/// More digits than any value of the type has: 131,072 before the decimal point, 16,383 after it.
 const DIGITS_MAX: usize = 150_000;
 
 const NEGATIVE: u16 = 0x4000;
@@ -14,7 +14,7 @@ const NAN: u16 = 0xC000;
 const INFINITY: u16 = 0xD000;
 const NEGATIVE_INFINITY: u16 = 0xF000;
 
-/// A value of the type. Its scale is how many digits stand behind the point, zeros included.
+/// A value of the type. Its scale is the number of digits after the decimal point, zeros included.
 #[derive(Clone, Debug)]
 pub(super) enum Numeric {
     NegativeInfinity,
@@ -32,14 +32,14 @@ impl Numeric {
             "-Infinity" => return Some(Self::NegativeInfinity),
             _ => {}
         }
-        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-        let digits = [whole.strip_prefix('-').unwrap_or(whole), part].concat();
+        let (integer, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let digits = [integer.strip_prefix('-').unwrap_or(integer), fraction].concat();
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
         let magnitude = BigInt::parse_bytes(digits.as_bytes(), 10)?;
-        let unscaled = if whole.starts_with('-') { -magnitude } else { magnitude };
-        Some(Self::Finite { unscaled, scale: u32::try_from(part.len()).ok()? })
+        let unscaled = if integer.starts_with('-') { -magnitude } else { magnitude };
+        Some(Self::Finite { unscaled, scale: u32::try_from(fraction.len()).ok()? })
     }
 
     pub(super) fn read_binary(bytes: &[u8]) -> Option<Self> {
@@ -61,13 +61,13 @@ impl Numeric {
             let digit = short(8 + 2 * at).filter(|digit| *digit < 10_000)?;
             digits += &format!("{digit:04}");
         }
-        // The digits stand for a whole number times 10,000 to this power; bring it to the scale.
+        // The digits are an integer times 10,000 to this power; convert it to the scale.
         let power = i32::from(weight) + 1 - i32::from(count);
         let zeros = 4 * power + i32::from(scale);
         if zeros >= 0 {
             digits.extend(std::iter::repeat_n('0', usize::try_from(zeros).ok()?));
         } else {
-            // Behind the scale there are zeros only.
+            // After the scale there are only zeros.
             digits.truncate(digits.len().saturating_sub(usize::try_from(-zeros).ok()?));
         }
         let digits = if digits.is_empty() { "0" } else { &digits };
@@ -76,7 +76,7 @@ impl Numeric {
         Some(Self::Finite { unscaled, scale: scale.into() })
     }
 
-    /// With the greater of both scales, as `numeric_add` does.
+    /// The sum, at the greater of both scales, as in `numeric_add`.
     pub(super) fn plus(&self, other: &Self) -> Self {
         match (self, other) {
             (Self::Finite { scale: one, .. }, Self::Finite { scale: two, .. }) => {
@@ -92,11 +92,11 @@ impl Numeric {
         }
     }
 
-    /// The whole number that this is at a scale that is not less than its own; 0 for what is not finite.
-    fn at_scale(&self, wanted: u32) -> BigInt {
+    /// The unscaled integer at a scale not less than its own; 0 if the value is not finite.
+    fn at_scale(&self, target: u32) -> BigInt {
         match self {
             Self::Finite { unscaled, scale } => {
-                unscaled * BigInt::from(10).pow(wanted.saturating_sub(*scale))
+                unscaled * BigInt::from(10).pow(target.saturating_sub(*scale))
             }
             _ => BigInt::ZERO,
         }
@@ -111,9 +111,9 @@ impl Numeric {
         };
         let sign = if unscaled.sign() == Sign::Minus { "-" } else { "" };
         let digits = format!("{:0>width$}", unscaled.magnitude().to_string(), width = scale + 1);
-        let (whole, part) = digits.split_at(digits.len() - scale);
+        let (integer, fraction) = digits.split_at(digits.len() - scale);
         let point = if scale > 0 { "." } else { "" };
-        format!("{sign}{whole}{point}{part}").into_bytes()
+        format!("{sign}{integer}{point}{fraction}").into_bytes()
     }
 
     /// `None` if the type cannot hold it.
@@ -126,7 +126,7 @@ impl Numeric {
             Self::NegativeInfinity => return special(NEGATIVE_INFINITY),
             Self::Finite { unscaled, scale } => (unscaled, *scale),
         };
-        // Groups of four digits begin at the point, to both sides.
+        // Groups of four digits extend from the decimal point in both directions.
         let padding = (4 - scale % 4) % 4;
         let digits =
             (unscaled.magnitude() * num_bigint::BigUint::from(10_u32).pow(padding)).to_string();
@@ -150,7 +150,7 @@ impl Numeric {
 }
 
 impl Ord for Numeric {
-    /// As PostgreSQL orders them: NaN is equal to itself and above all.
+    /// PostgreSQL's order: NaN equals itself and is greater than all other values.
     fn cmp(&self, other: &Self) -> Ordering {
         let rank = |it: &Self| match it {
             Self::NegativeInfinity => 0,

@@ -1,63 +1,63 @@
-//! Rows of every shard that are ordered there, in the same order over all.
+//! Merges rows that each shard has sorted.
 
 use std::cmp::Ordering;
 
-use howdah_wire::backend::Message;
+use howdah_wire::backend::BackendMessage;
 
 use super::{
-    Fault,
-    columns::Columns,
+    MergeError,
+    columns::ResultColumns,
     value::{Type, Value},
 };
-use crate::fan::SortKey;
+use crate::fan_out::SortKey;
 
-/// What rows are ordered by, once their columns are known.
+/// The sort order of rows, once their columns are known.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct RowOrder {
     by: Vec<By>,
 }
 
 #[derive(Debug)]
 struct By {
-    place: usize,
+    index: usize,
     of: Type,
     descending: bool,
     nulls_first: bool,
     name: String,
 }
 
-/// What one row is ordered by.
-pub(super) type RowKey = Vec<Option<Value>>;
+/// The sort values of one row.
+pub(super) type SortValues = Vec<Option<Value>>;
 
-impl Order {
+impl RowOrder {
     pub(super) fn new(
         by: &[SortKey],
-        columns: &Columns,
+        columns: &ResultColumns,
         text_by_byte: bool,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, MergeError> {
         let by = by.iter().map(|key| {
-            let (place, of) = columns.find(&key.column)?;
-            let name = columns.name(place);
+            let (index, of) = columns.find(&key.column)?;
+            let name = columns.name(index);
             if !of.is_ordered(text_by_byte) {
-                return Err(Fault::Type { name, what: "order" });
+                return Err(MergeError::Type { name, what: "order" });
             }
             let SortKey { descending, nulls_first, .. } = *key;
-            Ok(By { place, of, descending, nulls_first, name })
+            Ok(By { index, of, descending, nulls_first, name })
         });
         Ok(Self { by: by.collect::<Result<_, _>>()? })
     }
 
-    pub(super) fn key(&self, row: &Message<'_>) -> Result<RowKey, Fault> {
-        let Message::DataRow(cells) = row else { return Err(Fault::Different) };
+    pub(super) fn key(&self, row: &BackendMessage<'_>) -> Result<SortValues, MergeError> {
+        let BackendMessage::DataRow(cells) = row else { return Err(MergeError::Different) };
         let key = |by: &By| {
-            let cell = cells.clone().nth(by.place).ok_or(Fault::Different)?;
-            let read = |cell| by.of.read(cell).ok_or_else(|| Fault::Value(by.name.clone()));
+            let cell = cells.clone().nth(by.index).ok_or(MergeError::Different)?;
+            let read = |cell| by.of.read(cell).ok_or_else(|| MergeError::Value(by.name.clone()));
             cell.map(read).transpose()
         };
         self.by.iter().map(key).collect()
     }
 
-    pub(super) fn compare(&self, one: &RowKey, other: &RowKey) -> Ordering {
+    pub(super) fn compare(&self, one: &SortValues, other: &SortValues) -> Ordering {
         let of_column =
             |(by, (one, other)): (&By, (&Option<Value>, &Option<Value>))| match (one, other) {
                 (None, None) => Ordering::Equal,

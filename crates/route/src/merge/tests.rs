@@ -1,11 +1,12 @@
-//! Answers that no test beside a server can order as it likes: errors in between, and what shards may not send.
+//! Replies in orders that a real server cannot be made to produce: errors in between, and protocol
+//! violations.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::fan::{SortColumn, SortKey};
+use crate::fan_out::{SortColumn, SortKey};
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let bytes = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
@@ -44,17 +45,17 @@ fn kinds(bytes: &[u8]) -> String {
     kinds
 }
 
-fn asked(what: FanOut) -> Merger {
+fn merger(fan_out: FanOut) -> Merger {
     let mut merger = Merger::new(2, false, 1000);
-    merger.asked(Asked::Query(Arc::new(what)));
+    merger.expect_replies(ShardRequest::Query(Arc::new(fan_out)));
     merger
 }
 
 #[test]
-fn rows_come_as_they_come() {
-    let (mut merger, mut out) = (asked(FanOut::Concatenate), Vec::new());
+fn concatenated_rows_are_forwarded_as_they_arrive() {
+    let (mut merger, mut out) = (merger(FanOut::Concatenate), Vec::new());
     merger.push(1, &[description(20), row("1"), row("2"), done(2)].concat(), &mut out);
-    assert_eq!(kinds(&out), "", "the other may differ");
+    assert_eq!(kinds(&out), "", "the other shard's columns may differ");
     merger.push(0, &[description(20), row("3")].concat(), &mut out);
     assert_eq!(kinds(&out), "TDDD");
     merger.push(1, &ready(), &mut out);
@@ -64,52 +65,52 @@ fn rows_come_as_they_come() {
 }
 
 #[test]
-fn an_error_is_told_once_and_ends_no_session() {
-    let (mut merger, mut out) = (asked(FanOut::Concatenate), Vec::new());
+fn shard_error_is_sent_once_and_session_continues() {
+    let (mut merger, mut out) = (merger(FanOut::Concatenate), Vec::new());
     merger.push(0, &[description(20), row("1")].concat(), &mut out);
     merger.push(1, &[description(20), row("2"), error()].concat(), &mut out);
     assert_eq!(kinds(&out), "TDDE");
     assert!(memchr::memmem::find(&out, b"SERROR\0VERROR\0C57P01\0").is_some());
-    merger.lost(1, &mut out);
+    merger.on_disconnect(1, &mut out);
     merger.push(0, &[row("3"), error(), ready()].concat(), &mut out);
     assert_eq!(kinds(&out), "TDDEZ");
     assert!(merger.is_done() && !merger.has_failed());
 }
 
 #[test]
-fn a_shard_may_be_lost_at_any_moment() {
+fn shard_may_disconnect_at_any_time() {
     let answer = [description(20), row("1"), done(1), ready()];
     for before in 0..answer.len() {
-        let (mut merger, mut out) = (asked(FanOut::Concatenate), Vec::new());
+        let (mut merger, mut out) = (merger(FanOut::Concatenate), Vec::new());
         merger.push(0, &answer[..before].concat(), &mut out);
-        merger.lost(0, &mut out);
+        merger.on_disconnect(0, &mut out);
         assert!(kinds(&out).ends_with('E') && merger.has_failed());
         merger.push(1, &answer.concat(), &mut out);
         assert!(kinds(&out).ends_with("EZ"), "{}", kinds(&out));
         assert!(merger.is_done());
     }
-    let (mut merger, mut out) = (asked(FanOut::Concatenate), Vec::new());
-    merger.lost(0, &mut out);
-    merger.lost(1, &mut out);
+    let (mut merger, mut out) = (merger(FanOut::Concatenate), Vec::new());
+    merger.on_disconnect(0, &mut out);
+    merger.on_disconnect(1, &mut out);
     assert_eq!(kinds(&out), "EZ");
 }
 
 #[test]
-fn in_the_extended_protocol_an_error_lasts_until_the_sync() {
+fn extended_protocol_error_lasts_until_sync() {
     let mut merger = Merger::new(2, false, 1000);
     let mut out = Vec::new();
-    merger.asked(Asked::Parse);
+    merger.expect_replies(ShardRequest::Parse);
     merger.push(0, &error(), &mut out);
-    merger.asked(Asked::Bind);
-    merger.asked(Asked::Execute(Arc::new(FanOut::Concatenate)));
+    merger.expect_replies(ShardRequest::Bind);
+    merger.expect_replies(ShardRequest::Execute(Arc::new(FanOut::Concatenate)));
     merger.push(1, &message(b'1', b""), &mut out);
     assert_eq!(kinds(&out), "E");
-    merger.asked(Asked::Sync);
+    merger.expect_replies(ShardRequest::Sync);
     merger.push(1, &[message(b'2', b""), done(0), ready()].concat(), &mut out);
     merger.push(0, &ready(), &mut out);
     assert_eq!(kinds(&out), "EZ");
-    merger.asked(Asked::Parse);
-    merger.asked(Asked::Sync);
+    merger.expect_replies(ShardRequest::Parse);
+    merger.expect_replies(ShardRequest::Sync);
     for shard in [0, 1] {
         merger.push(shard, &[message(b'1', b""), ready()].concat(), &mut out);
     }
@@ -117,16 +118,16 @@ fn in_the_extended_protocol_an_error_lasts_until_the_sync() {
 }
 
 #[test]
-fn a_copy_is_done_once_it_is_committed() {
+fn copy_completes_on_commit() {
     for fails in [false, true] {
         let mut merger = Merger::new(2, false, 1000);
         let mut out = Vec::new();
         let all = |merger: &mut Merger, out: &mut Vec<u8>, bytes: &[u8]| {
             (0..2).for_each(|shard| merger.push(shard, bytes, out));
         };
-        merger.asked(Asked::Hidden);
+        merger.expect_replies(ShardRequest::HiddenQuery);
         all(&mut merger, &mut out, &[message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat());
-        merger.asked(Asked::Copy);
+        merger.expect_replies(ShardRequest::Copy);
         all(&mut merger, &mut out, &message(b'G', b"\0\0\0"));
         assert_eq!(kinds(&out), "G");
         let copied = [message(b'C', b"COPY 21\0"), message(b'Z', b"T")].concat();
@@ -134,7 +135,7 @@ fn a_copy_is_done_once_it_is_committed() {
         let second = [error(), message(b'Z', b"E")].concat();
         merger.push(1, if fails { &second } else { &copied }, &mut out);
         assert_eq!(merger.has_failed(), fails);
-        merger.asked(Asked::Commit);
+        merger.expect_replies(ShardRequest::Commit);
         let ended: &[u8] = if fails { b"ROLLBACK\0" } else { b"COMMIT\0" };
         all(&mut merger, &mut out, &[message(b'C', ended), ready()].concat());
         assert_eq!(kinds(&out), if fails { "GEZ" } else { "GCZ" });
@@ -143,7 +144,7 @@ fn a_copy_is_done_once_it_is_committed() {
 }
 
 #[test]
-fn what_no_server_sends_is_an_error_and_bounded() {
+fn protocol_violations_are_errors_with_bounded_buffers() {
     let long = [&b"D"[..], &2000_u32.to_be_bytes()].concat();
     let cases = [
         long,
@@ -153,7 +154,7 @@ fn what_no_server_sends_is_an_error_and_bounded() {
         b"\0".repeat(9),
     ];
     for bytes in cases {
-        let (mut merger, mut out) = (asked(FanOut::Aggregate(vec![])), Vec::new());
+        let (mut merger, mut out) = (merger(FanOut::Aggregate(vec![])), Vec::new());
         merger.push(0, &description(20), &mut out);
         merger.push(1, &description(20), &mut out);
         merger.push(0, &bytes, &mut out);
@@ -164,9 +165,9 @@ fn what_no_server_sends_is_an_error_and_bounded() {
 }
 
 #[test]
-fn a_shard_that_is_ahead_is_full() {
+fn leading_shard_becomes_full() {
     let by = SortKey { column: SortColumn::Position(0), descending: false, nulls_first: false };
-    let (mut merger, mut out) = (asked(FanOut::Merge { by: vec![by], limit: None }), Vec::new());
+    let (mut merger, mut out) = (merger(FanOut::Merge { by: vec![by], limit: None }), Vec::new());
     (0..2).for_each(|shard| merger.push(shard, &description(20), &mut out));
     while !merger.is_full(0) {
         merger.push(0, &row("1").repeat(1000), &mut out);
@@ -177,22 +178,22 @@ fn a_shard_that_is_ahead_is_full() {
 }
 
 proptest! {
-    /// Whatever shards send, there is an end once each is ready or gone.
+    /// Whatever shards send, the reply finishes once each shard is ready or disconnected.
     #[test]
-    fn there_is_always_an_end(
+    fn replies_always_finish(
         pieces in prop::collection::vec((0..2_usize, 0..9_usize), 0..30),
     ) {
         let by = SortKey { column: SortColumn::Position(0), descending: false, nulls_first: false };
-        let (mut merger, mut out) = (asked(FanOut::Merge { by: vec![by], limit: Some(3) }), Vec::new());
-        let known = [
+        let (mut merger, mut out) = (merger(FanOut::Merge { by: vec![by], limit: Some(3) }), Vec::new());
+        let messages = [
             description(20), row("1"), row("2"), row("x"), done(2), error(), message(b'N', b"\0"),
             message(b'1', b""), message(b'I', b""),
         ];
         for (shard, piece) in pieces {
-            merger.push(shard, &known[piece], &mut out);
+            merger.push(shard, &messages[piece], &mut out);
         }
-        merger.lost(0, &mut out);
-        merger.lost(1, &mut out);
+        merger.on_disconnect(0, &mut out);
+        merger.on_disconnect(1, &mut out);
         prop_assert!(merger.is_done());
         prop_assert!(kinds(&out).ends_with('Z'), "{}", kinds(&out));
     }

@@ -1,12 +1,12 @@
-//! [`Value`]: cells of the types whose order is known without asking a server.
+//! [`Value`]: values of types whose order is known without asking a server.
 
 use std::cmp::Ordering;
 
-use howdah_wire::Format;
+use howdah_wire::ValueFormat;
 
 use super::numeric::Numeric;
 
-/// OIDs of PostgreSQL's own types, by `pg_type.dat`.
+/// OIDs of PostgreSQL's own types, from `pg_type.dat`.
 pub(super) mod oid {
     pub(crate) const BOOL: u32 = 16;
     pub(crate) const BYTEA: u32 = 17;
@@ -29,25 +29,25 @@ pub(super) mod oid {
     pub(crate) const UUID: u32 = 2950;
 }
 
-/// What a column holds.
+/// The type and format of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Type {
     pub(super) oid: u32,
-    pub(super) format: Format,
+    pub(super) format: ValueFormat,
 }
 
-/// A cell that is not NULL.
+/// A value that is not NULL.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
-    Whole(i64),
+    Integer(i64),
     Float(f64),
     Numeric(Numeric),
     Bytes(Vec<u8>),
 }
 
 impl Type {
-    /// Whether cells of it can be ordered. `text_by_byte`: text is in the order of its bytes, as the
-    /// collations `C` and `C.UTF-8` have it.
+    /// Whether values of the type can be ordered. `text_by_byte`: text sorts bytewise, as in the
+    /// collations `C` and `C.UTF-8`.
     pub(super) fn is_ordered(self, text_by_byte: bool) -> bool {
         match self.oid {
             oid::TEXT | oid::VARCHAR | oid::BPCHAR => text_by_byte,
@@ -60,11 +60,11 @@ impl Type {
         }
     }
 
-    /// `None` for what is no value of the type, or of none that can be ordered.
+    /// `None` if the bytes are not a valid value, or the type has no known order.
     pub(super) fn read(self, cell: &[u8]) -> Option<Value> {
         match self.format {
-            Format::Text => self.read_text(cell),
-            Format::Binary => self.read_binary(cell),
+            ValueFormat::Text => self.read_text(cell),
+            ValueFormat::Binary => self.read_binary(cell),
         }
     }
 
@@ -72,11 +72,11 @@ impl Type {
         let text = || std::str::from_utf8(cell).ok();
         Some(match self.oid {
             oid::BOOL => match cell {
-                b"t" => Value::Whole(1),
-                b"f" => Value::Whole(0),
+                b"t" => Value::Integer(1),
+                b"f" => Value::Integer(0),
                 _ => return None,
             },
-            oid::INT8 | oid::INT2 | oid::INT4 | oid::OID => Value::Whole(text()?.parse().ok()?),
+            oid::INT8 | oid::INT2 | oid::INT4 | oid::OID => Value::Integer(text()?.parse().ok()?),
             oid::FLOAT4 | oid::FLOAT8 => Value::Float(match text()? {
                 "NaN" => f64::NAN,
                 "Infinity" => f64::INFINITY,
@@ -84,12 +84,12 @@ impl Type {
                 number => number.parse().ok()?,
             }),
             oid::NUMERIC => Value::Numeric(Numeric::read_text(cell)?),
-            oid::DATE => Value::Whole(moment(text()?, 1)?),
-            oid::TIMESTAMP | oid::TIMESTAMPTZ => Value::Whole(moment(text()?, DAY)?),
-            oid::TIME => Value::Whole(time(text()?)?),
+            oid::DATE => Value::Integer(moment(text()?, 1)?),
+            oid::TIMESTAMP | oid::TIMESTAMPTZ => Value::Integer(moment(text()?, DAY)?),
+            oid::TIME => Value::Integer(time(text()?)?),
             oid::BYTEA => Value::Bytes(bytea(cell)?),
-            oid::BPCHAR => Value::Bytes(cell.trim_ascii_end_of(b' ').to_vec()),
-            // Hexadecimal digits, in lower case, are in the order of what they mean.
+            oid::BPCHAR => Value::Bytes(cell.trim_end_byte(b' ').to_vec()),
+            // Lower-case hexadecimal digits sort like the values they represent.
             oid::CHAR | oid::NAME | oid::TEXT | oid::VARCHAR | oid::UUID => {
                 Value::Bytes(cell.to_vec())
             }
@@ -99,17 +99,19 @@ impl Type {
 
     fn read_binary(self, cell: &[u8]) -> Option<Value> {
         Some(match self.oid {
-            oid::BOOL => Value::Whole(i8::from_be_bytes(cell.try_into().ok()?).into()),
-            oid::INT2 => Value::Whole(i16::from_be_bytes(cell.try_into().ok()?).into()),
-            oid::INT4 | oid::DATE => Value::Whole(i32::from_be_bytes(cell.try_into().ok()?).into()),
-            oid::OID => Value::Whole(u32::from_be_bytes(cell.try_into().ok()?).into()),
+            oid::BOOL => Value::Integer(i8::from_be_bytes(cell.try_into().ok()?).into()),
+            oid::INT2 => Value::Integer(i16::from_be_bytes(cell.try_into().ok()?).into()),
+            oid::INT4 | oid::DATE => {
+                Value::Integer(i32::from_be_bytes(cell.try_into().ok()?).into())
+            }
+            oid::OID => Value::Integer(u32::from_be_bytes(cell.try_into().ok()?).into()),
             oid::INT8 | oid::TIME | oid::TIMESTAMP | oid::TIMESTAMPTZ => {
-                Value::Whole(i64::from_be_bytes(cell.try_into().ok()?))
+                Value::Integer(i64::from_be_bytes(cell.try_into().ok()?))
             }
             oid::FLOAT4 => Value::Float(f32::from_be_bytes(cell.try_into().ok()?).into()),
             oid::FLOAT8 => Value::Float(f64::from_be_bytes(cell.try_into().ok()?)),
             oid::NUMERIC => Value::Numeric(Numeric::read_binary(cell)?),
-            oid::BPCHAR => Value::Bytes(cell.trim_ascii_end_of(b' ').to_vec()),
+            oid::BPCHAR => Value::Bytes(cell.trim_end_byte(b' ').to_vec()),
             oid::CHAR | oid::NAME | oid::TEXT | oid::VARCHAR | oid::UUID | oid::BYTEA => {
                 Value::Bytes(cell.to_vec())
             }
@@ -119,10 +121,11 @@ impl Type {
 }
 
 impl Value {
-    /// The order of two values of one type: PostgreSQL's, where NaN is equal to itself and above all.
+    /// PostgreSQL's order of two values of one type: NaN equals itself and is greater than all
+    /// others.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         match (self, other) {
-            (Self::Whole(one), Self::Whole(two)) => one.cmp(two),
+            (Self::Integer(one), Self::Integer(two)) => one.cmp(two),
             (Self::Float(one), Self::Float(two)) => {
                 one.partial_cmp(two).unwrap_or_else(|| one.is_nan().cmp(&two.is_nan()))
             }
@@ -134,20 +137,21 @@ impl Value {
 }
 
 trait TrimEnd {
-    fn trim_ascii_end_of(&self, byte: u8) -> &[u8];
+    fn trim_end_byte(&self, byte: u8) -> &[u8];
 }
 
 impl TrimEnd for [u8] {
-    fn trim_ascii_end_of(&self, byte: u8) -> &[u8] {
+    fn trim_end_byte(&self, byte: u8) -> &[u8] {
         &self[..self.iter().rposition(|it| *it != byte).map_or(0, |last| last + 1)]
     }
 }
 
-/// Microseconds of a day.
+/// Microseconds per day.
 const DAY: i64 = 86_400_000_000;
 
-/// A date, or a timestamp with a zone or without, as `DateStyle = ISO` writes it: in units of which a day has
-/// `day`, from a day that does not matter. Seconds count for timestamps only.
+/// A date or a timestamp with or without time zone, in the format of `DateStyle = ISO`. The unit is
+/// such that a day has `day` of them, counted from an arbitrary day. Seconds count for timestamps
+/// only.
 fn moment(text: &str, day: i64) -> Option<i64> {
     match text {
         "infinity" => return Some(i64::MAX),
@@ -175,18 +179,18 @@ fn moment(text: &str, day: i64) -> Option<i64> {
     days.checked_mul(day)?.checked_add(time(clock)?)?.checked_sub(offset(zone)?)
 }
 
-/// Days from 1 March of the year 0, in the calendar that is in use now.
+/// Days since 1 March of the year 0, in the proleptic Gregorian calendar.
 fn days(year: i64, month: i64, of_month: i64) -> Option<i64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&of_month) || year.abs() > 6_000_000 {
         return None;
     }
-    // Years that begin in March have the odd day at their end.
+    // In years that start in March, the leap day is the last day.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     Some(365 * year + leaps + (153 * month + 2) / 5 + of_month - 1)
 }
 
-/// `HH:MM:SS` and up to six digits behind a point: microseconds.
+/// `HH:MM:SS` with up to six fractional digits, in microseconds.
 fn time(text: &str) -> Option<i64> {
     let (clock, part) = text.split_once('.').unwrap_or((text, ""));
     let mut micros: i64 = if part.is_empty() { 0 } else { format!("{part:0<6}").parse().ok()? };
@@ -198,7 +202,7 @@ fn time(text: &str) -> Option<i64> {
     (parts.next().is_none() && part.len() <= 6).then_some(micros)
 }
 
-/// `+HH`, `+HH:MM` or `+HH:MM:SS`, or nothing: microseconds.
+/// `+HH`, `+HH:MM` or `+HH:MM:SS`, or nothing, in microseconds.
 fn offset(zone: &str) -> Option<i64> {
     let Some(sign) = zone.bytes().next() else { return Some(0) };
     let parts = zone[1..].matches(':').count();
@@ -206,7 +210,7 @@ fn offset(zone: &str) -> Option<i64> {
     Some(if sign == b'-' { -micros } else { micros })
 }
 
-/// As `bytea_output` writes it, either way.
+/// A `bytea` value in either format of `bytea_output`.
 fn bytea(cell: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: &u8, radix| char::from(*byte).to_digit(radix);
     if let Some(hex) = cell.strip_prefix(b"\\x") {

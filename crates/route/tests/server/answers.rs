@@ -1,9 +1,9 @@
-//! Generated statements are answered by shards as by one server, or are refused.
+//! Shards answer generated statements like one server, or the statements are refused.
 
-use howdah_route::{Asked, FanOut, Merger, Shards, SortColumn};
+use howdah_route::{FanOut, Merger, ShardRequest, ShardTarget, SortColumn};
 
 use super::{
-    wire::{Wire, merged, rows},
+    wire::{RawSession, merged, rows},
     *,
 };
 
@@ -31,11 +31,12 @@ fn make(client: &mut Client) {
     client.query(&sql).unwrap();
 }
 
-/// A statement over orders, items and countries; not each is one that a server takes.
-fn statement(random: &mut Random) -> String {
-    let key =
-        |random: &mut Random| (random.next() % 40).cast_signed().saturating_sub(10).to_string();
-    let from = random.one(&[
+/// A statement over orders, items and countries; the server does not accept all of them.
+fn statement(random: &mut StatementRandom) -> String {
+    let key = |random: &mut StatementRandom| {
+        (random.next() % 40).cast_signed().saturating_sub(10).to_string()
+    };
+    let from = random.pick(&[
         "orders o",
         "orders o",
         "orders o",
@@ -77,29 +78,29 @@ fn statement(random: &mut Random) -> String {
         "true",
         "CASE WHEN o.a = 1 THEN true ELSE (SELECT count(*) > 80 FROM items) END",
     ];
-    let mut sql = match random.below(9) {
+    let mut sql = match random.up_to(9) {
         0 => "SELECT count(*), sum(o.a), min(o.id), max(o.a)".to_owned(),
         1 => format!(
             "SELECT {}",
-            random.one(&["avg(o.a)", "count(DISTINCT o.a)", "count(*) + 1", "o.a, count(*)"])
+            random.pick(&["avg(o.a)", "count(DISTINCT o.a)", "count(*) + 1", "o.a, count(*)"])
         ),
         2 => "SELECT *".to_owned(),
-        3 => format!("SELECT o.id, {}(o.a)", random.one(&["count", "max", "array_agg"])),
+        3 => format!("SELECT o.id, {}(o.a)", random.pick(&["count", "max", "array_agg"])),
         4 => "SELECT DISTINCT o.a".to_owned(),
         _ => format!(
             "SELECT {}",
-            random.one(&["o.id, o.a", "o.a, o.b", "o.*", "o.a AS x, o.id", "o.id, o.id"])
+            random.pick(&["o.id, o.a", "o.a, o.b", "o.*", "o.a AS x, o.id", "o.id, o.id"])
         ),
     };
     sql += &format!(" FROM {from}");
-    let clauses: Vec<_> = (0..random.below(3)).map(|_| random.one(&conditions)).collect();
+    let clauses: Vec<_> = (0..random.up_to(3)).map(|_| random.pick(&conditions)).collect();
     if !clauses.is_empty() {
         sql += &format!(" WHERE {}", clauses.join(" AND "));
     }
-    if sql.contains("o.id, ") && sql.contains("(o.a)") && !random.is(5) {
+    if sql.contains("o.id, ") && sql.contains("(o.a)") && !random.chance(5) {
         sql += " GROUP BY o.id";
-    } else if random.is(12) {
-        sql += random.one(&[
+    } else if random.chance(12) {
+        sql += random.pick(&[
             " GROUP BY o.id",
             " GROUP BY o.a",
             " GROUP BY 1",
@@ -107,8 +108,8 @@ fn statement(random: &mut Random) -> String {
             " GROUP BY ROLLUP (o.id)",
         ]);
     }
-    if random.is(3) {
-        sql += random.one(&[
+    if random.chance(3) {
+        sql += random.pick(&[
             " ORDER BY o.id",
             " ORDER BY o.a, o.id",
             " ORDER BY a DESC, id",
@@ -118,31 +119,31 @@ fn statement(random: &mut Random) -> String {
             " ORDER BY x",
             " ORDER BY id NULLS FIRST",
         ]);
-        if random.is(3) {
-            sql += random.one(&[" LIMIT 3", " LIMIT 3 OFFSET 1", " LIMIT 0"]);
+        if random.chance(3) {
+            sql += random.pick(&[" LIMIT 3", " LIMIT 3 OFFSET 1", " LIMIT 0"]);
         }
     }
-    if random.is(12) {
+    if random.chance(12) {
         sql = format!("WITH q AS ({sql}) SELECT * FROM q");
-    } else if random.is(12) {
+    } else if random.chance(12) {
         let other =
-            random.one(&["SELECT id, a FROM orders WHERE id = {k}", "SELECT id, a FROM orders"]);
+            random.pick(&["SELECT id, a FROM orders WHERE id = {k}", "SELECT id, a FROM orders"]);
         sql = format!("{sql} UNION ALL {other}");
     }
-    let sql = match random.below(8) {
+    let sql = match random.up_to(8) {
         0 => {
             let set =
-                random.one(&["a = a + 1", "b = 'x'", "id = 7", "a = (SELECT max(a) FROM items)"]);
-            let when = random.one(&conditions);
-            let from = random.one(&["", "", " FROM items i"]);
+                random.pick(&["a = a + 1", "b = 'x'", "id = 7", "a = (SELECT max(a) FROM items)"]);
+            let when = random.pick(&conditions);
+            let from = random.pick(&["", "", " FROM items i"]);
             format!("UPDATE orders o SET {set}{from} WHERE {when} RETURNING o.id, o.a")
         }
         1 => {
-            let using = random.one(&["", "", " USING items i"]);
-            format!("DELETE FROM orders o{using} WHERE {} RETURNING o.id", random.one(&conditions))
+            let using = random.pick(&["", "", " USING items i"]);
+            format!("DELETE FROM orders o{using} WHERE {} RETURNING o.id", random.pick(&conditions))
         }
         2 => {
-            let rows = random.one(&[
+            let rows = random.pick(&[
                 "({k}, 1)",
                 "({k}, 1), ({k}, 2)",
                 "({k}, (SELECT max(a) FROM items))",
@@ -157,79 +158,79 @@ fn statement(random: &mut Random) -> String {
     pieces.fold(first, |sql, piece| sql + &key(random) + piece)
 }
 
-/// As the pooler does it: what shards answer, put together.
+/// Merges the replies of shards as the pooler does.
 fn together<'s>(
     how: &Arc<FanOut>,
-    shards: impl Iterator<Item = &'s mut Wire>,
+    shards: impl Iterator<Item = &'s mut RawSession>,
     sql: &str,
-    random: &mut Random,
-) -> Result<Rows, String> {
+    random: &mut StatementRandom,
+) -> Result<ResultRows, String> {
     let answers: Vec<_> = shards.map(|shard| shard.query(sql)).collect();
     let mut merger = Merger::new(answers.len(), true, 1 << 20);
-    merger.asked(Asked::Query(Arc::clone(how)));
+    merger.expect_replies(ShardRequest::Query(Arc::clone(how)));
     rows(&merged(&mut merger, &answers, random))
 }
 
 #[test]
-fn answers_are_those_of_one_server_or_refused() {
+fn sharded_results_match_one_server_or_are_refused() {
     const STATEMENTS: usize = 4000;
     let Some((cluster, mut client)) = server("answers of shards") else { return };
     make(&mut client);
-    let mut wires = [0, 1, 2].map(|shard| Wire::new(&cluster, &format!("s{shard}")));
+    let mut wires = [0, 1, 2].map(|shard| RawSession::new(&cluster, &format!("s{shard}")));
     let tables: &[(&str, &[&str])] =
         &[("orders", &["id"]), ("items", &["order_id"]), ("countries", &[])];
-    let mut chooser = Chooser::new(&[KeyType::Int], tables);
-    let mut random = Random(6);
+    let mut router = TestRouter::new(&[KeyType::Int], tables);
+    let mut random = StatementRandom(6);
     let (mut one, mut many, mut refused) = (0, 0, 0);
     for _ in 0..STATEMENTS {
         let sql = statement(&mut random);
         let Ok((_, whole)) = run(&mut client, "whole", &sql) else { continue };
         let mut on =
             |shard: u32| run(&mut client, &format!("s{shard}"), &sql).map(|(_, rows)| rows);
-        let route = chooser.route(&sql);
+        let route = router.route(&sql);
         let mut answer = match &route {
             Err(_) => {
                 refused += 1;
                 continue;
             }
             Ok(route) => match &route.shards {
-                Shards::One(shard) => {
+                ShardTarget::One(shard) => {
                     one += 1;
                     on(*shard).unwrap_or_else(|error| panic!("{sql}: {error}"))
                 }
-                // Then every shard has it.
-                Shards::Any => on(random.below(3) as u32).unwrap(),
-                Shards::Many { shards, how } => {
+                // Then every shard has the rows.
+                ShardTarget::Any => on(random.up_to(3) as u32).unwrap(),
+                ShardTarget::Many { shards, fan_out: how } => {
                     let meant = wires.iter_mut().zip(0..).filter(|(_, at)| shards.contains(at));
                     match together(how, meant.map(|(wire, _)| wire), &sql, &mut random) {
                         Ok(rows) => {
                             many += 1;
                             rows
                         }
-                        // Types are known by the answer only.
-                        Err(error) if error.contains("cannot be put together") => {
+                        // Types are known only from the reply.
+                        Err(error) if error.contains("cannot be merged") => {
                             refused += 1;
                             continue;
                         }
                         Err(error) => panic!("{sql}: {error}"),
                     }
                 }
-                Shards::Copy(_) => panic!("{sql} is no COPY"),
+                ShardTarget::Copy(_) => panic!("{sql} is no COPY"),
             },
         };
         let mut whole = whole;
-        if let Ok(Route { shards: Shards::Many { how, .. }, .. }) = &route
+        if let Ok(Route { shards: ShardTarget::Many { fan_out: how, .. }, .. }) = &route
             && let FanOut::Merge { by, limit } = &**how
         {
             for by in by {
                 if let SortColumn::Position(place) = by.column {
-                    let column = |rows: &Rows| -> Vec<_> {
+                    let column = |rows: &ResultRows| -> Vec<_> {
                         rows.iter().map(|row| row[place].clone()).collect()
                     };
                     assert_eq!(column(&answer), column(&whole), "{sql}");
                 }
             }
-            // Where an order leaves several rows equal, any of them may be behind a limit.
+            // Where the order leaves several rows equal, any of them may be beyond a limit.
             if limit.is_some() {
                 assert_eq!(answer.len(), whole.len(), "{sql}");
                 continue;

@@ -1,6 +1,6 @@
-//! Rows that come by COPY are split as the server splits them.
+//! Rows sent by COPY are split as the server splits them.
 
-use howdah_route::{CopyRows, RowPlace, Shards};
+use howdah_route::{CopyRowSplitter, RowTarget, ShardTarget};
 
 use super::*;
 
@@ -14,11 +14,11 @@ const ROWS: &str = r"
     FROM generate_series(1, 5000) n";
 
 #[test]
-fn rows_are_split_and_none_is_lost() {
+fn copy_rows_are_split_like_server() {
     let Some((_cluster, mut client)) = server("rows by COPY") else { return };
     let columns = [KeyType::Int, KeyType::Text];
     let map = ShardMap::hash(SHARDS, columns.to_vec()).unwrap();
-    let mut chooser = Chooser::new(&columns, &[("t", &["k0", "k1"])]);
+    let mut router = TestRouter::new(&columns, &[("t", &["k0", "k1"])]);
     for options in [
         "",
         "(DELIMITER '|', NULL 'k')",
@@ -33,18 +33,18 @@ fn rows_are_split_and_none_is_lost() {
         let source = format!("COPY source (x, k1, k0) TO STDOUT {options}");
         client.copy_out(&source, &mut data).unwrap();
         let statement = format!("COPY t (x, k1, k0) FROM STDIN {options}");
-        let Shards::Copy(copy) = chooser.route(&statement).unwrap().shards else {
+        let ShardTarget::Copy(copy) = router.route(&statement).unwrap().shards else {
             panic!("{statement} is not split");
         };
         assert_eq!(copy.key, [2, 1]);
-        let mut rows = CopyRows::new(copy, 10_000).unwrap();
+        let mut rows = CopyRowSplitter::new(copy, 10_000).unwrap();
         let mut parts = vec![Vec::new(); SHARDS as usize];
         for piece in data.chunks(777) {
             rows.push(piece);
             while let Some((place, row)) = rows.next(&map, true).unwrap() {
                 match place {
-                    RowPlace::Shard(shard) => parts[shard as usize].extend_from_slice(row),
-                    RowPlace::All => parts.iter_mut().for_each(|part| part.extend_from_slice(row)),
+                    RowTarget::Shard(shard) => parts[shard as usize].extend_from_slice(row),
+                    RowTarget::All => parts.iter_mut().for_each(|part| part.extend_from_slice(row)),
                 }
             }
         }

@@ -1,20 +1,21 @@
-//! Answers of three shards put together, byte for byte beside those of one server, for every type that can
-//! be: as text and as binary.
+//! Merged replies of three shards are byte for byte those of one server, for every mergeable type,
+//! as text and as binary.
 
 use std::sync::Arc;
 
-use howdah_route::{Aggregate, Asked, FanOut, Merger, SortColumn, SortKey};
+use howdah_route::{Aggregate, FanOut, Merger, ShardRequest, SortColumn, SortKey};
 use howdah_wire::{
-    Format,
+    ValueFormat,
     frontend::{self, encode},
 };
 
 use super::{
-    Random, server,
-    wire::{Wire, merged, messages, rows},
+    StatementRandom, server,
+    wire::{RawSession, merged, messages, rows},
 };
 
-/// Types with values of theirs, NULL apart. No two are equal and written differently.
+/// Types with sample values, excluding NULL. No two values of a type are equal with different
+/// spellings.
 const TYPES: &[(&str, &[&str])] = &[
     ("bool", &["true", "false"]),
     ("int2", &["0", "-32768", "32767", "10", "9"]),
@@ -67,8 +68,8 @@ const TYPES: &[(&str, &[&str])] = &[
 
 /// One type's tables, and sessions with the whole and with each shard.
 struct Tables {
-    whole: Wire,
-    shards: Vec<Wire>,
+    whole: RawSession,
+    shards: Vec<RawSession>,
 }
 
 impl Tables {
@@ -84,7 +85,7 @@ impl Tables {
                     ))
                     .unwrap();
             }
-            // Each value two times, on two shards, and NULL.
+            // Each value twice, on two shards, and NULL.
             let values = values.iter().map(|value| format!("'{value}'")).chain(["NULL".to_owned()]);
             for (at, value) in values.enumerate() {
                 for id in [at, at + 100, at + 201] {
@@ -95,17 +96,17 @@ impl Tables {
                 }
             }
         }
-        let wire = |path: &str| Wire::new(cluster, path);
+        let wire = |path: &str| RawSession::new(cluster, path);
         Self { whole: wire("whole"), shards: ["s0", "s1", "s2"].map(wire).into() }
     }
 
-    /// What the one server sends, and what is put together.
+    /// The bytes that one server sends, and the merged bytes of the shards.
     fn both(
         &mut self,
         sql: &str,
         how: FanOut,
-        format: Format,
-        random: &mut Random,
+        format: ValueFormat,
+        random: &mut StatementRandom,
     ) -> [Vec<u8>; 2] {
         let how = Arc::new(how);
         let mut merger = Merger::new(3, true, 1 << 20);
@@ -114,16 +115,20 @@ impl Tables {
             encode::parse(&mut buf, b"", sql.as_bytes(), &[]).unwrap();
             encode::bind(&mut buf, b"", b"", &[], [], &[format]).unwrap();
             if looks {
-                encode::describe(&mut buf, frontend::Target::Portal(b"")).unwrap();
+                encode::describe(&mut buf, frontend::DescribeTarget::Portal(b"")).unwrap();
             }
             encode::execute(&mut buf, b"", 0).unwrap();
             encode::sync(&mut buf);
             buf
         };
-        for asked in
-            [Asked::Parse, Asked::Bind, Asked::Look, Asked::Execute(Arc::clone(&how)), Asked::Sync]
-        {
-            merger.asked(asked);
+        for asked in [
+            ShardRequest::Parse,
+            ShardRequest::Bind,
+            ShardRequest::HiddenDescribe,
+            ShardRequest::Execute(Arc::clone(&how)),
+            ShardRequest::Sync,
+        ] {
+            merger.expect_replies(asked);
         }
         let answers: Vec<_> =
             self.shards.iter_mut().map(|shard| shard.send(&request(true))).collect();
@@ -134,12 +139,12 @@ impl Tables {
 }
 
 #[test]
-fn every_type_is_put_together_as_one_server_would() {
+fn merged_results_of_every_type_match_one_server() {
     let Some((cluster, mut admin)) = server("merges") else { return };
     let mut tables = Tables::make(&mut admin, &cluster);
-    let mut random = Random(11);
+    let mut random = StatementRandom(11);
     for (place, (of, _)) in TYPES.iter().enumerate() {
-        for format in [Format::Text, Format::Binary] {
+        for format in [ValueFormat::Text, ValueFormat::Binary] {
             for (descending, nulls_first) in [(false, false), (true, true), (false, true)] {
                 let sql = format!(
                     "SELECT v, id FROM t{place} ORDER BY v {} NULLS {}, 2 LIMIT 11",
@@ -170,17 +175,17 @@ fn every_type_is_put_together_as_one_server_would() {
 fn sums_are_exact() {
     let Some((cluster, mut admin)) = server("sums") else { return };
     let mut tables = Tables::make(&mut admin, &cluster);
-    let mut random = Random(12);
+    let mut random = StatementRandom(12);
     for (place, (of, values)) in TYPES.iter().enumerate() {
         if !["int2", "int4", "int8", "float4", "float8", "numeric", "numeric(40,20)"].contains(of) {
             continue;
         }
         let own = [format!("v = '{}'", values[values.len() - 1]), "v::text !~ '[Nye]'".to_owned()];
-        // Sums of no row, of one, of some, and of what has no end.
+        // Sums of no rows, of one, of some, and with infinite values.
         for when in own.iter().map(String::as_str).chain(["false", "id % 3 = 1", "true"]) {
             let sql =
                 format!("SELECT sum(v), sum(v) FILTER (WHERE id > 3) FROM t{place} WHERE {when}");
-            for format in [Format::Text, Format::Binary] {
+            for format in [ValueFormat::Text, ValueFormat::Binary] {
                 let how = FanOut::Aggregate([Aggregate::Sum; 2].into());
                 let [whole, together] = tables.both(&sql, how, format, &mut random);
                 assert_eq!(messages(&together), messages(&whole), "{of}: {sql}");
@@ -190,11 +195,11 @@ fn sums_are_exact() {
 }
 
 #[test]
-fn what_cannot_be_put_together_is_said_and_the_session_goes_on() {
+fn unmergeable_results_are_errors_and_session_continues() {
     let Some((cluster, mut admin)) = server("faults") else { return };
     let mut tables = Tables::make(&mut admin, &cluster);
     admin.query("ALTER TABLE s1.t2 ADD extra int").unwrap();
-    let mut random = Random(13);
+    let mut random = StatementRandom(13);
     let by_name = |name: &str| FanOut::Merge {
         by: vec![SortKey {
             column: SortColumn::Named(name.into()),
@@ -215,7 +220,7 @@ fn what_cannot_be_put_together_is_said_and_the_session_goes_on() {
             "sum of",
         ),
         ("SELECT id, id FROM t1 ORDER BY id", by_name("id"), "several columns"),
-        ("TABLE t2", FanOut::Concatenate, "do not agree"),
+        ("TABLE t2", FanOut::Concatenate, "different columns"),
         ("SELECT 1 / (id - 4) FROM t1", FanOut::Concatenate, "division by zero"),
         ("SELECT nothing FROM t1", FanOut::Concatenate, "does not exist"),
         (
@@ -225,7 +230,7 @@ fn what_cannot_be_put_together_is_said_and_the_session_goes_on() {
         ),
     ];
     for (sql, how, expected) in cases {
-        let [_, together] = tables.both(sql, how, Format::Text, &mut random);
+        let [_, together] = tables.both(sql, how, ValueFormat::Text, &mut random);
         let error = rows(&together).unwrap_err();
         assert!(error.contains(expected), "{sql}: {error}");
         let kinds: String = messages(&together).iter().map(|message| message.0).collect();
@@ -233,7 +238,7 @@ fn what_cannot_be_put_together_is_said_and_the_session_goes_on() {
         let [whole, together] = tables.both(
             "SELECT count(*) FROM t3",
             FanOut::Aggregate(vec![Aggregate::Count]),
-            Format::Text,
+            ValueFormat::Text,
             &mut random,
         );
         assert_eq!(messages(&together), messages(&whole));

@@ -1,4 +1,4 @@
-//! Sessions whose bytes are seen as they are.
+//! Sessions that expose the raw bytes of the protocol.
 
 #![allow(clippy::disallowed_types, reason = "a test is a caller, and owns the socket")]
 
@@ -9,14 +9,14 @@ use std::{
 
 use howdah_lab::Cluster;
 use howdah_route::Merger;
-use howdah_wire::{Frame, backend::Message, frontend::encode, startup};
+use howdah_wire::{Frame, backend::BackendMessage, frontend::encode, startup};
 
-use super::{Random, Rows};
+use super::{ResultRows, StatementRandom};
 
-/// A session on a server that trusts who comes by its socket.
-pub(crate) struct Wire(UnixStream);
+/// A session on a server that trusts connections by its socket.
+pub(crate) struct RawSession(UnixStream);
 
-impl Wire {
+impl RawSession {
     pub(crate) fn new(cluster: &Cluster, search_path: &str) -> Self {
         let path = cluster.socket_dir().join(format!(".s.PGSQL.{}", cluster.port()));
         let mut wire = Self(UnixStream::connect(path).unwrap());
@@ -29,7 +29,7 @@ impl Wire {
         wire
     }
 
-    /// What is answered up to the next ReadyForQuery.
+    /// The reply up to the next ReadyForQuery.
     pub(crate) fn send(&mut self, request: &[u8]) -> Vec<u8> {
         self.0.write_all(request).unwrap();
         let mut answer = Vec::new();
@@ -53,14 +53,18 @@ impl Wire {
     }
 }
 
-/// What a client gets if shards answer so, at the same time, in pieces of any length.
-pub(crate) fn merged(merger: &mut Merger, answers: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+/// The client's bytes if shards send these replies at the same time, in pieces of any length.
+pub(crate) fn merged(
+    merger: &mut Merger,
+    answers: &[Vec<u8>],
+    random: &mut StatementRandom,
+) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rests: Vec<_> = answers.iter().map(Vec::as_slice).collect();
-    let piece_bytes = [1, 30, 500, 100_000][random.below(4)];
+    let piece_bytes = [1, 30, 500, 100_000][random.up_to(4)];
     while rests.iter().any(|rest| !rest.is_empty()) {
-        let shard = random.below(rests.len());
-        let end = rests[shard].len().min(1 + random.below(piece_bytes));
+        let shard = random.up_to(rests.len());
+        let end = rests[shard].len().min(1 + random.up_to(piece_bytes));
         let (piece, rest) = rests[shard].split_at(end);
         rests[shard] = rest;
         merger.push(shard, piece, &mut out);
@@ -75,18 +79,18 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(char, &[u8])> {
         messages.push((char::from(frame.tag.0), frame.body));
         bytes = rest;
     }
-    assert!(bytes.is_empty(), "nothing is left of a message");
+    assert!(bytes.is_empty(), "incomplete message at the end");
     messages
 }
 
-/// The rows of an answer, or its error.
-pub(crate) fn rows(mut bytes: &[u8]) -> Result<Rows, String> {
+/// The rows of a reply, or its error.
+pub(crate) fn rows(mut bytes: &[u8]) -> Result<ResultRows, String> {
     let mut rows = Vec::new();
     while let Some((frame, rest)) = Frame::split(bytes, u32::MAX >> 1).unwrap() {
         let text = |cell: Option<&[u8]>| cell.map(|it| String::from_utf8(it.to_vec()).unwrap());
-        match Message::parse(frame).unwrap() {
-            Message::DataRow(cells) => rows.push(cells.map(text).collect()),
-            Message::ErrorResponse(error) => return Err(error.to_string()),
+        match BackendMessage::parse(frame).unwrap() {
+            BackendMessage::DataRow(cells) => rows.push(cells.map(text).collect()),
+            BackendMessage::ErrorResponse(error) => return Err(error.to_string()),
             _ => {}
         }
         bytes = rest;

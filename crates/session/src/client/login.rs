@@ -1,4 +1,4 @@
-//! The way in: from the startup packet to the first ReadyForQuery.
+//! The login: from the startup packet to the first ReadyForQuery.
 
 use howdah_wire::{
     Backend, EncodeError, Secret,
@@ -13,9 +13,9 @@ use howdah_wire::{
     startup::{self, ProtocolVersion},
 };
 
-use crate::Error;
+use crate::SessionError;
 
-/// Who wants in, and how they prove it.
+/// The user and credentials of a login.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// Name of the role.
@@ -24,16 +24,16 @@ pub struct Login {
     pub database: String,
     /// Its password, if it has one.
     pub password: Option<Secret>,
-    /// More settings for the startup packet: `application_name`, `client_encoding`, `options`, …
+    /// Additional startup parameters: `application_name`, `client_encoding`, `options`, …
     pub parameters: Vec<(String, String)>,
-    /// Over TLS, the hash of the server's certificate that `tls-server-end-point` prescribes
-    /// (RFC 5929). Makes SCRAM fail if somebody sits in between.
+    /// Over TLS, the hash of the server's certificate that `tls-server-end-point` prescribes (RFC
+    /// 5929). Makes SCRAM fail if there is a man in the middle.
     pub channel_binding: Option<Vec<u8>>,
 }
 
 impl Login {
-    /// Appends the startup packet. It asks for protocol 3.0, which every server and pooler speaks
-    /// and which holds all that is needed here.
+    /// Appends the startup packet. It requests protocol 3.0, which every server and pooler supports
+    /// and which is sufficient here.
     pub(super) fn startup(&self, buf: &mut Vec<u8>) -> Result<(), EncodeError> {
         let own = [("user", &self.user), ("database", &self.database)];
         let more = self.parameters.iter().map(|(name, value)| (name.as_str(), value));
@@ -43,103 +43,105 @@ impl Login {
     }
 }
 
-/// Where the login stands. Each step knows what may come next, so that a server can neither skip its
-/// own proof nor ask twice.
+/// The state of the login. Each state accepts only valid next messages, so that a server can
+/// neither skip its own proof nor ask twice.
 #[derive(Debug)]
 pub(super) enum Handshake {
-    /// The startup packet is out.
-    Asked { login: Login, nonce: [u8; 18], keys: ClientKeys },
-    /// SCRAM has begun.
+    /// The startup packet has been sent.
+    StartupSent { login: Login, nonce: [u8; 18], keys: ClientKeys },
+    /// SCRAM has started.
     Scram(ClientFirst),
-    /// Our proof is out, the server's is to come.
-    Proof(ClientFinal),
-    /// Nothing is missing but the server's consent.
-    Proven,
-    /// We are in; the server reports its settings.
-    Settling,
-    /// A step failed. Nobody sees this, since the connection fails with it.
+    /// The client's proof has been sent; the server's is outstanding.
+    ProofSent(ClientFinal),
+    /// Waiting for AuthenticationOk.
+    AwaitingOk,
+    /// The login was accepted; the server reports its parameters.
+    AwaitingReady,
+    /// A step failed. This state is never observed, since the connection fails with it.
     Broken,
 }
 
 impl Handshake {
     pub(super) fn new(login: Login, nonce: [u8; 18]) -> Self {
-        Self::Asked { login, nonce, keys: ClientKeys::default() }
+        Self::StartupSent { login, nonce, keys: ClientKeys::default() }
     }
 
-    /// Shares keys with other logins. Of no use once SCRAM has begun.
+    /// Shares keys with other logins. Has no effect once SCRAM has started.
     pub(super) fn share_keys(&mut self, shared: ClientKeys) {
-        if let Self::Asked { keys, .. } = self {
+        if let Self::StartupSent { keys, .. } = self {
             *keys = shared;
         }
     }
 
-    /// Takes an authentication request and appends the answer to `buf`.
-    pub(super) fn answer(
+    /// Handles an authentication request and appends the reply to `buf`.
+    pub(super) fn handle_request(
         &mut self,
         request: Authentication<'_>,
         buf: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SessionError> {
         *self = match (std::mem::replace(self, Self::Broken), request) {
-            (Self::Asked { .. } | Self::Proven, Authentication::Ok) => Self::Settling,
-            (Self::Scram(_) | Self::Proof(_), Authentication::Ok) => {
-                return Err(Error::ServerUnproven);
+            (Self::StartupSent { .. } | Self::AwaitingOk, Authentication::Ok) => {
+                Self::AwaitingReady
             }
-            (Self::Asked { login, nonce, keys }, request) => {
-                begin(login, nonce, keys, &request, buf)?
+            (Self::Scram(_) | Self::ProofSent(_), Authentication::Ok) => {
+                return Err(SessionError::ServerUnproven);
+            }
+            (Self::StartupSent { login, nonce, keys }, request) => {
+                first_reply(login, nonce, keys, &request, buf)?
             }
             (Self::Scram(scram), Authentication::SaslContinue(data)) => {
                 let proof = scram.receive(data)?;
                 encode::sasl_response(buf, proof.message())?;
-                Self::Proof(proof)
+                Self::ProofSent(proof)
             }
-            (Self::Proof(proof), Authentication::SaslFinal(data)) => {
+            (Self::ProofSent(proof), Authentication::SaslFinal(data)) => {
                 proof.verify(data)?;
-                Self::Proven
+                Self::AwaitingOk
             }
             (state, _) => return Err(state.unexpected(Backend::Authentication)),
         };
         Ok(())
     }
 
-    /// Checks that a message comes after the server has let us in.
-    pub(super) fn expect_settling(&self, message: Backend) -> Result<(), Error> {
+    /// Checks that a message comes after the server has accepted the login.
+    pub(super) fn expect_awaiting_ready(&self, message: Backend) -> Result<(), SessionError> {
         match self {
-            Self::Settling => Ok(()),
+            Self::AwaitingReady => Ok(()),
             state => Err(state.unexpected(message)),
         }
     }
 
-    fn unexpected(&self, message: Backend) -> Error {
+    fn unexpected(&self, message: Backend) -> SessionError {
         let state = match self {
-            Self::Asked { .. } => "waiting for an authentication request",
-            Self::Scram(_) | Self::Proof(_) => "in the middle of SCRAM",
-            Self::Proven => "waiting for the login to be accepted",
-            Self::Settling | Self::Broken => "already authenticated",
+            Self::StartupSent { .. } => "waiting for an authentication request",
+            Self::Scram(_) | Self::ProofSent(_) => "in the middle of SCRAM",
+            Self::AwaitingOk => "waiting for the login to be accepted",
+            Self::AwaitingReady | Self::Broken => "already authenticated",
         };
-        Error::Unexpected { message, state }
+        SessionError::Unexpected { message, state }
     }
 }
 
 /// Answers the first request.
-fn begin(
+fn first_reply(
     login: Login,
     nonce: [u8; 18],
     keys: ClientKeys,
     request: &Authentication<'_>,
     buf: &mut Vec<u8>,
-) -> Result<Handshake, Error> {
+) -> Result<Handshake, SessionError> {
     let Login { user, password, channel_binding, .. } = login;
     let method = request.method();
-    let password = || password.ok_or(Error::PasswordMissing { method });
+    let password = || password.ok_or(SessionError::PasswordMissing { method });
     match request {
         Authentication::CleartextPassword => {
             encode::password(buf, password()?.expose())?;
-            Ok(Handshake::Proven)
+            Ok(Handshake::AwaitingOk)
         }
         Authentication::Md5Password { salt } => {
             let digest = auth::md5(user.as_bytes(), password()?.expose(), *salt);
             encode::password(buf, &digest)?;
-            Ok(Handshake::Proven)
+            Ok(Handshake::AwaitingOk)
         }
         Authentication::Sasl(mechanisms) => {
             let binding = choose(mechanisms, channel_binding)?;
@@ -151,25 +153,30 @@ fn begin(
         | Authentication::ScmCredential
         | Authentication::Gss
         | Authentication::Sspi => {
-            Err(Error::UnsupportedAuthentication { method: method.to_owned() })
+            Err(SessionError::UnsupportedAuthentication { method: method.to_owned() })
         }
-        _ => Err(Error::Unexpected {
+        _ => Err(SessionError::Unexpected {
             message: Backend::Authentication,
             state: "waiting for an authentication request",
         }),
     }
 }
 
-/// The strongest mechanism that both sides can do.
-fn choose(mechanisms: &Mechanisms<'_>, hash: Option<Vec<u8>>) -> Result<ChannelBinding, Error> {
-    let offers = |wanted: &[u8]| mechanisms.clone().any(|offered| offered == wanted);
+/// The strongest mechanism that both sides support.
+fn choose(
+    mechanisms: &Mechanisms<'_>,
+    hash: Option<Vec<u8>>,
+) -> Result<ChannelBinding, SessionError> {
+    let offers = |name: &[u8]| mechanisms.clone().any(|offered| offered == name);
     match hash {
         Some(hash) if offers(SCRAM_SHA_256_PLUS) => Ok(ChannelBinding::TlsServerEndPoint(hash)),
         Some(_) if offers(SCRAM_SHA_256) => Ok(ChannelBinding::NotOffered),
         None if offers(SCRAM_SHA_256) => Ok(ChannelBinding::Unsupported),
         _ => {
             let names: Vec<_> = mechanisms.clone().map(String::from_utf8_lossy).collect();
-            Err(Error::UnsupportedAuthentication { method: format!("SASL ({})", names.join(", ")) })
+            Err(SessionError::UnsupportedAuthentication {
+                method: format!("SASL ({})", names.join(", ")),
+            })
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Which requests the server still has to answer, and which one a message answers.
+//! Tracks outstanding requests, and the request that each message answers.
 
 use std::collections::VecDeque;
 
 use howdah_wire::Backend;
 
-use crate::Error;
+use crate::SessionError;
 
-/// Names a request within its connection. Later requests are greater.
+/// Identifies a request within its connection. Later requests have greater ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(u64);
 
-/// Kinds of requests that get an answer.
+/// Kinds of requests that the server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Request {
@@ -37,106 +37,111 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether ReadyForQuery is the end of its answer.
-    fn ends_with_ready(self) -> bool {
+    /// Whether ReadyForQuery completes it.
+    fn is_completed_by_ready(self) -> bool {
         matches!(self, Self::Sync | Self::Query | Self::FunctionCall)
     }
 }
 
-/// How much room an empty queue keeps.
+/// Capacity that an empty queue keeps.
 const RETAINED_REQUESTS: usize = 32;
 
-/// What the server does with COPY data.
+/// The state of a COPY from the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum CopyIn {
+enum CopyInState {
     #[default]
     None,
-    /// It waits for data that we have not ended.
+    /// The server waits for data whose end has not been sent.
     Open,
-    /// Its end has been sent.
+    /// The end of the data has been sent.
     Ended,
 }
 
 /// A queue of requests, answered in order.
 ///
-/// After an error in a batch the server discards everything up to the next Sync (Queries too): those
-/// requests leave the queue at once, and while there is no Sync yet, later ones do not enter it.
+/// After an error in a batch the server discards everything up to the next Sync (including
+/// Queries): those requests leave the queue immediately, and until a Sync is sent, later ones do
+/// not enter it.
 #[derive(Debug, Default)]
 pub(super) struct Pipeline {
-    owed: VecDeque<(RequestId, Request)>,
-    ready_owed: usize,
+    outstanding: VecDeque<(RequestId, Request)>,
+    pending_ready: usize,
     next: u64,
-    /// The server discards until a Sync that has not been sent yet.
+    /// The server discards messages until a Sync that has not been sent yet.
     skipping: bool,
-    /// Something was sent that a Sync has to end.
+    /// Something was sent that needs a Sync.
     batch_open: bool,
-    copy_in: CopyIn,
+    copy_in: CopyInState,
 }
 
 impl Pipeline {
-    /// Counts a request as sent.
+    /// Records a request as sent.
     pub(super) fn sent(&mut self, request: Request) -> RequestId {
         let id = RequestId(self.next);
         self.next += 1;
-        if request == Request::CopyEnd && self.copy_in == CopyIn::Open {
-            self.copy_in = CopyIn::Ended;
+        if request == Request::CopyEnd && self.copy_in == CopyInState::Open {
+            self.copy_in = CopyInState::Ended;
         }
         if request == Request::Sync {
             self.skipping = false;
         }
-        // An end of COPY data that no statement can be waiting for is ignored by the server.
-        if !(self.skipping || request == Request::CopyEnd && self.owed.is_empty()) {
-            self.owed.push_back((id, request));
-            self.ready_owed += usize::from(request.ends_with_ready());
+        // The server ignores an end of COPY data that no statement can be waiting for.
+        if !(self.skipping || request == Request::CopyEnd && self.outstanding.is_empty()) {
+            self.outstanding.push_back((id, request));
+            self.pending_ready += usize::from(request.is_completed_by_ready());
         }
         if request != Request::CopyEnd {
-            self.batch_open = !request.ends_with_ready();
+            self.batch_open = !request.is_completed_by_ready();
         }
         id
     }
 
-    /// Whether the server is in a COPY from us whose end we have not sent: it ignores a Sync then.
+    /// Whether the server is in a COPY from the client whose end has not been sent: it then ignores
+    /// a Sync.
     pub(super) fn ignores_sync(&self) -> bool {
-        self.copy_in == CopyIn::Open
+        self.copy_in == CopyInState::Open
     }
 
-    /// Names a request that is not sent at all.
+    /// Assigns an id to a request that is not sent at all.
     pub(super) fn unsent(&mut self) -> RequestId {
         let id = RequestId(self.next);
         self.next += 1;
         id
     }
 
-    pub(super) fn is_settled(&self) -> bool {
-        self.owed.is_empty() && !self.batch_open && !self.skipping
+    pub(super) fn is_idle(&self) -> bool {
+        self.outstanding.is_empty() && !self.batch_open && !self.skipping
     }
 
     pub(super) fn has_open_batch(&self) -> bool {
         self.batch_open
     }
 
-    pub(super) fn ready_owed(&self) -> usize {
-        self.ready_owed
+    pub(super) fn pending_ready_count(&self) -> usize {
+        self.pending_ready
     }
 
-    pub(super) fn owed(&self) -> impl Iterator<Item = (RequestId, Request)> + '_ {
-        self.owed.iter().copied()
+    pub(super) fn outstanding(&self) -> impl Iterator<Item = (RequestId, Request)> + '_ {
+        self.outstanding.iter().copied()
     }
 
-    /// Takes a message as part of the answer to the oldest request, which it may complete.
+    /// Handles a message as part of the reply to the oldest request, which it may complete.
     ///
     /// # Errors
     ///
-    /// The message answers nothing.
-    pub(super) fn answer(&mut self, message: Backend) -> Result<Option<RequestId>, Error> {
+    /// The message does not answer any request.
+    pub(super) fn handle_reply(
+        &mut self,
+        message: Backend,
+    ) -> Result<Option<RequestId>, SessionError> {
         use Request::{
             Bind, Close, DescribePortal, DescribeStatement, Execute, FunctionCall, Parse,
         };
-        let Some(&(id, request)) = self.owed.front() else {
+        let Some(&(id, request)) = self.outstanding.front() else {
             return match message {
-                // The server may end the session at any time; see `Event::Error`.
+                // The server may end the session at any time; see `SessionEvent::Error`.
                 Backend::ErrorResponse => Ok(None),
-                _ => Err(Error::Unexpected { message, state: "nothing is owed" }),
+                _ => Err(SessionError::Unexpected { message, state: "nothing is owed" }),
             };
         };
         match (message, request) {
@@ -146,7 +151,7 @@ impl Pipeline {
             | (Backend::RowDescription | Backend::NoData, DescribeStatement | DescribePortal)
             | (Backend::EmptyQueryResponse | Backend::PortalSuspended, Execute) => self.pop(),
             (Backend::CommandComplete, Execute) => {
-                self.copy_in = CopyIn::None;
+                self.copy_in = CopyInState::None;
                 self.pop();
             }
             (Backend::CommandComplete, Request::Query) => self.copy_ended(),
@@ -163,64 +168,64 @@ impl Pipeline {
                 Execute | Request::Query,
             ) => {}
             (Backend::ErrorResponse, _) => self.failed(request),
-            (Backend::ReadyForQuery, request) if request.ends_with_ready() => self.ready(),
+            (Backend::ReadyForQuery, request) if request.is_completed_by_ready() => self.ready(),
             (message, request) => {
-                return Err(Error::Unexpected { message, state: waiting_for(request) });
+                return Err(SessionError::Unexpected { message, state: waiting_for(request) });
             }
         }
         Ok(Some(id))
     }
 
-    /// A statement of a Query ended. If it was a COPY, the end of its data is past; the next
-    /// statement may begin another.
+    /// A statement of a Query has finished. If it was a COPY, its data has ended; the next
+    /// statement may start another.
     fn copy_ended(&mut self) {
-        let ended = std::mem::take(&mut self.copy_in) != CopyIn::None;
-        if ended && let Some((_, Request::CopyEnd)) = self.owed.get(1) {
-            self.owed.remove(1);
+        let ended = std::mem::take(&mut self.copy_in) != CopyInState::None;
+        if ended && let Some((_, Request::CopyEnd)) = self.outstanding.get(1) {
+            self.outstanding.remove(1);
         }
     }
 
-    /// The server waits for COPY data. Syncs that it reads before the end of the data are lost:
+    /// The server waits for COPY data. It ignores Syncs that it reads before the end of the data:
     /// `CopyGetData` in `copyfromparse.c`.
     fn copy_began(&mut self, request: Request) {
-        while let Some((_, Request::Sync)) = self.owed.get(1) {
-            self.owed.remove(1);
-            self.ready_owed -= 1;
+        while let Some((_, Request::Sync)) = self.outstanding.get(1) {
+            self.outstanding.remove(1);
+            self.pending_ready -= 1;
             self.batch_open |= request == Request::Execute;
         }
-        self.copy_in = match self.owed.get(1) {
-            Some((_, Request::CopyEnd)) => CopyIn::Ended,
-            _ => CopyIn::Open,
+        self.copy_in = match self.outstanding.get(1) {
+            Some((_, Request::CopyEnd)) => CopyInState::Ended,
+            _ => CopyInState::Open,
         };
     }
 
     fn failed(&mut self, request: Request) {
-        self.copy_in = CopyIn::None;
-        if request.ends_with_ready() {
+        self.copy_in = CopyInState::None;
+        if request.is_completed_by_ready() {
             return;
         }
-        while !matches!(self.owed.front(), None | Some((_, Request::Sync))) {
+        while !matches!(self.outstanding.front(), None | Some((_, Request::Sync))) {
             self.pop();
         }
-        self.skipping = self.owed.is_empty();
+        self.skipping = self.outstanding.is_empty();
     }
 
     fn ready(&mut self) {
-        self.copy_in = CopyIn::None;
+        self.copy_in = CopyInState::None;
         self.pop();
     }
 
-    /// The oldest request is done, and with it the end of COPY data behind it, which the server
-    /// ignores if it comes too late.
+    /// Completes the oldest request, and with it the end of COPY data after it, which the server
+    /// ignores if it arrives too late.
     fn pop(&mut self) {
-        if let Some((_, request)) = self.owed.pop_front() {
-            self.ready_owed -= usize::from(request.ends_with_ready());
+        if let Some((_, request)) = self.outstanding.pop_front() {
+            self.pending_ready -= usize::from(request.is_completed_by_ready());
         }
-        while let Some((_, Request::CopyEnd)) = self.owed.front() {
-            self.owed.pop_front();
+        while let Some((_, Request::CopyEnd)) = self.outstanding.front() {
+            self.outstanding.pop_front();
         }
-        if self.owed.is_empty() && self.owed.capacity() > RETAINED_REQUESTS {
-            self.owed = VecDeque::new();
+        if self.outstanding.is_empty() && self.outstanding.capacity() > RETAINED_REQUESTS {
+            self.outstanding = VecDeque::new();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Everything a connection knows but its input: what each message does to it.
+//! The state of a connection except its input: the effect of each message.
 
 use std::fmt;
 
 use howdah_wire::{
     Backend, Frame, Header,
-    backend::{Message, ServerError, Severity, TransactionStatus},
+    backend::{BackendMessage, ServerError, Severity, TransactionStatus},
     startup::CancelKey,
 };
 
@@ -12,23 +12,26 @@ use super::{
     login::{Handshake, Login},
     pipeline::{Pipeline, RequestId},
 };
-use crate::{CopyData, Error, Event, Row, buffers::Output, settings::Settings};
+use crate::{
+    CopyData, ReceivedRow, SessionError, SessionEvent, buffers::TransmitBuffer,
+    settings::ReportedParameters,
+};
 
 pub(super) struct Protocol {
-    pub(super) state: State,
-    pub(super) output: Output,
-    /// Requests made before the login was complete.
-    held: Vec<u8>,
+    pub(super) state: ConnectionState,
+    pub(super) output: TransmitBuffer,
+    /// Encoded requests made before the login was complete.
+    deferred: Vec<u8>,
     pub(super) pipeline: Pipeline,
     pub(super) answered: Option<RequestId>,
-    pub(super) settings: Settings,
+    pub(super) settings: ReportedParameters,
     pub(super) cancel_key: Option<CancelKey>,
     pub(super) transaction_status: TransactionStatus,
     pub(super) terminated: bool,
 }
 
 impl fmt::Debug for Protocol {
-    /// Leaves out the requests that are held back, which are somebody's data.
+    /// Omits the deferred requests, which are user data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Protocol")
             .field("state", &self.state)
@@ -40,53 +43,53 @@ impl fmt::Debug for Protocol {
     }
 }
 
-/// See the diagram at [`super::Client`].
+/// See the diagram at [`super::ClientSession`].
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     LoggingIn(Box<Handshake>),
     Open,
     Closed,
-    Failed(Error),
+    Failed(SessionError),
 }
 
 impl Protocol {
     pub(super) fn new(login: Login, nonce: [u8; 18]) -> Self {
-        let mut output = Output::default();
+        let mut output = TransmitBuffer::default();
         let state = match login.startup(output.buffer()) {
-            Ok(()) => State::LoggingIn(Box::new(Handshake::new(login, nonce))),
-            Err(error) => State::Failed(error.into()),
+            Ok(()) => ConnectionState::LoggingIn(Box::new(Handshake::new(login, nonce))),
+            Err(error) => ConnectionState::Failed(error.into()),
         };
         Self {
             state,
             output,
-            held: Vec::new(),
+            deferred: Vec::new(),
             pipeline: Pipeline::default(),
             answered: None,
-            settings: Settings::default(),
+            settings: ReportedParameters::default(),
             cancel_key: None,
             transaction_status: TransactionStatus::Idle,
             terminated: false,
         }
     }
 
-    /// The longest body to accept. Before the server has let us in it has nothing long to say.
+    /// The longest body to accept. Before the login is accepted, messages are short.
     pub(super) fn body_bytes_max(&self, kind: Backend) -> u32 {
         match &self.state {
-            State::LoggingIn(_) => Backend::Authentication.body_bytes_max(),
+            ConnectionState::LoggingIn(_) => Backend::Authentication.body_bytes_max(),
             _ => kind.body_bytes_max(),
         }
     }
 
-    /// Where requests go, if anywhere.
+    /// The buffer for new requests; `None` on a closed connection.
     pub(super) fn request_buffer(&mut self) -> Option<&mut Vec<u8>> {
         match self.state {
-            State::LoggingIn(_) => Some(&mut self.held),
-            State::Open => Some(self.output.buffer()),
-            State::Closed | State::Failed(_) => None,
+            ConnectionState::LoggingIn(_) => Some(&mut self.deferred),
+            ConnectionState::Open => Some(self.output.buffer()),
+            ConnectionState::Closed | ConnectionState::Failed(_) => None,
         }
     }
 
-    /// Whether a kind of message makes no event.
+    /// Whether messages of this kind produce no event.
     pub(super) fn absorbs(kind: Backend) -> bool {
         matches!(
             kind,
@@ -94,124 +97,128 @@ impl Protocol {
         )
     }
 
-    /// Takes a message that makes no event.
-    pub(super) fn absorb(&mut self, frame: Frame<'_>) -> Result<(), Error> {
-        let message = Message::parse(frame)?;
-        let State::LoggingIn(handshake) = &mut self.state else {
-            return Err(Error::Unexpected { message: message.kind(), state: "logged in" });
+    /// Handles a message that produces no event.
+    pub(super) fn absorb(&mut self, frame: Frame<'_>) -> Result<(), SessionError> {
+        let message = BackendMessage::parse(frame)?;
+        let ConnectionState::LoggingIn(handshake) = &mut self.state else {
+            return Err(SessionError::Unexpected { message: message.kind(), state: "logged in" });
         };
         match message {
-            Message::Authentication(request) => handshake.answer(request, self.output.buffer()),
-            Message::BackendKeyData(key) => {
-                handshake.expect_settling(Backend::BackendKeyData)?;
+            BackendMessage::Authentication(request) => {
+                handshake.handle_request(request, self.output.buffer())
+            }
+            BackendMessage::BackendKeyData(key) => {
+                handshake.expect_awaiting_ready(Backend::BackendKeyData)?;
                 self.cancel_key = Some(key);
                 Ok(())
             }
-            Message::NegotiateProtocolVersion(offer) if offer.newest.major != 3 => {
-                Err(Error::ProtocolVersion { offered: offer.newest })
+            BackendMessage::NegotiateProtocolVersion(offer) if offer.newest.major != 3 => {
+                Err(SessionError::ProtocolVersion { offered: offer.newest })
             }
             _ => Ok(()),
         }
     }
 
-    /// Takes a row or a piece of COPY data that nobody wants.
+    /// Handles a discarded row or piece of COPY data.
     pub(super) fn discarded<'a>(
         &mut self,
         kind: Backend,
         header: Header,
-    ) -> Result<Event<'a>, Error> {
-        self.answer(kind)?;
+    ) -> Result<SessionEvent<'a>, SessionError> {
+        self.count_reply(kind)?;
         let body_bytes = header.body_bytes;
         Ok(match kind {
-            Backend::DataRow => Event::Row(Row { body_bytes, cells: None }),
-            _ => Event::CopyData(CopyData { body_bytes, data: None }),
+            Backend::DataRow => SessionEvent::Row(ReceivedRow { body_bytes, cells: None }),
+            _ => SessionEvent::CopyData(CopyData { body_bytes, data: None }),
         })
     }
 
-    /// Takes a message that makes an event.
-    pub(super) fn event<'a>(&mut self, frame: Frame<'a>) -> Result<Event<'a>, Error> {
-        let message = Message::parse(frame)?;
+    /// Handles a message that produces an event.
+    pub(super) fn event<'a>(&mut self, frame: Frame<'a>) -> Result<SessionEvent<'a>, SessionError> {
+        let message = BackendMessage::parse(frame)?;
         match message {
-            Message::ReadyForQuery(status) => return self.ready(status),
-            Message::ErrorResponse(error) => return self.error(error),
-            Message::NoticeResponse(notice) => return Ok(Event::Notice(notice)),
-            Message::NotificationResponse(notification) => {
-                return Ok(Event::Notification(notification));
+            BackendMessage::ReadyForQuery(status) => return self.ready(status),
+            BackendMessage::ErrorResponse(error) => return self.error(error),
+            BackendMessage::NoticeResponse(notice) => return Ok(SessionEvent::Notice(notice)),
+            BackendMessage::NotificationResponse(notification) => {
+                return Ok(SessionEvent::Notification(notification));
             }
-            Message::ParameterStatus { name, value } => {
+            BackendMessage::ParameterStatus { name, value } => {
                 self.settings.set(name, value)?;
-                return Ok(Event::ParameterStatus { name, value });
+                return Ok(SessionEvent::ParameterStatus { name, value });
             }
-            _ => self.answer(message.kind())?,
+            _ => self.count_reply(message.kind())?,
         }
         let body_bytes = || u32::try_from(frame.body.len()).expect("a body has a 32-bit length");
         Ok(match message {
-            Message::BindComplete => Event::BindComplete,
-            Message::CloseComplete => Event::CloseComplete,
-            Message::CommandComplete(tag) => Event::CommandComplete(tag),
-            Message::CopyBothResponse(_) => Event::CopyBoth,
-            Message::CopyData(data) => {
-                Event::CopyData(CopyData { body_bytes: body_bytes(), data: Some(data) })
+            BackendMessage::BindComplete => SessionEvent::BindComplete,
+            BackendMessage::CloseComplete => SessionEvent::CloseComplete,
+            BackendMessage::CommandComplete(tag) => SessionEvent::CommandComplete(tag),
+            BackendMessage::CopyBothResponse(_) => SessionEvent::CopyBoth,
+            BackendMessage::CopyData(data) => {
+                SessionEvent::CopyData(CopyData { body_bytes: body_bytes(), data: Some(data) })
             }
-            Message::CopyDone => Event::CopyDone,
-            Message::CopyInResponse(_) => Event::CopyIn,
-            Message::CopyOutResponse(_) => Event::CopyOut,
-            Message::DataRow(cells) => {
-                Event::Row(Row { body_bytes: body_bytes(), cells: Some(cells) })
+            BackendMessage::CopyDone => SessionEvent::CopyDone,
+            BackendMessage::CopyInResponse(_) => SessionEvent::CopyIn,
+            BackendMessage::CopyOutResponse(_) => SessionEvent::CopyOut,
+            BackendMessage::DataRow(cells) => {
+                SessionEvent::Row(ReceivedRow { body_bytes: body_bytes(), cells: Some(cells) })
             }
-            Message::EmptyQueryResponse => Event::EmptyQuery,
-            Message::FunctionCallResponse(value) => Event::FunctionResult(value),
-            Message::NoData => Event::NoData,
-            Message::ParameterDescription(types) => Event::ParameterDescription(types),
-            Message::ParseComplete => Event::ParseComplete,
-            Message::PortalSuspended => Event::PortalSuspended,
-            Message::RowDescription(fields) => Event::RowDescription(fields),
+            BackendMessage::EmptyQueryResponse => SessionEvent::EmptyQuery,
+            BackendMessage::FunctionCallResponse(value) => SessionEvent::FunctionResult(value),
+            BackendMessage::NoData => SessionEvent::NoData,
+            BackendMessage::ParameterDescription(types) => {
+                SessionEvent::ParameterDescription(types)
+            }
+            BackendMessage::ParseComplete => SessionEvent::ParseComplete,
+            BackendMessage::PortalSuspended => SessionEvent::PortalSuspended,
+            BackendMessage::RowDescription(fields) => SessionEvent::RowDescription(fields),
             other => {
-                return Err(Error::Unexpected { message: other.kind(), state: "logged in" });
+                return Err(SessionError::Unexpected { message: other.kind(), state: "logged in" });
             }
         })
     }
 
-    /// The other side has closed the connection.
-    pub(super) fn end(&mut self) -> Result<(), Error> {
-        if self.terminated || matches!(self.state, State::Closed) {
-            self.state = State::Closed;
+    /// Handles the end of the server's stream.
+    pub(super) fn handle_eof(&mut self) -> Result<(), SessionError> {
+        if self.terminated || matches!(self.state, ConnectionState::Closed) {
+            self.state = ConnectionState::Closed;
             return Ok(());
         }
-        self.state = State::Failed(Error::ConnectionLost);
-        Err(Error::ConnectionLost)
+        self.state = ConnectionState::Failed(SessionError::ConnectionLost);
+        Err(SessionError::ConnectionLost)
     }
 
-    fn ready<'a>(&mut self, status: TransactionStatus) -> Result<Event<'a>, Error> {
+    fn ready<'a>(&mut self, status: TransactionStatus) -> Result<SessionEvent<'a>, SessionError> {
         self.transaction_status = status;
-        let State::LoggingIn(handshake) = &self.state else {
-            self.answered = self.pipeline.answer(Backend::ReadyForQuery)?;
-            return Ok(Event::Ready(status));
+        let ConnectionState::LoggingIn(handshake) = &self.state else {
+            self.answered = self.pipeline.handle_reply(Backend::ReadyForQuery)?;
+            return Ok(SessionEvent::Ready(status));
         };
-        handshake.expect_settling(Backend::ReadyForQuery)?;
-        self.state = State::Open;
-        self.output.buffer().append(&mut self.held);
-        self.held = Vec::new();
-        Ok(Event::LoggedIn)
+        handshake.expect_awaiting_ready(Backend::ReadyForQuery)?;
+        self.state = ConnectionState::Open;
+        self.output.buffer().append(&mut self.deferred);
+        self.deferred = Vec::new();
+        Ok(SessionEvent::LoggedIn)
     }
 
-    fn error<'a>(&mut self, error: ServerError<'a>) -> Result<Event<'a>, Error> {
-        let refused = matches!(self.state, State::LoggingIn(_));
+    fn error<'a>(&mut self, error: ServerError<'a>) -> Result<SessionEvent<'a>, SessionError> {
+        let refused = matches!(self.state, ConnectionState::LoggingIn(_));
         if !refused {
-            self.answered = self.pipeline.answer(Backend::ErrorResponse)?;
+            self.answered = self.pipeline.handle_reply(Backend::ErrorResponse)?;
         }
-        if refused || error.severity().is_some_and(Severity::ends_session) {
-            self.state = State::Closed;
+        if refused || error.severity().is_some_and(Severity::closes_connection) {
+            self.state = ConnectionState::Closed;
         }
-        Ok(Event::Error(error))
+        Ok(SessionEvent::Error(error))
     }
 
-    /// Counts a message as part of the answer to the oldest request.
-    fn answer(&mut self, kind: Backend) -> Result<(), Error> {
-        if matches!(self.state, State::LoggingIn(_)) {
-            return Err(Error::Unexpected { message: kind, state: "logging in" });
+    /// Counts a message as part of the reply to the oldest request.
+    fn count_reply(&mut self, kind: Backend) -> Result<(), SessionError> {
+        if matches!(self.state, ConnectionState::LoggingIn(_)) {
+            return Err(SessionError::Unexpected { message: kind, state: "logging in" });
         }
-        self.answered = self.pipeline.answer(kind)?;
+        self.answered = self.pipeline.handle_reply(kind)?;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A real server for all tests of this binary, and connections to it.
+//! A PostgreSQL server for all tests of this binary, and connections to it.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests own their sockets")]
 
@@ -10,15 +10,15 @@ use std::{
 };
 
 use howdah_lab::Cluster;
-use howdah_session::{Client, Login, Secret};
+use howdah_session::{ClientSession, Login, Secret};
 
 use crate::describe::describe;
 
-/// Roles besides the superuser are named after the method by which they log in; all have this
+/// Roles other than the superuser are named after their authentication method; all have this
 /// password.
 pub(crate) const PASSWORD: &str = "s\u{e9}same \u{2168}";
 
-/// Who logs in how. The first line that fits counts.
+/// The authentication method of each role. The first matching line applies.
 const HBA: &str = "\
 local all scram scram-sha-256
 local all md5   md5
@@ -26,7 +26,7 @@ local all clear password
 local all all   trust
 ";
 
-/// The server, or `None` where there is no PostgreSQL. It ends with the process.
+/// The server, or `None` without PostgreSQL. It stops with the process.
 pub(crate) fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
     CLUSTER.get_or_init(start).as_ref()
@@ -34,8 +34,8 @@ pub(crate) fn cluster() -> Option<&'static Cluster> {
 
 fn start() -> Option<Cluster> {
     let started = Cluster::builder().start();
-    let mut cluster = howdah_lab::or_say_why_not("session against a server", started)?;
-    let mut admin = Connection::open(&cluster, "postgres", None);
+    let mut cluster = howdah_lab::skip_without_postgres("session against a server", started)?;
+    let mut admin = TestConnection::open(&cluster, "postgres", None);
     admin.until_ready();
     for (role, encryption) in [("scram", "scram-sha-256"), ("md5", "md5"), ("clear", "md5")] {
         let sql = format!(
@@ -50,16 +50,16 @@ fn start() -> Option<Cluster> {
     Some(cluster)
 }
 
-/// A driver as short as it gets: one blocking socket.
-pub(crate) struct Connection {
+/// A minimal driver: one blocking socket.
+pub(crate) struct TestConnection {
     pub(crate) stream: UnixStream,
-    pub(crate) client: Client,
-    /// All that was written and read.
+    pub(crate) client: ClientSession,
+    /// All bytes written and read.
     pub(crate) sent: Vec<u8>,
     pub(crate) received: Vec<u8>,
 }
 
-impl Connection {
+impl TestConnection {
     pub(crate) fn open(cluster: &Cluster, user: &str, password: Option<&str>) -> Self {
         let login = Login {
             user: user.into(),
@@ -68,12 +68,12 @@ impl Connection {
             parameters: vec![("application_name".into(), "session".into())],
             channel_binding: None,
         };
-        // Not random, but nobody listens.
-        let client = Client::new(login, [7; 18]);
+        // Not random, but there is no eavesdropper.
+        let client = ClientSession::new(login, [7; 18]);
         Self { stream: socket(cluster), client, sent: Vec::new(), received: Vec::new() }
     }
 
-    /// A superuser who is logged in.
+    /// A connection that is logged in as superuser.
     pub(crate) fn ready(cluster: &Cluster) -> Self {
         let mut connection = Self::open(cluster, "postgres", None);
         connection.until("LoggedIn");
@@ -82,22 +82,22 @@ impl Connection {
 
     /// Events up to the next Ready, or to the end of the connection.
     pub(crate) fn until_ready(&mut self) -> Vec<String> {
-        self.run(|client, line| client.ready_owed() == 0 && line.starts_with(['R', 'L']))
+        self.run(|client, line| client.pending_ready_count() == 0 && line.starts_with(['R', 'L']))
     }
 
-    /// Events up to one that begins like this, or to the end of the connection.
+    /// Events up to one that starts with `beginning`, or to the end of the connection.
     pub(crate) fn until(&mut self, beginning: &str) -> Vec<String> {
         self.run(|_, line| line.starts_with(beginning))
     }
 
-    fn run(&mut self, is_last: impl Fn(&Client, &str) -> bool) -> Vec<String> {
+    fn run(&mut self, is_last: impl Fn(&ClientSession, &str) -> bool) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
             self.flush();
             let mut piece = [0; 8192];
             let bytes = self.stream.read(&mut piece).unwrap();
             if bytes == 0 {
-                lines.push(format!("End {:?}", self.client.handle_end()));
+                lines.push(format!("End {:?}", self.client.handle_eof()));
                 return lines;
             }
             self.received.extend_from_slice(&piece[..bytes]);
@@ -119,7 +119,7 @@ impl Connection {
     }
 }
 
-/// A connection on which nothing has been said. A server that says nothing for a minute fails the
+/// A connection on which nothing has been sent. A server that sends nothing for a minute fails the
 /// test instead of hanging it.
 pub(crate) fn socket(cluster: &Cluster) -> UnixStream {
     let path = cluster.socket_dir().join(format!(".s.PGSQL.{}", cluster.port()));

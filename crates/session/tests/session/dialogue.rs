@@ -1,7 +1,8 @@
-//! Requests and what the server makes of them.
+//! Requests and the server's replies.
 
 use howdah_session::{
-    Client, EncodeError, Error, Format, Request, RequestId, Severity, TransactionStatus,
+    ClientSession, EncodeError, Request, RequestId, SessionError, Severity, TransactionStatus,
+    ValueFormat,
 };
 use howdah_wire::{
     Backend, Frontend,
@@ -11,14 +12,14 @@ use proptest::prelude::*;
 
 use crate::{
     describe::{describe, events},
-    peer::{Says, open, sent},
+    peer::{ServerScript, open, sent},
 };
 
 use TransactionStatus::{Failed, Idle, InTransaction};
 
-/// What the client makes of `says`, each line with the number of the request it belongs to.
-fn hears(client: &mut Client, says: Says) -> Vec<(String, Option<RequestId>)> {
-    let Says(bytes) = says;
+/// The client's events for `script`, each with the id of the request it belongs to.
+fn handle(client: &mut ClientSession, script: ServerScript) -> Vec<(String, Option<RequestId>)> {
+    let ServerScript(bytes) = script;
     client.handle_input(&bytes);
     let mut lines = Vec::new();
     while let Some(event) = client.poll_event().unwrap() {
@@ -28,25 +29,25 @@ fn hears(client: &mut Client, says: Says) -> Vec<(String, Option<RequestId>)> {
     lines
 }
 
-fn lines(heard: Vec<(String, Option<RequestId>)>) -> Vec<String> {
-    heard.into_iter().map(|(line, _)| line).collect()
+fn lines(events: Vec<(String, Option<RequestId>)>) -> Vec<String> {
+    events.into_iter().map(|(line, _)| line).collect()
 }
 
 #[test]
-fn a_query_may_hold_several_statements() {
+fn query_may_contain_several_statements() {
     let mut client = open();
     let id = client.query(b"begin; select 1; bad").unwrap();
     assert_eq!(sent(&mut client), [Frontend::Query]);
-    let says = Says::default()
+    let script = ServerScript::default()
         .complete("BEGIN")
         .row(b"1")
         .complete("SELECT 1")
         .error(Severity::Error, "42601")
         .ready(Failed);
-    let heard = hears(&mut client, says);
-    assert!(heard.iter().all(|(_, answered)| *answered == Some(id)));
+    let events = handle(&mut client, script);
+    assert!(events.iter().all(|(_, answered)| *answered == Some(id)));
     assert_eq!(
-        lines(heard),
+        lines(events),
         [
             "CommandComplete BEGIN",
             "Row 1",
@@ -60,7 +61,7 @@ fn a_query_may_hold_several_statements() {
 }
 
 #[test]
-fn each_reply_finds_its_request() {
+fn replies_are_matched_to_requests() {
     let mut client = open();
     let parse = client.parse(b"s", b"select $1", &[23]).unwrap();
     let describe_statement = client.describe_statement(b"s").unwrap();
@@ -72,9 +73,9 @@ fn each_reply_finds_its_request() {
     let sync = client.sync();
     use Frontend::{Bind, Close, Describe, Execute, Parse, Sync};
     assert_eq!(sent(&mut client), [Parse, Describe, Bind, Describe, Execute, Execute, Close, Sync]);
-    assert_eq!((client.owed().count(), client.ready_owed()), (8, 1));
+    assert_eq!((client.outstanding().count(), client.pending_ready_count()), (8, 1));
 
-    let says = Says::default()
+    let script = ServerScript::default()
         .bare(Bare::ParseComplete)
         .with(|buf| encode::parameter_description(buf, &[23]))
         .bare(Bare::NoData)
@@ -100,93 +101,95 @@ fn each_reply_finds_its_request() {
         ("Ready InTransaction", Some(sync)),
     ];
     let expected: Vec<_> = expected.map(|(line, id)| (line.to_owned(), id)).into();
-    assert_eq!(hears(&mut client, says), expected);
+    assert_eq!(handle(&mut client, script), expected);
     assert!(client.is_ready());
 }
 
 #[test]
-fn after_an_error_the_rest_of_the_batch_is_not_owed() {
+fn error_skips_rest_of_batch() {
     let mut client = open();
     client.parse(b"", b"bad", &[]).unwrap();
     let skipped = client.bind(b"", b"", []).unwrap();
     client.query(b"select 'skipped too'").unwrap();
     let sync = client.sync();
     let next = client.query(b"select 1").unwrap();
-    assert_eq!(client.ready_owed(), 3);
+    assert_eq!(client.pending_ready_count(), 3);
 
-    let heard = hears(&mut client, Says::default().error(Severity::Error, "42601"));
-    assert_eq!(lines(heard), ["Error 42601"]);
-    let owed: Vec<_> = client.owed().collect();
+    let events = handle(&mut client, ServerScript::default().error(Severity::Error, "42601"));
+    assert_eq!(lines(events), ["Error 42601"]);
+    let owed: Vec<_> = client.outstanding().collect();
     assert_eq!(owed, [(sync, Request::Sync), (next, Request::Query)]);
-    assert_eq!(client.ready_owed(), 2);
+    assert_eq!(client.pending_ready_count(), 2);
 
-    let says = Says::default().ready(Idle).complete("SELECT 1").ready(Idle);
-    let heard = hears(&mut client, says);
-    assert_eq!(heard[0], ("Ready Idle".to_owned(), Some(sync)));
-    assert!(skipped < sync, "so a Ready for the Sync tells that it was skipped");
-    assert_eq!(heard[2], ("Ready Idle".to_owned(), Some(next)));
+    let script = ServerScript::default().ready(Idle).complete("SELECT 1").ready(Idle);
+    let events = handle(&mut client, script);
+    assert_eq!(events[0], ("Ready Idle".to_owned(), Some(sync)));
+    assert!(skipped < sync, "a Ready for the Sync means that it was skipped");
+    assert_eq!(events[2], ("Ready Idle".to_owned(), Some(next)));
 }
 
 #[test]
-fn after_an_error_nothing_is_owed_until_a_sync_is_sent() {
+fn error_without_sync_skips_later_requests() {
     let mut client = open();
     client.parse(b"", b"bad", &[]).unwrap();
     client.flush();
-    hears(&mut client, Says::default().error(Severity::Error, "42601"));
+    handle(&mut client, ServerScript::default().error(Severity::Error, "42601"));
     assert!(!client.is_ready(), "the server skips until a Sync");
     client.query(b"select 1").unwrap();
-    assert_eq!((client.owed().count(), client.ready_owed()), (0, 0));
+    assert_eq!((client.outstanding().count(), client.pending_ready_count()), (0, 0));
     assert!(!client.is_ready());
     let sync = client.sync();
-    assert_eq!(client.ready_owed(), 1);
-    let heard = hears(&mut client, Says::default().ready(Idle));
-    assert_eq!(heard, [("Ready Idle".to_owned(), Some(sync))]);
+    assert_eq!(client.pending_ready_count(), 1);
+    let events = handle(&mut client, ServerScript::default().ready(Idle));
+    assert_eq!(events, [("Ready Idle".to_owned(), Some(sync))]);
     assert!(client.is_ready());
 }
 
 #[test]
-fn an_error_at_commit_belongs_to_the_sync() {
+fn commit_error_belongs_to_sync() {
     let mut client = open();
     client.execute(b"", 0).unwrap();
     let sync = client.sync();
-    let says = Says::default().complete("INSERT 0 1").error(Severity::Error, "23503").ready(Idle);
-    let heard = hears(&mut client, says);
-    assert_eq!(heard[1], ("Error 23503".to_owned(), Some(sync)));
-    assert_eq!(heard[2], ("Ready Idle".to_owned(), Some(sync)));
+    let script =
+        ServerScript::default().complete("INSERT 0 1").error(Severity::Error, "23503").ready(Idle);
+    let events = handle(&mut client, script);
+    assert_eq!(events[1], ("Error 23503".to_owned(), Some(sync)));
+    assert_eq!(events[2], ("Ready Idle".to_owned(), Some(sync)));
 }
 
 #[test]
-fn a_function_call_ends_with_ready() {
+fn function_call_completes_with_ready() {
     let mut client = open();
     let id = client.call_function(1598, [Some(&b"1"[..]), None]).unwrap();
     assert_eq!(sent(&mut client), [Frontend::FunctionCall]);
-    let says =
-        Says::default().with(|buf| encode::function_call_response(buf, Some(b"42"))).ready(Idle);
-    let heard = hears(&mut client, says);
-    assert_eq!(heard[0], ("FunctionResult Some(\"42\")".to_owned(), Some(id)));
-    assert_eq!(heard[1], ("Ready Idle".to_owned(), Some(id)));
+    let script = ServerScript::default()
+        .with(|buf| encode::function_call_response(buf, Some(b"42")))
+        .ready(Idle);
+    let events = handle(&mut client, script);
+    assert_eq!(events[0], ("FunctionResult Some(\"42\")".to_owned(), Some(id)));
+    assert_eq!(events[1], ("Ready Idle".to_owned(), Some(id)));
 }
 
 #[test]
-fn rows_may_be_discarded_as_they_come() {
+fn rows_are_discarded_while_streaming() {
     let mut client = open();
     client.discard_rows(true);
     client.query(b"select big; copy big to stdout").unwrap();
-    let says = Says::default()
+    let script = ServerScript::default()
         .row(&[b'x'; 10_000])
         .complete("SELECT 1")
-        .with(|buf| encode::copy_response(buf, CopyStart::Out, Format::Text, &[]))
+        .with(|buf| encode::copy_response(buf, CopyStart::Out, ValueFormat::Text, &[]))
         .with(|buf| encode::copy_data(buf, &[b'y'; 20_000]))
         .bare(Bare::CopyDone)
         .complete("COPY 1")
         .ready(Idle);
-    let mut heard = Vec::new();
-    for piece in says.0.chunks(999) {
+    let mut lines = Vec::new();
+    for piece in script.0.chunks(999) {
         client.handle_input(piece);
-        heard.extend(events(&mut client).unwrap());
+        lines.extend(events(&mut client).unwrap());
     }
     assert_eq!(
-        heard,
+        lines,
         [
             "Row of 10006 bytes",
             "CommandComplete SELECT 1",
@@ -199,119 +202,119 @@ fn rows_may_be_discarded_as_they_come() {
     );
 }
 
-fn copy_in(says: Says) -> Says {
-    says.with(|buf| encode::copy_response(buf, CopyStart::In, Format::Text, &[]))
+fn copy_in(script: ServerScript) -> ServerScript {
+    script.with(|buf| encode::copy_response(buf, CopyStart::In, ValueFormat::Text, &[]))
 }
 
 #[test]
-fn a_query_may_copy_twice() {
+fn query_may_contain_two_copies() {
     let mut client = open();
     client.query(b"copy a from stdin; copy b from stdin").unwrap();
-    assert_eq!(lines(hears(&mut client, copy_in(Says::default()))), ["CopyIn"]);
+    assert_eq!(lines(handle(&mut client, copy_in(ServerScript::default()))), ["CopyIn"]);
     client.copy_data(b"1\n").unwrap();
     client.copy_done();
-    let says = copy_in(Says::default().complete("COPY 1"));
-    assert_eq!(lines(hears(&mut client, says)), ["CommandComplete COPY 1", "CopyIn"]);
+    let script = copy_in(ServerScript::default().complete("COPY 1"));
+    assert_eq!(lines(handle(&mut client, script)), ["CommandComplete COPY 1", "CopyIn"]);
     client.copy_fail(b"enough").unwrap();
-    let says = Says::default().error(Severity::Error, "57014").ready(Idle);
-    assert_eq!(lines(hears(&mut client, says)), ["Error 57014", "Ready Idle"]);
+    let script = ServerScript::default().error(Severity::Error, "57014").ready(Idle);
+    assert_eq!(lines(handle(&mut client, script)), ["Error 57014", "Ready Idle"]);
     assert!(client.is_ready());
     use Frontend::{CopyData, CopyDone, CopyFail, Query};
     assert_eq!(sent(&mut client), [Query, CopyData, CopyDone, CopyFail]);
 }
 
 #[test]
-fn a_sync_behind_a_copy_is_lost_and_another_is_needed() {
+fn sync_during_copy_is_ignored_and_needs_resending() {
     let mut client = open();
     client.execute(b"", 0).unwrap();
     let lost = client.sync();
-    assert_eq!(client.ready_owed(), 1);
-    hears(&mut client, copy_in(Says::default()));
-    assert_eq!(client.ready_owed(), 0);
-    assert!(client.owed().all(|(id, _)| id != lost));
+    assert_eq!(client.pending_ready_count(), 1);
+    handle(&mut client, copy_in(ServerScript::default()));
+    assert_eq!(client.pending_ready_count(), 0);
+    assert!(client.outstanding().all(|(id, _)| id != lost));
     sent(&mut client);
 
     client.sync();
     assert_eq!(sent(&mut client), [], "the server would ignore it");
     client.copy_done();
     let sync = client.sync();
-    let says = Says::default().complete("COPY 0").ready(Idle);
-    assert_eq!(hears(&mut client, says)[1], ("Ready Idle".to_owned(), Some(sync)));
+    let script = ServerScript::default().complete("COPY 0").ready(Idle);
+    assert_eq!(handle(&mut client, script)[1], ("Ready Idle".to_owned(), Some(sync)));
     assert!(client.is_ready());
 }
 
 #[test]
-fn a_copy_may_be_sent_without_waiting() {
+fn copy_data_may_be_pipelined() {
     let mut client = open();
     client.execute(b"", 0).unwrap();
     client.copy_data(b"1\n").unwrap();
     client.copy_done();
     let sync = client.sync();
-    let says = copy_in(Says::default()).complete("COPY 1").ready(Idle);
-    let heard = hears(&mut client, says);
-    assert_eq!(heard[2], ("Ready Idle".to_owned(), Some(sync)));
-    assert_eq!(client.owed().count(), 0);
+    let script = copy_in(ServerScript::default()).complete("COPY 1").ready(Idle);
+    let events = handle(&mut client, script);
+    assert_eq!(events[2], ("Ready Idle".to_owned(), Some(sync)));
+    assert_eq!(client.outstanding().count(), 0);
 }
 
 #[test]
-fn the_end_of_a_copy_that_failed_is_ignored() {
+fn end_of_failed_copy_is_ignored() {
     let mut client = open();
     // By the simple protocol: the server fails while data is on its way.
     client.query(b"copy a from stdin").unwrap();
-    hears(&mut client, copy_in(Says::default()));
+    handle(&mut client, copy_in(ServerScript::default()));
     client.copy_done();
-    hears(&mut client, Says::default().error(Severity::Error, "22P02").ready(Idle));
+    handle(&mut client, ServerScript::default().error(Severity::Error, "22P02").ready(Idle));
     assert!(client.is_ready());
-    // Even when it comes after all is over.
+    // Even when it arrives after the Query is complete.
     client.copy_done();
     assert!(client.is_ready());
 
     // By the extended protocol.
     client.execute(b"", 0).unwrap();
-    hears(&mut client, copy_in(Says::default()));
+    handle(&mut client, copy_in(ServerScript::default()));
     client.copy_done();
     let sync = client.sync();
-    let says = Says::default().error(Severity::Error, "22P02").ready(Idle);
-    assert_eq!(hears(&mut client, says)[1], ("Ready Idle".to_owned(), Some(sync)));
+    let script = ServerScript::default().error(Severity::Error, "22P02").ready(Idle);
+    assert_eq!(handle(&mut client, script)[1], ("Ready Idle".to_owned(), Some(sync)));
     assert!(client.is_ready());
 }
 
 #[test]
-fn a_fatal_error_ends_the_session() {
+fn fatal_error_closes_session() {
     let mut client = open();
     let query = client.query(b"select 1").unwrap();
-    let says = Says::default().error(Severity::Fatal, "57P01").ready(Idle);
-    let heard = hears(&mut client, says);
-    assert_eq!(heard, [("Error 57P01".to_owned(), Some(query))], "nothing after it is believed");
+    let script = ServerScript::default().error(Severity::Fatal, "57P01").ready(Idle);
+    let events = handle(&mut client, script);
+    assert_eq!(events, [("Error 57P01".to_owned(), Some(query))], "nothing after it is processed");
     assert!(client.is_closed() && !client.is_ready());
-    assert_eq!(client.handle_end(), Ok(()));
+    assert_eq!(client.handle_eof(), Ok(()));
     sent(&mut client);
     client.query(b"select 2").unwrap();
     assert_eq!(client.transmit(), b"", "requests on a closed connection are dropped");
 }
 
 #[test]
-fn a_server_may_end_an_idle_session() {
+fn server_may_terminate_idle_session() {
     let mut client = open();
-    let heard = hears(&mut client, Says::default().error(Severity::Fatal, "57P05"));
-    assert_eq!(heard, [("Error 57P05".to_owned(), None)]);
+    let events = handle(&mut client, ServerScript::default().error(Severity::Fatal, "57P05"));
+    assert_eq!(events, [("Error 57P05".to_owned(), None)]);
     assert!(client.is_closed());
 }
 
 #[test]
-fn goodbye_makes_the_end_expected() {
+fn eof_after_terminate_is_expected() {
     let mut client = open();
     client.terminate();
     assert_eq!(sent(&mut client), [Frontend::Terminate]);
-    assert_eq!(client.handle_end(), Ok(()));
-    assert_eq!(open().handle_end(), Err(Error::ConnectionLost));
+    assert_eq!(client.handle_eof(), Ok(()));
+    assert_eq!(open().handle_eof(), Err(SessionError::ConnectionLost));
 }
 
 #[test]
-fn notices_and_notifications_come_at_any_time() {
+fn notices_and_notifications_arrive_at_any_time() {
     let mut client = open();
     let warning = encode::essentials(Severity::Warning, b"01000", b"beware");
-    let says = Says::default()
+    let script = ServerScript::default()
         .with(|buf| encode::notice_response(buf, warning))
         .with(|buf| {
             let it = howdah_session::Notification { process_id: 7, channel: b"ch", payload: b"x" };
@@ -319,52 +322,52 @@ fn notices_and_notifications_come_at_any_time() {
         })
         .setting("TimeZone", "UTC");
     assert_eq!(
-        lines(hears(&mut client, says)),
+        lines(handle(&mut client, script)),
         ["Notice beware", "Notification ch=x", "ParameterStatus TimeZone=UTC"]
     );
     assert!(client.is_ready());
 }
 
 #[test]
-fn a_reply_to_nothing_breaks_the_protocol() {
+fn unsolicited_reply_is_a_protocol_error() {
     let mut client = open();
-    client.handle_input(&Says::default().bare(Bare::ParseComplete).0);
+    client.handle_input(&ServerScript::default().bare(Bare::ParseComplete).0);
     let message = Backend::ParseComplete;
-    let error = Error::Unexpected { message, state: "nothing is owed" };
+    let error = SessionError::Unexpected { message, state: "nothing is owed" };
     assert_eq!(events(&mut client), Err(error));
 
     let mut client = open();
     client.execute(b"", 0).unwrap();
-    client.handle_input(&Says::default().bare(Bare::ParseComplete).0);
-    let error = Error::Unexpected { message, state: "waiting for the answer to Execute" };
+    client.handle_input(&ServerScript::default().bare(Bare::ParseComplete).0);
+    let error = SessionError::Unexpected { message, state: "waiting for the answer to Execute" };
     assert_eq!(events(&mut client), Err(error.clone()));
-    assert_eq!(events(&mut client), Err(error), "and stays broken");
+    assert_eq!(events(&mut client), Err(error), "the error persists");
 }
 
 #[test]
-fn a_zero_byte_is_refused_where_it_stands() {
+fn zero_byte_is_refused_with_field_name() {
     let mut client = open();
     let nul = |field| Err(EncodeError::Nul { field });
     assert_eq!(client.query(b"select '\0'"), nul("query"));
     assert_eq!(client.parse(b"s\0", b"", &[]), nul("statement name"));
     assert_eq!(client.bind(b"\0", b"", []), nul("portal name"));
     assert_eq!(client.copy_fail(b"\0"), Err(EncodeError::Nul { field: "reason" }));
-    assert!(client.is_ready(), "nothing is owed for it");
+    assert!(client.is_ready(), "no reply is outstanding");
     assert_eq!(client.transmit(), b"");
     client.bind(b"", b"", [Some(&b"\0"[..])]).unwrap();
 }
 
 proptest! {
-    /// Whatever a server says, in pieces of whatever size, the client does not panic, and stops at
-    /// the same place for the same reason.
+    /// Whatever a server sends, in pieces of any size, the client does not panic, and stops at the
+    /// same place for the same reason.
     #[test]
-    fn any_bytes_are_events_or_an_error(
+    fn arbitrary_bytes_are_events_or_error(
         seed in prop::collection::vec(
             prop_oneof![
                 prop::sample::select(Backend::ALL).prop_map(|kind| vec![kind.tag().0, 0, 0, 0, 4]),
                 prop::collection::vec(any::<u8>(), 1..6),
-                Just(Says::default().row(b"1").complete("SELECT 1").ready(Idle).0),
-                Just(Says::default().error(Severity::Error, "42601").0),
+                Just(ServerScript::default().row(b"1").complete("SELECT 1").ready(Idle).0),
+                Just(ServerScript::default().error(Severity::Error, "42601").0),
             ],
             0..12,
         ),
@@ -387,12 +390,12 @@ proptest! {
                         Ok(Some(event)) => lines.push(describe(&event)),
                         Err(error) => {
                             lines.push(format!("{error:?}"));
-                            return (lines, client.ready_owed());
+                            return (lines, client.pending_ready_count());
                         }
                     }
                 }
             }
-            (lines, client.ready_owed())
+            (lines, client.pending_ready_count())
         };
         prop_assert_eq!(run(piece), run(bytes.len().max(1)));
     }

@@ -1,5 +1,5 @@
-//! What a [`howdah_session::Client`] says and understands: dialogues with a scripted peer, and with
-//! a real server.
+//! Behaviour of [`howdah_session::ClientSession`]: dialogues with a scripted peer, and with a
+//! PostgreSQL server.
 
 // Helpers of tests may unwrap as tests do; `cfg(test)` is how clippy knows them.
 #[cfg(test)]

@@ -1,21 +1,21 @@
-//! A peer made of bytes: writes what a server would say, and reads what the client said.
+//! A scripted peer: encodes a server's messages, and decodes the client's.
 
-use howdah_session::{Client, Login, Secret};
+use howdah_session::{ClientSession, Login, Secret};
 use howdah_wire::{
     EncodeError, Frame, Frontend,
     backend::{
         Severity, TransactionStatus,
         encode::{self, AuthenticationRequest, Bare},
     },
-    frontend::Message,
+    frontend::FrontendMessage,
     startup::{CancelKey, PACKET_BYTES_MAX, Packet},
 };
 
-/// Messages of a server, one behind the other.
+/// A sequence of server messages.
 #[derive(Default)]
-pub(crate) struct Says(pub(crate) Vec<u8>);
+pub(crate) struct ServerScript(pub(crate) Vec<u8>);
 
-impl Says {
+impl ServerScript {
     pub(crate) fn auth(self, request: AuthenticationRequest<'_>) -> Self {
         self.with(|buf| encode::authentication(buf, request))
     }
@@ -77,9 +77,9 @@ pub(crate) fn login(password: Option<&str>) -> Login {
     }
 }
 
-/// A client whose startup packet has been read.
-pub(crate) fn started(login: Login) -> Client {
-    let mut client = Client::new(login, [1; 18]);
+/// A client whose startup packet has been sent.
+pub(crate) fn started(login: Login) -> ClientSession {
+    let mut client = ClientSession::new(login, [1; 18]);
     let packet = Packet::split(client.transmit(), PACKET_BYTES_MAX).unwrap().unwrap();
     assert!(matches!(packet, (Packet::Startup(_), b"")));
     client.transmitted(client.transmit().len());
@@ -87,21 +87,21 @@ pub(crate) fn started(login: Login) -> Client {
 }
 
 /// A client that is logged in and idle.
-pub(crate) fn open() -> Client {
+pub(crate) fn open() -> ClientSession {
     let mut client = started(login(None));
     client.handle_input(
-        &Says::default().auth(AuthenticationRequest::Ok).ready(TransactionStatus::Idle).0,
+        &ServerScript::default().auth(AuthenticationRequest::Ok).ready(TransactionStatus::Idle).0,
     );
     assert_eq!(crate::describe::events(&mut client), Ok(vec!["LoggedIn".to_owned()]));
     client
 }
 
-/// Kinds of the messages that the client has to send, which count as sent.
-pub(crate) fn sent(client: &mut Client) -> Vec<Frontend> {
+/// Kinds of the client's pending messages, which then count as sent.
+pub(crate) fn sent(client: &mut ClientSession) -> Vec<Frontend> {
     let mut kinds = Vec::new();
     let mut rest = client.transmit();
     while let Some((frame, after)) = Frame::split(rest, u32::MAX).unwrap() {
-        kinds.push(Message::parse(frame).unwrap().kind());
+        kinds.push(FrontendMessage::parse(frame).unwrap().kind());
         rest = after;
     }
     assert_eq!(rest, b"");
@@ -109,8 +109,8 @@ pub(crate) fn sent(client: &mut Client) -> Vec<Frontend> {
     kinds
 }
 
-/// The body of the one message that the client has to send, which counts as sent.
-pub(crate) fn sent_body(client: &mut Client) -> Vec<u8> {
+/// The body of the client's only pending message, which then counts as sent.
+pub(crate) fn sent_body(client: &mut ClientSession) -> Vec<u8> {
     let (frame, rest) = Frame::split(client.transmit(), u32::MAX).unwrap().unwrap();
     assert_eq!(rest, b"");
     let body = frame.body.to_vec();

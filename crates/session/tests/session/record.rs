@@ -1,23 +1,23 @@
-//! Records what a real server and this client say to one another, for the tests of the wire crate.
+//! Records a dialogue between a PostgreSQL server and this client, for the tests of the wire crate.
 
 #![allow(clippy::disallowed_methods, reason = "a recorder writes files")]
 
 use std::path::Path;
 
-use crate::cluster::{Connection, PASSWORD, cluster};
+use crate::cluster::{PASSWORD, TestConnection, cluster};
 
-/// Writes `crates/wire/testdata/*.bin`. After it, `INSTA_UPDATE=always cargo test -p howdah-wire`
-/// writes their readable twins.
+/// Writes `crates/wire/testdata/*.bin`. Afterwards, `INSTA_UPDATE=always cargo test -p howdah-wire`
+/// writes the corresponding snapshots.
 #[test]
 #[ignore = "writes files of the wire crate"]
-fn record_a_session() {
+fn record_sessions() {
     let cluster = cluster().expect("a server to record");
-    record("scram", &conversation(Connection::open(cluster, "scram", Some(PASSWORD))));
-    record("trust", &conversation(Connection::open(cluster, "postgres", None)));
+    record("scram", &conversation(TestConnection::open(cluster, "scram", Some(PASSWORD))));
+    record("trust", &conversation(TestConnection::open(cluster, "postgres", None)));
 }
 
-/// A little of everything.
-fn conversation(mut connection: Connection) -> Connection {
+/// A sample of every kind of request.
+fn conversation(mut connection: TestConnection) -> TestConnection {
     connection.until("LoggedIn");
     let client = &mut connection.client;
     client.query(b"create temp table t (id int primary key, name text); listen news").unwrap();
@@ -56,7 +56,7 @@ fn conversation(mut connection: Connection) -> Connection {
     connection
 }
 
-fn record(name: &str, connection: &Connection) {
+fn record(name: &str, connection: &TestConnection) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/testdata");
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join(format!("{name}.frontend.bin")), &connection.sent).unwrap();

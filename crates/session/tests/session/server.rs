@@ -1,17 +1,17 @@
-//! Against a real server.
+//! Tests with a PostgreSQL server.
 
 use std::io::{Read, Write};
 
-use howdah_session::{Format, Request, TransactionStatus};
+use howdah_session::{Request, TransactionStatus, ValueFormat};
 use howdah_wire::startup;
 
-use crate::cluster::{Connection, PASSWORD, cluster, socket};
+use crate::cluster::{PASSWORD, TestConnection, cluster, socket};
 
 #[test]
-fn every_way_to_log_in() {
+fn every_method_logs_in() {
     let Some(cluster) = cluster() else { return };
     for role in ["scram", "md5", "clear"] {
-        let mut connection = Connection::open(cluster, role, Some(PASSWORD));
+        let mut connection = TestConnection::open(cluster, role, Some(PASSWORD));
         let welcome = connection.until_ready();
         assert_eq!(welcome.last().unwrap(), "LoggedIn", "{role}");
         assert!(connection.client.is_ready());
@@ -19,17 +19,17 @@ fn every_way_to_log_in() {
         assert_eq!(connection.client.parameter("application_name"), Some("session"));
         assert!(connection.client.cancel_key().is_some());
 
-        let mut wrong = Connection::open(cluster, role, Some("wrong"));
+        let mut wrong = TestConnection::open(cluster, role, Some("wrong"));
         assert_eq!(wrong.until_ready(), ["Error 28P01", "End Ok(())"], "{role}");
     }
-    let mut unknown = Connection::open(cluster, "nobody", None);
+    let mut unknown = TestConnection::open(cluster, "nobody", None);
     assert_eq!(unknown.until_ready(), ["Error 28000", "End Ok(())"]);
 }
 
 #[test]
-fn simple_queries() {
+fn simple_queries_return_results() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     connection.client.query(b"select 1 as a, null as b; create temp table t (x int)").unwrap();
     assert_eq!(
         connection.until_ready(),
@@ -54,17 +54,17 @@ fn simple_queries() {
     assert_eq!(connection.client.transaction_status(), TransactionStatus::Failed);
     connection.client.query(b"rollback").unwrap();
     assert_eq!(connection.until_ready(), ["CommandComplete ROLLBACK", "Ready Idle"]);
-    // Two at once.
+    // Two queries at once.
     connection.client.query(b"select 1 where false").unwrap();
     connection.client.query(b"select 2").unwrap();
-    assert_eq!(connection.client.ready_owed(), 2);
+    assert_eq!(connection.client.pending_ready_count(), 2);
     assert_eq!(connection.until_ready().len(), 3 + 4);
 }
 
 #[test]
-fn portals_give_rows_in_portions() {
+fn portals_return_rows_in_batches() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     let client = &mut connection.client;
     client.query(b"begin").unwrap();
     client.parse(b"s", b"select * from generate_series(1, $1)", &[23]).unwrap();
@@ -106,14 +106,14 @@ fn portals_give_rows_in_portions() {
 }
 
 #[test]
-fn values_in_both_formats() {
+fn values_are_bound_in_both_formats() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     let client = &mut connection.client;
     client.parse(b"", b"select $1::int, $2::text, $3::bytea", &[]).unwrap();
     let values = [Some(&7_i32.to_be_bytes()[..]), None, Some(b"\\x00ff")];
-    let formats = [Format::Binary, Format::Text, Format::Text];
-    let results = [Format::Text, Format::Text, Format::Binary];
+    let formats = [ValueFormat::Binary, ValueFormat::Text, ValueFormat::Text];
+    let results = [ValueFormat::Text, ValueFormat::Text, ValueFormat::Binary];
     client.bind_with_formats(b"", b"", &formats, values, &results).unwrap();
     client.execute(b"", 0).unwrap();
     client.sync();
@@ -122,9 +122,9 @@ fn values_in_both_formats() {
 }
 
 #[test]
-fn an_error_in_a_pipeline_skips_to_the_sync() {
+fn pipeline_error_skips_to_sync() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     let client = &mut connection.client;
     client.parse(b"ok", b"select 1", &[]).unwrap();
     client.parse(b"bad", b"selec 1", &[]).unwrap();
@@ -151,9 +151,9 @@ fn an_error_in_a_pipeline_skips_to_the_sync() {
 }
 
 #[test]
-fn a_flush_brings_replies_without_a_sync() {
+fn flush_returns_replies_without_sync() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     connection.client.parse(b"", b"select 1", &[]).unwrap();
     connection.client.flush();
     assert_eq!(connection.until("ParseComplete"), ["ParseComplete"]);
@@ -164,9 +164,9 @@ fn a_flush_brings_replies_without_a_sync() {
 }
 
 #[test]
-fn copies_in_and_out() {
+fn copy_in_and_out_transfer_data() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     connection.client.query(b"create temp table t (x int, y text)").unwrap();
     connection.until_ready();
     connection.client.query(b"copy t from stdin").unwrap();
@@ -193,7 +193,7 @@ fn copies_in_and_out() {
     connection.until("CopyIn");
     connection.client.copy_fail(b"not captured").unwrap();
     assert_eq!(connection.until_ready(), ["Error 57014", "Ready Idle"]);
-    // The server fails first; what is on its way is ignored.
+    // The server fails first; data in flight is ignored.
     connection.client.query(b"copy t from stdin; select 1").unwrap();
     connection.client.copy_data(b"x\ty\n").unwrap();
     connection.client.copy_data(b"3\tc\n").unwrap();
@@ -206,9 +206,9 @@ fn copies_in_and_out() {
 }
 
 #[test]
-fn a_copy_by_the_extended_protocol_eats_a_sync() {
+fn extended_copy_ignores_sync() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     connection.client.query(b"create temp table t (x int)").unwrap();
     connection.until_ready();
     for fails in [false, true] {
@@ -217,9 +217,9 @@ fn a_copy_by_the_extended_protocol_eats_a_sync() {
         let execute = connection.client.execute(b"", 0).unwrap();
         connection.client.sync();
         assert_eq!(connection.until("CopyIn"), ["ParseComplete", "BindComplete", "CopyIn"]);
-        let owed: Vec<_> = connection.client.owed().collect();
+        let owed: Vec<_> = connection.client.outstanding().collect();
         assert_eq!(owed, [(execute, Request::Execute)]);
-        assert_eq!(connection.client.ready_owed(), 0);
+        assert_eq!(connection.client.pending_ready_count(), 0);
         if fails {
             connection.client.copy_fail(b"enough").unwrap();
         } else {
@@ -236,7 +236,7 @@ fn a_copy_by_the_extended_protocol_eats_a_sync() {
 #[test]
 fn functions_are_called_by_oid() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     let int4pl = 177;
     connection.client.call_function(int4pl, [Some(&b"40"[..]), Some(b"2")]).unwrap();
     assert_eq!(connection.until_ready(), ["FunctionResult Some(\"42\")", "Ready Idle"]);
@@ -247,9 +247,9 @@ fn functions_are_called_by_oid() {
 }
 
 #[test]
-fn rows_that_nobody_wants_are_only_counted() {
+fn discarded_rows_report_only_length() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     connection.client.discard_rows(true);
     connection.client.query(b"select repeat('x', 1000000) from generate_series(1, 3)").unwrap();
     let row = "Row of 1000006 bytes";
@@ -260,15 +260,15 @@ fn rows_that_nobody_wants_are_only_counted() {
 }
 
 #[test]
-fn a_statement_is_cancelled_by_key() {
+fn statement_is_cancelled_by_key() {
     let Some(cluster) = cluster() else { return };
-    let mut connection = Connection::ready(cluster);
+    let mut connection = TestConnection::ready(cluster);
     connection.client.query(b"select pg_sleep(3600)").unwrap();
     connection.flush();
     let key = connection.client.cancel_key().unwrap();
 
-    // A cancel that comes before the statement would be lost.
-    let mut observer = Connection::ready(cluster);
+    // A cancel request that arrives before the statement would have no effect.
+    let mut observer = TestConnection::ready(cluster);
     let running = format!(
         "select wait_event from pg_stat_activity where pid = {} and wait_event = 'PgSleep'",
         key.process_id()
@@ -283,17 +283,17 @@ fn a_statement_is_cancelled_by_key() {
     startup::cancel_request(&mut request, key);
     let mut canceller = socket(cluster);
     canceller.write_all(&request).unwrap();
-    assert_eq!(canceller.read(&mut [0]).unwrap(), 0, "there is no answer");
+    assert_eq!(canceller.read(&mut [0]).unwrap(), 0, "cancel requests get no reply");
     assert_eq!(connection.until_ready(), ["RowDescription pg_sleep", "Error 57014", "Ready Idle"]);
 }
 
 #[test]
-fn sessions_hear_of_one_another() {
+fn notifications_notices_and_parameters_are_reported() {
     let Some(cluster) = cluster() else { return };
-    let mut listener = Connection::ready(cluster);
+    let mut listener = TestConnection::ready(cluster);
     listener.client.query(b"listen news").unwrap();
     listener.until_ready();
-    let mut speaker = Connection::ready(cluster);
+    let mut speaker = TestConnection::ready(cluster);
     speaker
         .client
         .query(b"notify news, 'hello'; do $$ begin raise warning 'beware'; end $$")
@@ -310,11 +310,11 @@ fn sessions_hear_of_one_another() {
 }
 
 #[test]
-fn a_session_that_is_terminated_says_so() {
+fn terminated_session_reports_error() {
     let Some(cluster) = cluster() else { return };
-    let mut victim = Connection::ready(cluster);
+    let mut victim = TestConnection::ready(cluster);
     let key = victim.client.cancel_key().unwrap();
-    let mut killer = Connection::ready(cluster);
+    let mut killer = TestConnection::ready(cluster);
     let sql = format!("select pg_terminate_backend({})", key.process_id());
     killer.client.query(sql.as_bytes()).unwrap();
     killer.until_ready();

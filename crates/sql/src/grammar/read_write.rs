@@ -1,4 +1,4 @@
-//! Statements that undo `default_transaction_read_only`, by which a replay keeps a server from writing.
+//! Statements that undo `default_transaction_read_only`, with which a replay prevents writes.
 //!
 //! ```text
 //! begin read write                                   set transaction read write
@@ -7,26 +7,26 @@
 //! reset transaction_read_only                        select set_config('transaction_read_only', 'off', true)
 //! ```
 //!
-//! `RESET ALL`, `DISCARD ALL` and `RESET default_transaction_read_only` return to the value of the login,
-//! so they undo nothing. Of `transaction_read_only` the reset value is off whatever the login had
-//! (refused since PostgreSQL 16).
+//! `RESET ALL`, `DISCARD ALL` and `RESET default_transaction_read_only` restore the value from the
+//! login, so they undo nothing. The reset value of `transaction_read_only` is off regardless of the
+//! login (refused since PostgreSQL 16).
 
 use pg_query::protobuf::ParseResult;
 use serde_json::Value;
 
 use super::tree::visit;
 
-/// The two settings, as the server folds their names.
+/// The two settings, case-folded as the server does it.
 const SETTINGS: [&str; 2] = ["transaction_read_only", "default_transaction_read_only"];
 
-/// Whether the values of constants may decide: then two texts of one shape can differ.
+/// Whether values of constants may matter: two texts of one shape can then differ.
 pub(super) fn depends_on_constants(sql: &[u8]) -> bool {
     contains(sql, b"read_only") || contains(sql, b"set_config") || contains(sql, b"u&")
 }
 
-/// Whether a text may make transactions read-write that its session began as read-only.
+/// Whether a text can make transactions read-write in a session that started read-only.
 pub(super) fn allows_writes(sql: &[u8], tree: &ParseResult) -> bool {
-    // Most texts are spared a second walk through their tree. An identifier can be written with
+    // Avoids a second walk through the tree for most texts. An identifier can be written with
     // Unicode escapes, as in `u&"set\005fconfig"`.
     if !(depends_on_constants(sql) || contains(sql, b"read")) {
         return false;
@@ -55,9 +55,9 @@ fn is_read_write_mode(option: &Value) -> bool {
     option["defname"] == SETTINGS[0] && !is_on(&option["arg"])
 }
 
-/// `SET` and `RESET` of one of the settings.
+/// `SET` or `RESET` of one of the settings.
 fn sets_read_write(set: &Value) -> bool {
-    // Of `VariableSetKind`.
+    // Values of `VariableSetKind`.
     const VALUE: u64 = 1;
     const DEFAULT: u64 = 2;
     const RESET: u64 = 5;
@@ -69,7 +69,7 @@ fn sets_read_write(set: &Value) -> bool {
     }
 }
 
-/// `set_config` of one of the settings, or of one whose name is not a constant.
+/// `set_config` of one of the settings, or of a setting whose name is not a constant.
 fn configures_read_write(call: &Value) -> bool {
     let parts = call["funcname"].as_array().map_or(&[][..], Vec::as_slice);
     if parts.last().is_none_or(|part| part["node"]["String"]["sval"] != "set_config") {
@@ -85,7 +85,7 @@ fn configures_read_write(call: &Value) -> bool {
 }
 
 fn setting(name: &str) -> Option<&'static str> {
-    SETTINGS.into_iter().find(|known| name.eq_ignore_ascii_case(known))
+    SETTINGS.into_iter().find(|setting| name.eq_ignore_ascii_case(setting))
 }
 
 /// The text of a string constant, with or without a cast.
@@ -97,7 +97,7 @@ fn constant(node: &Value) -> Option<&str> {
     }
 }
 
-/// Whether a value of a setting is surely on.
+/// Whether a value of a setting is certainly on.
 fn is_on(node: &Value) -> bool {
     let word = constant(node).is_some_and(|word| {
         ["on", "true", "yes", "1"].iter().any(|on| word.eq_ignore_ascii_case(on))

@@ -1,4 +1,4 @@
-//! The effect of whole statements, kind by kind. What is not named here writes.
+//! The effect of whole statements by kind. Every kind not listed here writes.
 
 use pg_query::{
     NodeEnum,
@@ -9,16 +9,16 @@ use pg_query::{
 };
 
 use super::{
-    Effect, Judgement, Name, NameKind, NameUse, SideEffectFree, is_side_effect_free,
-    tree::effect_of,
+    Effect, NameKind, NameUse, SessionObject, SideEffectFree, StatementEffect, is_side_effect_free,
+    tree::node_effect,
 };
 
-/// Of all statements of a text.
-pub(super) fn judge_all(tree: &ParseResult) -> Judgement {
+/// The effect of all statements of a text.
+pub(super) fn classify_all(tree: &ParseResult) -> StatementEffect {
     let mut judgement =
-        Judgement { effect: Effect::ReadOnly, names: Vec::new(), allows_writes: false };
+        StatementEffect { effect: Effect::ReadOnly, names: Vec::new(), allows_writes: false };
     for statement in tree.stmts.iter().filter_map(|raw| raw.stmt.as_deref()) {
-        let effect = judge_one(statement, &mut judgement.names, &is_side_effect_free);
+        let effect = classify_statement(statement, &mut judgement.names, &is_side_effect_free);
         if judgement.effect == Effect::ReadOnly {
             judgement.effect = effect;
         }
@@ -26,15 +26,15 @@ pub(super) fn judge_all(tree: &ParseResult) -> Judgement {
     judgement
 }
 
-/// Of one, whose uses of names are added.
-pub(super) fn judge_one(
+/// The effect of one statement; its uses of names are appended to `names`.
+pub(super) fn classify_statement(
     statement: &Node,
     names: &mut Vec<NameUse>,
     harmless: SideEffectFree<'_>,
 ) -> Effect {
     let Some(kind) = &statement.node else { return Effect::Unreadable };
     match kind {
-        NodeEnum::SelectStmt(_) => effect_of(statement, harmless),
+        NodeEnum::SelectStmt(_) => node_effect(statement, harmless),
         NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
             // Two-phase commit outlives the session.
             Transaction::TransStmtPrepare
@@ -53,23 +53,26 @@ pub(super) fn judge_one(
             Effect::ReadOnly
         }
         NodeEnum::PrepareStmt(prepare) => {
-            names.push(NameUse::Makes(name(NameKind::Statement, &prepare.name)));
+            names.push(NameUse::Creates(name(NameKind::Statement, &prepare.name)));
             prepare
                 .query
                 .as_deref()
-                .map_or(Effect::Unreadable, |query| judge_one(query, names, harmless))
+                .map_or(Effect::Unreadable, |query| classify_statement(query, names, harmless))
         }
         NodeEnum::ExecuteStmt(execute) => {
             names.push(NameUse::Uses(name(NameKind::Statement, &execute.name)));
-            first_of(execute.params.iter().map(|param| effect_of(param, harmless)))
+            first_non_read(execute.params.iter().map(|param| node_effect(param, harmless)))
         }
         NodeEnum::DeallocateStmt(deallocate) => {
             names.push(dropped(NameKind::Statement, &deallocate.name));
             Effect::ReadOnly
         }
         NodeEnum::DeclareCursorStmt(declare) => {
-            names.push(NameUse::Makes(name(NameKind::Cursor, &declare.portalname)));
-            declare.query.as_deref().map_or(Effect::Unreadable, |query| effect_of(query, harmless))
+            names.push(NameUse::Creates(name(NameKind::Cursor, &declare.portalname)));
+            declare
+                .query
+                .as_deref()
+                .map_or(Effect::Unreadable, |query| node_effect(query, harmless))
         }
         NodeEnum::FetchStmt(fetch) => {
             names.push(NameUse::Uses(name(NameKind::Cursor, &fetch.portalname)));
@@ -79,41 +82,41 @@ pub(super) fn judge_one(
             names.push(dropped(NameKind::Cursor, &close.portalname));
             Effect::ReadOnly
         }
-        NodeEnum::CopyStmt(copy) => copied(copy, harmless),
-        NodeEnum::ExplainStmt(explain) => explained(explain, names, harmless),
-        NodeEnum::LockStmt(lock) => locked(lock),
-        // What they run is in the server, or in a language that is not SQL.
+        NodeEnum::CopyStmt(copy) => copy_effect(copy, harmless),
+        NodeEnum::ExplainStmt(explain) => explain_effect(explain, names, harmless),
+        NodeEnum::LockStmt(lock) => lock_effect(lock),
+        // The code they run is stored in the server, or written in a language other than SQL.
         NodeEnum::CallStmt(_) | NodeEnum::DoStmt(_) => Effect::UnknownFunction,
         _ => Effect::Writes,
     }
 }
 
-fn name(sort: NameKind, name: &str) -> Name {
-    Name { sort, name: name.into() }
+fn name(sort: NameKind, name: &str) -> SessionObject {
+    SessionObject { kind: sort, name: name.into() }
 }
 
-/// `DEALLOCATE` and `CLOSE`: without a name they mean all.
+/// `DEALLOCATE` and `CLOSE`; without a name they drop all.
 fn dropped(sort: NameKind, word: &str) -> NameUse {
     if word.is_empty() { NameUse::DropsAll(sort) } else { NameUse::Drops(name(sort, word)) }
 }
 
-fn first_of(effects: impl Iterator<Item = Effect>) -> Effect {
+fn first_non_read(effects: impl Iterator<Item = Effect>) -> Effect {
     effects.into_iter().find(|effect| *effect != Effect::ReadOnly).unwrap_or(Effect::ReadOnly)
 }
 
-/// `COPY … TO STDOUT` reads; to a file or a program, or from anywhere, it writes.
-fn copied(copy: &CopyStmt, harmless: SideEffectFree<'_>) -> Effect {
+/// `COPY … TO STDOUT` reads; COPY to a file or program, or from anywhere, writes.
+fn copy_effect(copy: &CopyStmt, harmless: SideEffectFree<'_>) -> Effect {
     if copy.is_from || copy.is_program || !copy.filename.is_empty() {
         return Effect::Writes;
     }
-    // What is copied is a query, or a writing statement.
+    // The source is a query, or a statement that writes.
     copy.query
         .as_deref()
-        .map_or(Effect::ReadOnly, |query| judge_one(query, &mut Vec::new(), harmless))
+        .map_or(Effect::ReadOnly, |query| classify_statement(query, &mut Vec::new(), harmless))
 }
 
-/// `EXPLAIN` plans, and runs only with `ANALYZE`.
-fn explained(
+/// `EXPLAIN` plans; it runs the statement only with `ANALYZE`.
+fn explain_effect(
     explain: &ExplainStmt,
     names: &mut Vec<NameUse>,
     harmless: SideEffectFree<'_>,
@@ -125,13 +128,13 @@ fn explained(
     });
     let runs = options.next_back().is_some_and(|option| is_on(option));
     match &query.node {
-        Some(NodeEnum::ExecuteStmt(_)) => judge_one(query, names, harmless),
-        _ if runs => judge_one(query, names, harmless),
+        Some(NodeEnum::ExecuteStmt(_)) => classify_statement(query, names, harmless),
+        _ if runs => classify_statement(query, names, harmless),
         _ => Effect::ReadOnly,
     }
 }
 
-/// The value of an option that is on or off, as `defGetBoolean` has it; on if in doubt.
+/// The value of a boolean option, as `defGetBoolean` reads it; on if in doubt.
 fn is_on(option: &DefElem) -> bool {
     let off = |word: &str| ["false", "off"].iter().any(|no| word.eq_ignore_ascii_case(no));
     match option.arg.as_ref().and_then(|arg| arg.node.as_ref()) {
@@ -142,8 +145,8 @@ fn is_on(option: &DefElem) -> bool {
     }
 }
 
-/// `ACCESS SHARE` is what every SELECT takes.
-fn locked(lock: &LockStmt) -> Effect {
+/// `ACCESS SHARE` is the lock that every SELECT takes.
+fn lock_effect(lock: &LockStmt) -> Effect {
     const ACCESS_SHARE: i32 = 1;
     if lock.mode == ACCESS_SHARE { Effect::ReadOnly } else { Effect::Locks }
 }

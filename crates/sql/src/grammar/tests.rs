@@ -1,18 +1,18 @@
-//! Statements and what they do.
+//! Statements and their effects.
 
 use super::{Effect::*, *};
 
 fn effect(sql: &str) -> Effect {
-    let one = judge(sql.as_bytes());
-    // With a memory, twice, the answer is the same.
-    let mut judge = Judge::default();
-    assert_eq!(*judge.judge(sql.as_bytes()), one, "{sql}");
-    assert_eq!(*judge.judge(sql.as_bytes()), one, "{sql}");
+    let one = classify(sql.as_bytes());
+    // The cached result must equal the computed one.
+    let mut classifier = EffectClassifier::default();
+    assert_eq!(*classifier.classify(sql.as_bytes()), one, "{sql}");
+    assert_eq!(*classifier.classify(sql.as_bytes()), one, "{sql}");
     one.effect
 }
 
 #[test]
-fn what_reads() {
+fn reading_statements_are_read_only() {
     for sql in [
         "",
         "-- nothing",
@@ -55,7 +55,7 @@ fn what_reads() {
 }
 
 #[test]
-fn what_writes() {
+fn writing_statements_write() {
     for sql in [
         "insert into t values (1)",
         "update t set a = 1",
@@ -94,7 +94,7 @@ fn what_writes() {
 }
 
 #[test]
-fn what_locks_and_what_cannot_be_told() {
+fn locking_unknown_and_unreadable_statements_are_classified() {
     for sql in [
         "select * from t for update",
         "select * from (select * from t for share skip locked) x",
@@ -139,45 +139,45 @@ fn what_locks_and_what_cannot_be_told() {
 }
 
 #[test]
-fn names_are_told_in_order() {
-    let statement = |text: &str| Name { sort: NameKind::Statement, name: text.into() };
-    let cursor = |text: &str| Name { sort: NameKind::Cursor, name: text.into() };
+fn session_names_are_reported_in_order() {
+    let statement = |text: &str| SessionObject { kind: NameKind::Statement, name: text.into() };
+    let cursor = |text: &str| SessionObject { kind: NameKind::Cursor, name: text.into() };
     let text = b"prepare P as select 1; execute \"P\"; deallocate p; declare c cursor for select 1;
                  fetch 5 from c; close c; discard all; explain execute q";
     let expected = [
-        NameUse::Makes(statement("p")),
+        NameUse::Creates(statement("p")),
         NameUse::Uses(statement("P")),
         NameUse::Drops(statement("p")),
-        NameUse::Makes(cursor("c")),
+        NameUse::Creates(cursor("c")),
         NameUse::Uses(cursor("c")),
         NameUse::Drops(cursor("c")),
         NameUse::DropsAll(NameKind::Statement),
         NameUse::DropsAll(NameKind::Cursor),
         NameUse::Uses(statement("q")),
     ];
-    let judgement = judge(text);
+    let judgement = classify(text);
     assert_eq!((judgement.effect, &judgement.names[..]), (ReadOnly, &expected[..]));
-    assert_eq!(judge(b"deallocate all").names, [NameUse::DropsAll(NameKind::Statement)]);
+    assert_eq!(classify(b"deallocate all").names, [NameUse::DropsAll(NameKind::Statement)]);
 }
 
 #[test]
-fn a_text_without_its_end_is_not_taken_for_one_with() {
-    let mut judge = Judge::default();
+fn unterminated_text_is_not_confused_with_complete_text() {
+    let mut classifier = EffectClassifier::default();
     for (whole, cut) in [
         ("select 1::text, 2", "select 1::text, $$"),
         ("select 'a'", "select 'a"),
         ("select 1", "select 1 /* and"),
         ("select \"a\"", "select \"a"),
     ] {
-        assert_eq!(judge.judge(whole.as_bytes()).effect, ReadOnly, "{whole}");
-        assert_eq!(judge.judge(cut.as_bytes()).effect, Unreadable, "{cut}");
-        assert_eq!(judge.judge(whole.as_bytes()).effect, ReadOnly, "{whole}");
+        assert_eq!(classifier.classify(whole.as_bytes()).effect, ReadOnly, "{whole}");
+        assert_eq!(classifier.classify(cut.as_bytes()).effect, Unreadable, "{cut}");
+        assert_eq!(classifier.classify(whole.as_bytes()).effect, ReadOnly, "{whole}");
     }
 }
 
 #[test]
-fn what_the_scanner_refuses_is_not_taken_for_what_it_takes() {
-    let mut judge = Judge::default();
+fn text_rejected_by_scanner_is_unreadable() {
+    let mut classifier = EffectClassifier::default();
     for (two, one) in [
         ("select 1 from t--", "select 1from t--"),
         ("select $1 from t", "select $1from t"),
@@ -186,21 +186,29 @@ fn what_the_scanner_refuses_is_not_taken_for_what_it_takes() {
         ("select 1 \u{e9}", "select 1\u{e9}"),
     ] {
         for _ in 0..2 {
-            assert_eq!(judge.judge(two.as_bytes()), super::judge(two.as_bytes()).into(), "{two}");
-            assert_eq!(judge.judge(one.as_bytes()), super::judge(one.as_bytes()).into(), "{one}");
+            assert_eq!(
+                classifier.classify(two.as_bytes()),
+                classify(two.as_bytes()).into(),
+                "{two}"
+            );
+            assert_eq!(
+                classifier.classify(one.as_bytes()),
+                classify(one.as_bytes()).into(),
+                "{one}"
+            );
         }
     }
 }
 
 #[test]
-fn a_literal_of_explain_is_not_forgotten() {
-    let mut judge = Judge::default();
-    assert_eq!(judge.judge(b"explain (analyze 0) delete from t").effect, ReadOnly);
-    assert_eq!(judge.judge(b"explain (analyze 1) delete from t").effect, Writes);
+fn explain_options_are_part_of_cache_key() {
+    let mut classifier = EffectClassifier::default();
+    assert_eq!(classifier.classify(b"explain (analyze 0) delete from t").effect, ReadOnly);
+    assert_eq!(classifier.classify(b"explain (analyze 1) delete from t").effect, Writes);
 }
 
 #[test]
-fn functions_that_need_the_primary_are_not_reads() {
+fn functions_requiring_primary_are_not_read_only() {
     for call in [
         "pg_current_wal_lsn()",
         "pg_current_wal_insert_lsn()",
@@ -228,7 +236,7 @@ fn functions_that_need_the_primary_are_not_reads() {
 }
 
 #[test]
-fn statements_that_make_transactions_read_write_are_found() {
+fn statements_enabling_writes_are_detected() {
     for sql in [
         "begin read write",
         "start transaction isolation level serializable, read write",
@@ -251,7 +259,7 @@ fn statements_that_make_transactions_read_write_are_found() {
         "select 1; begin; set transaction read/**/write",
         "with c as (select set_config('transaction_read_only', 'off', false)) select * from c",
     ] {
-        assert!(judge(sql.as_bytes()).allows_writes, "{sql}");
+        assert!(classify(sql.as_bytes()).allows_writes, "{sql}");
     }
     for sql in [
         "begin",
@@ -268,13 +276,13 @@ fn statements_that_make_transactions_read_write_are_found() {
         "select current_setting('transaction_read_only')",
         "set role bob",
     ] {
-        assert!(!judge(sql.as_bytes()).allows_writes, "{sql}");
+        assert!(!classify(sql.as_bytes()).allows_writes, "{sql}");
     }
 }
 
 #[test]
-fn value_of_a_read_only_setting_is_not_taken_from_a_text_of_the_same_shape() {
-    let mut judge = Judge::default();
+fn read_only_setting_value_is_not_cached_by_shape() {
+    let mut classifier = EffectClassifier::default();
     for (on, off) in [
         ("set default_transaction_read_only = 'on'", "set default_transaction_read_only = 'off'"),
         (
@@ -282,7 +290,7 @@ fn value_of_a_read_only_setting_is_not_taken_from_a_text_of_the_same_shape() {
             "select set_config('transaction_read_only', 'b', false)",
         ),
     ] {
-        assert!(!judge.judge(on.as_bytes()).allows_writes, "{on}");
-        assert!(judge.judge(off.as_bytes()).allows_writes, "{off}");
+        assert!(!classifier.classify(on.as_bytes()).allows_writes, "{on}");
+        assert!(classifier.classify(off.as_bytes()).allows_writes, "{off}");
     }
 }

@@ -1,16 +1,16 @@
-//! Looking through an expression or a query for what it might do, whatever it is made of.
+//! Searches an expression or query for side effects, whatever nodes it consists of.
 //!
-//! The tree has some 270 kinds of nodes and any of them may hold a function call or a query. A walk
-//! written out by kind would miss the next kind that PostgreSQL grows; so the tree is turned into
-//! nested maps by `serde`, and every key of every map is looked at.
+//! The tree has some 270 kinds of nodes, and any of them may contain a function call or a query. A
+//! walk written out by kind would miss kinds that PostgreSQL adds later. So `serde` turns the tree
+//! into nested maps, and every key of every map is examined.
 
 use pg_query::protobuf::Node;
 use serde_json::Value;
 
 use super::{Effect, SideEffectFree};
 
-/// Shows every entry of every map in `node`, whatever it is made of: `("RangeVar", its fields)`,
-/// `("relname", "t")`. False if it cannot be looked through.
+/// Calls `see` for every entry of every map in `node`: `("RangeVar", its fields)`, `("relname",
+/// "t")`. Returns false if the node cannot be converted.
 pub fn visit(node: &Node, see: &mut dyn FnMut(&str, &Value)) -> bool {
     let Ok(tree) = serde_json::to_value(node) else { return false };
     let mut stack = vec![&tree];
@@ -29,32 +29,32 @@ pub fn visit(node: &Node, see: &mut dyn FnMut(&str, &Value)) -> bool {
     true
 }
 
-/// The effect of a query or expression: of everything in it.
-pub(super) fn effect_of(node: &Node, harmless: SideEffectFree<'_>) -> Effect {
+/// The combined effect of everything in a query or expression.
+pub(super) fn node_effect(node: &Node, harmless: SideEffectFree<'_>) -> Effect {
     let mut worst = Effect::ReadOnly;
     let is_seen = visit(node, &mut |kind, inner| {
-        worst = worse(worst, effect_of_entry(kind, inner, harmless));
+        worst = worse(worst, entry_effect(kind, inner, harmless));
     });
     if is_seen { worst } else { Effect::Unreadable }
 }
 
-/// What a map says by one of its entries: a node by its kind, or a field by its name.
-fn effect_of_entry(kind: &str, value: &Value, harmless: SideEffectFree<'_>) -> Effect {
+/// The effect of one map entry: a node by its kind, or a field by its name.
+fn entry_effect(kind: &str, value: &Value, harmless: SideEffectFree<'_>) -> Effect {
     match kind {
         "SelectStmt" => Effect::ReadOnly,
         "into_clause" if !value.is_null() => Effect::Writes,
         "locking_clause" if value.as_array().is_some_and(|clauses| !clauses.is_empty()) => {
             Effect::Locks
         }
-        "FuncCall" => effect_of_call(&value["funcname"], harmless),
-        // INSERT, UPDATE, DELETE and MERGE below a WITH; anything else has no place in a query.
+        "FuncCall" => call_effect(&value["funcname"], harmless),
+        // INSERT, UPDATE, DELETE and MERGE in a WITH; a query contains no other statements.
         kind if kind.ends_with("Stmt") => Effect::Writes,
         _ => Effect::ReadOnly,
     }
 }
 
-/// Of a call by name: `["lower"]` or `["pg_catalog", "lower"]`.
-fn effect_of_call(name: &Value, harmless: SideEffectFree<'_>) -> Effect {
+/// The effect of a function call by name: `["lower"]` or `["pg_catalog", "lower"]`.
+fn call_effect(name: &Value, harmless: SideEffectFree<'_>) -> Effect {
     let parts: Vec<&str> = name
         .as_array()
         .map_or(&[][..], Vec::as_slice)
@@ -64,7 +64,7 @@ fn effect_of_call(name: &Value, harmless: SideEffectFree<'_>) -> Effect {
     if harmless(&parts) { Effect::ReadOnly } else { Effect::UnknownFunction }
 }
 
-/// Of two effects, the one that says more surely that it is not read-only.
+/// The effect that is further from read-only.
 fn worse(one: Effect, other: Effect) -> Effect {
     let rank = |effect: Effect| match effect {
         Effect::ReadOnly => 0,

@@ -19,7 +19,7 @@ fn only(sql: &str) -> TokenKind {
 }
 
 #[test]
-fn every_sort_of_string_is_one_token() {
+fn every_string_form_is_one_token() {
     for sql in [
         "'it''s'",
         "'back\\'",
@@ -43,7 +43,7 @@ fn every_sort_of_string_is_one_token() {
 }
 
 #[test]
-fn every_sort_of_number_is_one_token() {
+fn every_number_form_is_one_token() {
     for sql in [
         "42",
         "3.5",
@@ -67,7 +67,7 @@ fn every_sort_of_number_is_one_token() {
 }
 
 #[test]
-fn names_keep_their_dollars_and_quotes() {
+fn names_include_dollars_and_quotes() {
     assert_eq!(only("a$1$b"), TokenKind::Word);
     assert_eq!(only("naïve_1"), TokenKind::Word);
     assert_eq!(only("\"a \"\"b\"\" ; --\""), TokenKind::QuotedName);
@@ -77,7 +77,7 @@ fn names_keep_their_dollars_and_quotes() {
 }
 
 #[test]
-fn comments_nest_and_lines_end() {
+fn block_comments_nest_and_line_comments_stop_at_newline() {
     assert_eq!(only("/* a /* b */ c */"), TokenKind::Comment);
     assert_eq!(only("/* never closed /* "), TokenKind::Comment);
     assert_eq!(texts("1--x\n+2"), ["1", "--x", "+", "2"]);
@@ -86,7 +86,7 @@ fn comments_nest_and_lines_end() {
 }
 
 #[test]
-fn operators_end_where_postgres_ends_them() {
+fn operator_boundaries_match_postgres() {
     assert_eq!(texts("a=-1"), ["a", "=", "-", "1"]);
     assert_eq!(texts("a@-1"), ["a", "@-", "1"]);
     assert_eq!(texts("a*-+1"), ["a", "*", "-", "+", "1"]);
@@ -99,7 +99,7 @@ fn operators_end_where_postgres_ends_them() {
 }
 
 #[test]
-fn dollars_that_begin_nothing_are_stray() {
+fn unmatched_dollars_are_stray() {
     assert_eq!(only("$"), TokenKind::Stray);
     assert_eq!(texts("$a"), ["$", "a"]);
     assert_eq!(tokens("$12x")[0], (TokenKind::Placeholder, "$12".to_owned()));
@@ -107,7 +107,7 @@ fn dollars_that_begin_nothing_are_stray() {
 }
 
 #[test]
-fn no_byte_is_lost_and_bad_encodings_pass() {
+fn tokens_cover_all_bytes_in_any_encoding() {
     let sql = b"select \xe9t\xe9, '\xff', \"\xfe\" \x00 \\ { from t";
     let joined: Vec<u8> = Lexer::new(sql).flat_map(|token| token.text.to_vec()).collect();
     assert_eq!(joined, sql);

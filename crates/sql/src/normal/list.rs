@@ -1,23 +1,23 @@
-//! What stands between two brackets, and how a run of equal constants becomes one.
+//! The contents of a pair of brackets, and the folding of runs of equal constants.
 
 use std::ops::Range;
 
-use crate::words::Due;
+use crate::keywords::Expectation;
 
-/// What the element being written looks like so far.
+/// The form of the element being written so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     /// Nothing yet.
     Empty,
-    /// Only names, so perhaps the type in front of a literal: `date '2026-01-01'`.
+    /// Only names: possibly a type in front of a literal, as in `date '2026-01-01'`.
     Named,
-    /// `array`, whose brackets follow.
+    /// `array`; its brackets follow.
     Array,
     /// A constant.
     Constant,
-    /// A constant and a cast, whose type's name is being written.
+    /// A constant and a cast; the type name is being written.
     Cast,
-    /// `...`, which stands for more of the element before.
+    /// `...`: more of the preceding element.
     Ellipsis,
     /// Anything else.
     Mixed,
@@ -25,12 +25,12 @@ pub(super) enum Element {
 
 /// An open bracket, and the element being written in it.
 ///
-/// Offsets are into the output. Those of an outer list are never behind those of an inner one, so
-/// folding in the innermost list leaves all others right.
+/// Offsets are positions in the output. Offsets of an outer list are never greater than those of an
+/// inner one, so folding in the innermost list leaves all others valid.
 #[derive(Debug)]
-pub(super) struct List {
+pub(super) struct ListState {
     bracket: u8,
-    /// Where the opening bracket is.
+    /// Position of the opening bracket.
     pub(super) start: usize,
     /// Whether it is a row of VALUES.
     pub(super) row: bool,
@@ -39,20 +39,20 @@ pub(super) struct List {
     /// The element being written.
     pub(super) element: Element,
     element_start: usize,
-    /// The last row of a VALUES that stands directly in here.
+    /// The last row of a VALUES that is directly in this list.
     pub(super) row_before: Option<Range<usize>>,
-    /// The constant before the present element, without the comma behind it.
+    /// The constant before the current element, without the comma after it.
     run: Option<Range<usize>>,
-    /// Whether that constant stands for more than itself.
+    /// Whether that constant represents several equal ones.
     run_folded: bool,
-    /// How many elements are left, runs counting once.
+    /// Number of elements that remain; a run counts once.
     elements: usize,
     /// Whether all elements so far were constants.
     all_constant: bool,
 }
 
-impl List {
-    /// The statement itself, which nothing closes.
+impl ListState {
+    /// The statement itself, which is never closed.
     pub(super) fn statement() -> Self {
         Self::open(0, 0, false, false)
     }
@@ -96,9 +96,9 @@ impl List {
         };
     }
 
-    pub(super) fn keyword(&mut self, due: Due) {
+    pub(super) fn keyword(&mut self, due: Expectation) {
         self.element = match (self.element, due) {
-            (Element::Empty, Due::Array) => Element::Array,
+            (Element::Empty, Expectation::Array) => Element::Array,
             _ => Element::Mixed,
         };
     }
@@ -134,13 +134,14 @@ impl List {
         };
     }
 
-    pub(super) fn begin_element(&mut self, start: usize) {
+    pub(super) fn start_element(&mut self, start: usize) {
         self.element = Element::Empty;
         self.element_start = start;
     }
 
-    /// The element that ends at the end of `out` is complete: folds it into the run before it.
-    pub(super) fn end_element(&mut self, out: &mut String) {
+    /// Finishes the element that ends at the end of `out`: folds it into the preceding run if
+    /// equal.
+    pub(super) fn finish_element(&mut self, out: &mut String) {
         if !self.folds || (self.element == Element::Empty && self.elements == 0) {
             return;
         }
@@ -156,7 +157,7 @@ impl List {
                 self.run_folded = true;
             }
             None => {
-                let start = self.element_start + self.end_run(out);
+                let start = self.element_start + self.finish_run(out);
                 self.run = constant.then_some(start..out.len());
                 self.all_constant &= constant;
                 self.elements += 1;
@@ -164,8 +165,8 @@ impl List {
         }
     }
 
-    /// Marks a folded run that something else follows. Gives the number of bytes written.
-    fn end_run(&mut self, out: &mut String) -> usize {
+    /// Marks a folded run before something else follows. Returns the number of bytes written.
+    fn finish_run(&mut self, out: &mut String) -> usize {
         const MARK: &str = ", ...";
         match self.run.take() {
             Some(run) if std::mem::take(&mut self.run_folded) => {
@@ -176,8 +177,8 @@ impl List {
         }
     }
 
-    /// Whether the list, whose last element has ended, is to end in `, ...`.
-    pub(super) fn wants_ellipsis(&self) -> bool {
+    /// Whether the list, whose last element is finished, must end in `, ...`.
+    pub(super) fn needs_ellipsis(&self) -> bool {
         self.folds && (self.run_folded || self.all_constant && self.elements == 1)
     }
 }

@@ -3,16 +3,16 @@ use proptest::prelude::*;
 use super::*;
 use crate::fingerprint;
 
-fn same(left: &str, right: &str) {
+fn assert_equal_form(left: &str, right: &str) {
     assert_eq!(normalize(left.as_bytes()), normalize(right.as_bytes()));
 }
 
-fn differ(left: &str, right: &str) {
+fn assert_different_form(left: &str, right: &str) {
     assert_ne!(normalize(left.as_bytes()), normalize(right.as_bytes()));
 }
 
 #[test]
-fn the_form_reads_like_sql() {
+fn normal_form_reads_like_sql() {
     let cases = [
         ("SELECT  *\nFROM T WHERE id=42 ;", "select * from t where id = ?"),
         (
@@ -58,33 +58,45 @@ fn the_form_reads_like_sql() {
 }
 
 #[test]
-fn literals_and_binds_are_the_same() {
-    same("select * from t where a = 5", "select * from t where a = $1");
-    same("select * from t where a = -5", "select * from t where a = $1");
-    same("select * from t where a=-5", "select * from t where a = $1");
-    same("update t set a = NULL where b = 'x'", "update t set a = $1 where b = $2");
-    same("select 'x'::text", "select $1::text");
-    same("select * from t limit 5 offset -1", "select * from t limit $1 offset $2");
-    same("select * from t where a between -1 and +1", "select * from t where a between $1 and $2");
-    same("insert into t values (1, null, true)", "insert into t values ($1, $2, $3)");
-    same("select e'a\\'b', $q$x$q$, 1e9", "select $1, $2, $3");
-    same("select * from t where a = ?", "select * from t where a = $1");
+fn literals_and_parameters_normalize_alike() {
+    assert_equal_form("select * from t where a = 5", "select * from t where a = $1");
+    assert_equal_form("select * from t where a = -5", "select * from t where a = $1");
+    assert_equal_form("select * from t where a=-5", "select * from t where a = $1");
+    assert_equal_form("update t set a = NULL where b = 'x'", "update t set a = $1 where b = $2");
+    assert_equal_form("select 'x'::text", "select $1::text");
+    assert_equal_form("select * from t limit 5 offset -1", "select * from t limit $1 offset $2");
+    assert_equal_form(
+        "select * from t where a between -1 and +1",
+        "select * from t where a between $1 and $2",
+    );
+    assert_equal_form("insert into t values (1, null, true)", "insert into t values ($1, $2, $3)");
+    assert_equal_form("select e'a\\'b', $q$x$q$, 1e9", "select $1, $2, $3");
+    assert_equal_form("select * from t where a = ?", "select * from t where a = $1");
 }
 
 #[test]
-fn lengths_of_constant_lists_do_not_matter() {
-    same("select 1 from t where a in (1)", "select 1 from t where a in (1, 2, 3, $4)");
-    same("select 1 from t where a in (-1, 2)", "select 1 from t where a in ($1)");
-    same("insert into t values (1,2)", "insert into t values (1,2),(3,4),(5,6)");
-    same("select array['a'::text]", "select array['a'::text, 'b'::text]");
-    same("where (a, b) in ((1, 2), (3, 4))", "where (a, b) in ((5, 6))");
-    same("where d in (date '2026-01-01', date '2026-01-02')", "where d in (date '2026-01-01')");
-    same("where n in (1::numeric(10, 2), 2::numeric(10, 2))", "where n in (1::numeric(10, 2))");
-    same("select 1 in (1, 2) from (values (1), (2)) v", "select 1 in (1) from (values (3)) v");
+fn constant_list_length_does_not_matter() {
+    assert_equal_form("select 1 from t where a in (1)", "select 1 from t where a in (1, 2, 3, $4)");
+    assert_equal_form("select 1 from t where a in (-1, 2)", "select 1 from t where a in ($1)");
+    assert_equal_form("insert into t values (1,2)", "insert into t values (1,2),(3,4),(5,6)");
+    assert_equal_form("select array['a'::text]", "select array['a'::text, 'b'::text]");
+    assert_equal_form("where (a, b) in ((1, 2), (3, 4))", "where (a, b) in ((5, 6))");
+    assert_equal_form(
+        "where d in (date '2026-01-01', date '2026-01-02')",
+        "where d in (date '2026-01-01')",
+    );
+    assert_equal_form(
+        "where n in (1::numeric(10, 2), 2::numeric(10, 2))",
+        "where n in (1::numeric(10, 2))",
+    );
+    assert_equal_form(
+        "select 1 in (1, 2) from (values (1), (2)) v",
+        "select 1 in (1) from (values (3)) v",
+    );
 }
 
 #[test]
-fn lists_of_other_things_stay() {
+fn lists_of_non_constants_are_not_folded() {
     assert_eq!(normalize(b"where a in (b)"), "where a in (b)");
     assert_eq!(normalize(b"where a in (b, b)"), "where a in (b, b)");
     assert_eq!(normalize(b"where a in (1, b, 2, 3)"), "where a in (?, b, ?, ...)");
@@ -92,33 +104,33 @@ fn lists_of_other_things_stay() {
     assert_eq!(normalize(b"where a in (1 + 2)"), "where a in (? + ?)");
     assert_eq!(normalize(b"select f(1, 2)"), "select f(?, ?)");
     assert_eq!(normalize(b"where a in ()"), "where a in ()");
-    differ("insert into t values (1, now())", "insert into t values (1, 2)");
-    differ("select f(1)", "select f(1, 2)");
+    assert_different_form("insert into t values (1, now())", "insert into t values (1, 2)");
+    assert_different_form("select f(1)", "select f(1, 2)");
 }
 
 #[test]
-fn names_made_up_for_the_moment_do_not_matter() {
-    same("SAVEPOINT \"s140_x1\"", "savepoint sp2");
-    same("release savepoint a", "release savepoint b");
-    same("rollback to savepoint a", "rollback to savepoint \"b\"");
-    same("deallocate s1", "deallocate s2");
+fn savepoint_and_statement_names_do_not_matter() {
+    assert_equal_form("SAVEPOINT \"s140_x1\"", "savepoint sp2");
+    assert_equal_form("release savepoint a", "release savepoint b");
+    assert_equal_form("rollback to savepoint a", "rollback to savepoint \"b\"");
+    assert_equal_form("deallocate s1", "deallocate s2");
     assert_eq!(normalize(b"rollback"), "rollback");
     assert_eq!(normalize(b"deallocate all"), "deallocate all");
-    differ("select savepoint a", "select savepoint b");
+    assert_different_form("select savepoint a", "select savepoint b");
 }
 
 #[test]
-fn different_shapes_stay_different() {
-    differ("select a from t", "select b from t");
-    differ("select \"A\" from t", "select \"a\" from t");
-    differ("select a - 1", "select a, - 1");
-    differ("select 1::int", "select 1::text");
-    differ("select 1; select 2", "select 1");
-    differ("select a is null", "select a is not null");
+fn different_shapes_have_different_forms() {
+    assert_different_form("select a from t", "select b from t");
+    assert_different_form("select \"A\" from t", "select \"a\" from t");
+    assert_different_form("select a - 1", "select a, - 1");
+    assert_different_form("select 1::int", "select 1::text");
+    assert_different_form("select 1; select 2", "select 1");
+    assert_different_form("select a is null", "select a is not null");
 }
 
 #[test]
-fn bad_bytes_and_unfinished_text_have_a_form() {
+fn invalid_bytes_and_unterminated_text_are_normalized() {
     assert_eq!(normalize(b"select caf\xe9"), "select caf\u{fffd}");
     assert_eq!(normalize(b"select 'never closed"), "select ?");
     assert_eq!(normalize(b"select a in (1, 2"), "select a in (?, ...");
@@ -134,10 +146,10 @@ fn deep_nesting_is_copied() {
     assert_eq!(normalize(form.as_bytes()), form);
 }
 
-/// Work is counted, not timed: the output of a doubled input at most doubles, and the pathological
-/// inputs that would make a careless lexer look ahead again and again end at all.
+/// Counts work instead of timing it: doubling the input at most doubles the output, and
+/// pathological inputs that would make a careless lexer look ahead repeatedly terminate.
 #[test]
-fn long_inputs_end() {
+fn long_inputs_take_linear_time() {
     for piece in [
         "(",
         "in (1,1,",
@@ -158,7 +170,7 @@ fn long_inputs_end() {
     }
 }
 
-/// Pieces of SQL, joined at random: closer to trouble than random bytes are.
+/// Pieces of SQL, joined at random: more likely to cause trouble than random bytes.
 fn piece() -> impl Strategy<Value = String> {
     prop::sample::select(vec![
         "select",
@@ -213,9 +225,9 @@ fn piece() -> impl Strategy<Value = String> {
     })
 }
 
-/// `in(2::"` became `in (?::", ...`, whose quote takes the dots into the name.
+/// `in(2::"` became `in (?::", ...`: the quote swallowed the dots into the name.
 #[test]
-fn a_name_without_its_closing_quote_gets_one() {
+fn unclosed_quoted_name_is_closed() {
     for (sql, normal) in [
         ("in(2::\"", "in (?::\"\", ..."),
         ("select \"a\"\"b", "select \"a\"\"b\""),
@@ -231,14 +243,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn normalising_again_changes_nothing(pieces in prop::collection::vec(piece(), 0..24)) {
+    fn normalization_is_idempotent(pieces in prop::collection::vec(piece(), 0..24)) {
         let sql = pieces.concat();
         let once = normalize(sql.as_bytes());
         prop_assert_eq!(normalize(once.as_bytes()), once);
     }
 
     #[test]
-    fn arbitrary_bytes_have_a_stable_form(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_have_stable_form(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let once = normalize(&bytes);
         prop_assert_eq!(normalize(once.as_bytes()), once);
     }
@@ -251,7 +263,7 @@ proptest! {
         let mut spaced = String::new();
         for token in Lexer::new(sql.as_bytes()) {
             let text = std::str::from_utf8(token.text).expect("the pieces are ASCII");
-            // A gap goes before each token: the last one may be a string that never ends.
+            // A gap goes before each token: the last token may be an unterminated string.
             match token.kind {
                 TokenKind::Space if !text.contains('\n') => {}
                 TokenKind::Word => spaced.extend([&gap, &*text.to_ascii_uppercase()]),
@@ -273,5 +285,14 @@ proptest! {
         );
         let bound = "SELECT * FROM t WHERE a = $1 AND b <> $2 AND c > $3::real AND d IN ($4) LIMIT $5";
         prop_assert_eq!(fingerprint(literal.as_bytes()), fingerprint(bound.as_bytes()));
+    }
+}
+
+#[test]
+fn unclosed_brackets_beyond_the_limit_keep_the_form_stable() {
+    for depth in [255, 256, 257, 300, 1000] {
+        let sql = format!("values(1,{}", "(".repeat(depth));
+        let normal = normalize(sql.as_bytes());
+        assert_eq!(normalize(normal.as_bytes()), normal, "{depth} brackets");
     }
 }

@@ -1,9 +1,9 @@
-//! Expected text is written by hand from the format's page; the parser below is as strict as
-//! Prometheus' own about the order of lines and about escapes.
+//! Expected texts are written by hand from the format specification. The parser below is as strict
+//! as Prometheus' own about line order and escapes.
 
 use std::collections::BTreeMap;
 
-use crate::{Description, Registry, Unit};
+use crate::{Description, MetricUnit, Registry};
 
 const STATEMENTS: Description = Description::counter(
     "t_statements_total",
@@ -11,13 +11,13 @@ const STATEMENTS: Description = Description::counter(
 );
 const ERRORS: Description =
     Description::counter("t_errors_total", "Errors.").labels(&["sqlstate", "who"]);
-const LAG: Description = Description::gauge("t_lag_seconds", "Lag.").unit(Unit::Seconds);
+const LAG: Description = Description::gauge("t_lag_seconds", "Lag.").unit(MetricUnit::Seconds);
 const WAIT: Description = Description::histogram("t_wait_seconds", "Wait.")
     .bounds_us(&[100, 1_000, 2_500_000])
     .labels(&["kind"]);
 
 #[test]
-fn text_is_what_the_format_asks_for() {
+fn text_matches_exposition_format() {
     let registry = Registry::new();
     registry.counter(&STATEMENTS).add(7);
     registry.counter_with(&ERRORS, &[("sqlstate", "23505"), ("who", "a\"b\\c\nd")]).add(1);
@@ -52,66 +52,67 @@ t_wait_seconds_count{kind="simple"} 3
 }
 
 #[test]
-fn gauges_show_what_is_no_number() {
+fn gauges_render_non_finite_values() {
     let registry = Registry::new();
     let gauge = registry.gauge(&LAG);
     for (value, text) in
         [(f64::INFINITY, "+Inf"), (f64::NEG_INFINITY, "-Inf"), (f64::NAN, "NaN"), (1e21, "1e21")]
     {
         gauge.set(value);
-        let shown = registry.prometheus();
-        let (_, sample) = shown.trim_end().rsplit_once(' ').unwrap();
-        match value.is_nan() || value.is_infinite() {
-            true => assert_eq!(sample, text),
-            false => assert!((sample.parse::<f64>().unwrap() - value).abs() < 1.0),
+        let rendered = registry.prometheus();
+        let (_, sample) = rendered.trim_end().rsplit_once(' ').unwrap();
+        if value.is_nan() || value.is_infinite() {
+            assert_eq!(sample, text);
+        } else {
+            assert!((sample.parse::<f64>().unwrap() - value).abs() < 1.0);
         }
     }
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn rendered_text_round_trips() {
     let registry = Registry::new();
-    let words = ["", "plain", "a\"b", "back\\slash", "line\nfeed", "\\n", "}", "é✓", ",x=\"1\""];
-    for (at, word) in words.iter().enumerate() {
-        let labels = [("sqlstate", *word), ("who", words[words.len() - 1 - at])];
+    let texts = ["", "plain", "a\"b", "back\\slash", "line\nfeed", "\\n", "}", "é✓", ",x=\"1\""];
+    for (at, text) in texts.iter().enumerate() {
+        let labels = [("sqlstate", *text), ("who", texts[texts.len() - 1 - at])];
         registry.counter_with(&ERRORS, &labels).add(at as u64 + 1);
-        registry.histogram_with(&WAIT, &[("kind", word)]).observe_us(150);
+        registry.histogram_with(&WAIT, &[("kind", text)]).observe_us(150);
     }
     let samples = parse(&registry.prometheus());
-    for (at, word) in words.iter().enumerate() {
-        let labels = [("sqlstate", *word), ("who", words[words.len() - 1 - at])];
+    for (at, text) in texts.iter().enumerate() {
+        let labels = [("sqlstate", *text), ("who", texts[texts.len() - 1 - at])];
         assert_eq!(samples[&key("t_errors_total", &labels)], (at + 1).to_string());
         let bucket =
-            |le| samples[&key("t_wait_seconds_bucket", &[("kind", word), ("le", le)])].clone();
+            |le| samples[&key("t_wait_seconds_bucket", &[("kind", text), ("le", le)])].clone();
         assert_eq!([bucket("0.0001"), bucket("0.001"), bucket("+Inf")], ["0", "1", "1"]);
     }
-    assert_eq!(samples.len(), words.len() * (1 + 6));
+    assert_eq!(samples.len(), texts.len() * (1 + 6));
 }
 
-type Key = (String, BTreeMap<String, String>);
+type SeriesKey = (String, BTreeMap<String, String>);
 
-fn key(name: &str, labels: &[(&str, &str)]) -> Key {
+fn key(name: &str, labels: &[(&str, &str)]) -> SeriesKey {
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     (name.to_owned(), labels.iter().map(owned).collect())
 }
 
-fn parse(text: &str) -> BTreeMap<Key, String> {
+fn parse(text: &str) -> BTreeMap<SeriesKey, String> {
     let mut samples = BTreeMap::new();
     let mut family = String::new();
-    assert!(text.ends_with('\n'), "the last line ends, too");
+    assert!(text.ends_with('\n'), "the last line must end in a newline");
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             family = rest.split(' ').next().unwrap().to_owned();
         } else if !line.starts_with("# HELP ") {
             let (key, value) = sample(line);
-            assert!(key.0.starts_with(&family), "{line} stands below the type of {family}");
-            assert!(samples.insert(key, value).is_none(), "{line} is there twice");
+            assert!(key.0.starts_with(&family), "{line} follows the type of {family}");
+            assert!(samples.insert(key, value).is_none(), "{line} occurs twice");
         }
     }
     samples
 }
 
-fn sample(line: &str) -> (Key, String) {
+fn sample(line: &str) -> (SeriesKey, String) {
     let name_ends = line.find(['{', ' ']).unwrap();
     let (name, mut rest) = line.split_at(name_ends);
     let mut labels = BTreeMap::new();
@@ -134,7 +135,7 @@ fn sample(line: &str) -> (Key, String) {
     ((name.to_owned(), labels), rest.strip_prefix(' ').unwrap().to_owned())
 }
 
-/// The text up to the closing quote, and what follows the quote.
+/// The text up to the closing quote, and the rest after the quote.
 fn quoted(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -144,7 +145,7 @@ fn quoted(text: &str) -> (String, &str) {
             '\\' => value.push(match chars.next().unwrap().1 {
                 'n' => '\n',
                 char @ ('\\' | '"') => char,
-                char => panic!("\\{char} is no escape"),
+                char => panic!("\\{char} is not an escape"),
             }),
             _ => value.push(char),
         }

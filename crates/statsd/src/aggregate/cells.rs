@@ -1,26 +1,26 @@
-//! The values of one interval, by the shard's own numbers for its keys.
+//! The values of one interval, indexed by the shard's cell numbers.
 
 use std::mem;
 
 use hashbrown::HashSet;
 use md5::{Digest as _, Md5};
 
-use super::{Kind, Rejects};
-use crate::{grammar::TimingUnit, settings::Limits, sketch::Sketch};
+use super::{MetricType, Rejects};
+use crate::{grammar::TimingUnit, settings::StatsdLimits, sketch::Sketch};
 
-/// What one shard added up between two swaps.
+/// The values that one shard aggregated between two swaps.
 ///
-/// The flush reads it, empties it with [`clear`](Self::clear), and gives it back as the next spare:
-/// so steady traffic allocates nothing from interval to interval.
+/// The flush reads them, empties the interval with [`clear`](Self::clear), and passes it back as
+/// the next spare. So steady traffic needs no allocations.
 #[derive(Debug, Default)]
-pub struct Interval {
-    /// Packets given to the shard.
+pub struct ShardInterval {
+    /// Packets applied to the shard.
     pub packets: u64,
-    /// Bytes in them.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// Lines in them that were not empty.
+    /// Non-empty lines.
     pub lines: u64,
-    /// Samples that were read, those that the limits refused among them.
+    /// Parsed samples, including those refused because of limits.
     pub samples: u64,
     /// DogStatsD events.
     pub events: u64,
@@ -28,30 +28,30 @@ pub struct Interval {
     pub checks: u64,
     /// Fields with a DogStatsD timestamp.
     pub timestamps: u64,
-    /// Samples that went to the overflow keys.
+    /// Samples counted under the overflow keys.
     pub overflow_samples: u64,
-    /// About how many keys they had.
+    /// Estimated number of distinct keys among these samples.
     pub overflow_keys: u64,
-    /// What could not be used.
+    /// Values and lines that could not be used.
     pub rejects: Rejects,
-    /// Keys with a new cell since the last swap, in the order of their cells.
+    /// Keys that got a cell since the last swap, in cell order.
     pub names: NewNames,
-    /// Sums.
-    pub counters: Cells<CounterCell>,
-    /// Timer samples.
-    pub timers: Cells<TimerCell>,
-    /// Gauge changes.
-    pub gauges: Cells<GaugeCell>,
-    /// Set members.
-    pub sets: Cells<SetCell>,
-    /// Keys that the shard knows now.
+    /// Counters.
+    pub counters: CellTable<CounterCell>,
+    /// Timers.
+    pub timers: CellTable<TimerCell>,
+    /// Gauges.
+    pub gauges: CellTable<GaugeCell>,
+    /// Sets.
+    pub sets: CellTable<SetCell>,
+    /// Keys known to the shard at the time of the swap.
     pub keys: usize,
-    /// Exact timer samples in it.
+    /// Timer samples stored exactly.
     pub(super) exact_samples: usize,
 }
 
-impl Interval {
-    /// Makes it the empty spare of a next swap, keeping its memory.
+impl ShardInterval {
+    /// Empties the interval for use as the spare of a later swap; retains its memory.
     pub fn clear(&mut self) {
         self.counters.clear();
         self.timers.clear();
@@ -63,66 +63,64 @@ impl Interval {
     }
 }
 
-/// Keys that got a cell. One text for all of them: a million new keys at once are no rare thing.
+/// Keys that got a cell. All names share one buffer, because a million new keys at once is common.
 #[derive(Debug, Default)]
 pub struct NewNames {
-    entries: Vec<Entry>,
+    entries: Vec<NewNameEntry>,
     text: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct NewNameEntry {
     name_bytes: u32,
     tags_bytes: u32,
-    kind: Kind,
+    kind: MetricType,
     overflow: bool,
 }
 
-/// A key that got a cell.
+/// One key that got a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewName<'t> {
-    /// The kind of its cell.
-    pub kind: Kind,
-    /// The raw name.
+    /// The type of the cell.
+    pub kind: MetricType,
+    /// The name as received.
     pub name: &'t [u8],
-    /// The raw tags.
+    /// The tags as received.
     pub tags: &'t [u8],
-    /// The server's own name for what does not fit: to be taken as it is.
+    /// Whether this is the server's own overflow key, which must not be sanitised.
     pub overflow: bool,
 }
 
 impl NewNames {
-    /// More than this is no steady traffic, and its memory is given back.
-    const KEPT: usize = 4096;
+    /// Memory for more entries than this is released, since steady traffic has few new keys.
+    const RETAINED_ENTRIES: usize = 4096;
 
     pub(super) fn push(&mut self, new: NewName<'_>) {
         let NewName { kind, name, tags, overflow } = new;
-        // Far from u32::MAX: both came in one packet.
+        // Far below u32::MAX: both came in one packet.
         let (name_bytes, tags_bytes) = (name.len() as u32, tags.len() as u32);
-        self.entries.push(Entry { name_bytes, tags_bytes, kind, overflow });
+        self.entries.push(NewNameEntry { name_bytes, tags_bytes, kind, overflow });
         self.text.extend_from_slice(name);
         self.text.extend_from_slice(tags);
     }
 
-    /// All of them, in the order of their cells.
+    /// All keys in cell order.
     pub fn iter(&self) -> impl Iterator<Item = NewName<'_>> {
         let mut rest = self.text.as_slice();
         self.entries.iter().map(move |entry| {
-            let (name, behind) = rest.split_at(entry.name_bytes as usize);
-            let (tags, behind) = behind.split_at(entry.tags_bytes as usize);
-            rest = behind;
+            let (name, after) = rest.split_at(entry.name_bytes as usize);
+            let (tags, after) = after.split_at(entry.tags_bytes as usize);
+            rest = after;
             NewName { kind: entry.kind, name, tags, overflow: entry.overflow }
         })
     }
 
-    /// How many.
-    #[must_use]
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
-    #[must_use]
+    /// Whether no key got a cell.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -130,30 +128,30 @@ impl NewNames {
     fn clear(&mut self) {
         self.entries.clear();
         self.text.clear();
-        self.entries.shrink_to(Self::KEPT);
-        self.text.shrink_to(64 * Self::KEPT);
+        self.entries.shrink_to(Self::RETAINED_ENTRIES);
+        self.text.shrink_to(64 * Self::RETAINED_ENTRIES);
     }
 }
 
-/// Cells of one kind, and which of them were used.
+/// Cells of one metric type, with a list of those used in the interval.
 #[derive(Debug)]
-pub struct Cells<C> {
+pub struct CellTable<C> {
     cells: Vec<C>,
     touched: Vec<u32>,
 }
 
-impl<C> Default for Cells<C> {
+impl<C> Default for CellTable<C> {
     fn default() -> Self {
         Self { cells: Vec::new(), touched: Vec::new() }
     }
 }
 
-/// Something that adds up, and can be emptied without giving up its memory.
-pub(super) trait Cell: Default {
-    /// How many samples it has.
+/// A value that aggregates samples and can be reset without releasing its memory.
+pub(super) trait MetricCell: Default {
+    /// The number of samples in the cell.
     fn hits(&mut self) -> &mut u32;
 
-    /// Counts one more sample and tells how many there were before.
+    /// Counts one more sample and returns the previous number.
     #[inline]
     fn hit(&mut self) -> u32 {
         let hits = self.hits();
@@ -165,9 +163,9 @@ pub(super) trait Cell: Default {
     fn reset(&mut self);
 }
 
-#[expect(private_bounds, reason = "cells are what this module has; the trait is its own business")]
-impl<C: Cell> Cells<C> {
-    /// The cell, for one more sample.
+#[expect(private_bounds, reason = "callers only name the public cell types; the trait is internal")]
+impl<C: MetricCell> CellTable<C> {
+    /// Returns the cell and counts one more sample in it.
     #[inline]
     pub(super) fn touch(&mut self, index: usize) -> &mut C {
         if index >= self.cells.len() {
@@ -175,13 +173,13 @@ impl<C: Cell> Cells<C> {
         }
         let cell = &mut self.cells[index];
         if cell.hit() == 0 {
-            // Cells are numbered by u32: see `Shard::cell`.
+            // Cell numbers fit in a u32: see `SampleShard::cell`.
             self.touched.push(index as u32);
         }
         cell
     }
 
-    /// The cells that were used, each with its number.
+    /// Passes each used cell with its number to `take`, then resets it.
     pub fn drain(&mut self, mut take: impl FnMut(usize, &mut C)) {
         for index in self.touched.drain(..) {
             let cell = &mut self.cells[index as usize];
@@ -190,8 +188,7 @@ impl<C: Cell> Cells<C> {
         }
     }
 
-    /// How many were used.
-    #[must_use]
+    /// The number of used cells.
     pub fn touched(&self) -> usize {
         self.touched.len()
     }
@@ -206,42 +203,42 @@ impl<C: Cell> Cells<C> {
     }
 }
 
-/// One counter.
+/// The aggregate of one counter.
 #[derive(Debug, Default)]
 pub struct CounterCell {
-    /// Sum, sampled values scaled up, added in the order of arrival.
+    /// Sum of values divided by their rates, in order of arrival.
     pub sum: f64,
-    /// Samples.
+    /// Number of samples.
     pub hits: u32,
 }
 
-/// One timer.
+/// The aggregate of one timer.
 #[derive(Clone, Debug, Default)]
 pub struct TimerCell {
-    /// Samples in the order of arrival, until there are too many.
+    /// Samples in order of arrival, until the limit is exceeded.
     pub samples: Vec<f64>,
-    /// All samples, once there are too many.
+    /// All samples, once the limit is exceeded.
     pub sketched: Option<Box<Sketched>>,
-    /// Samples, scaled up by their rates.
+    /// Number of samples, each divided by its rate.
     pub count: f64,
     /// The unit of the last sample.
     pub unit: TimingUnit,
-    /// Samples.
+    /// Number of samples.
     pub hits: u32,
 }
 
-/// Samples that are not kept one by one.
+/// A sketch of samples, with exact sums and range.
 #[derive(Clone, Debug, Default)]
 pub struct Sketched {
-    /// Where they lay: in seconds for milliseconds, else as sent.
+    /// The distribution: in seconds for samples in milliseconds, otherwise in the unit sent.
     pub sketch: Sketch,
-    /// How many.
+    /// Number of samples.
     pub samples: u64,
-    /// Their sum, as sent.
+    /// Sum, in the unit sent.
     pub sum: f64,
-    /// The sum of their squares, as sent.
+    /// Sum of squares, in the unit sent.
     pub sum_squares: f64,
-    /// The smallest and the largest, as sent.
+    /// Minimum and maximum, in the unit sent.
     pub range: Option<(f64, f64)>,
 }
 
@@ -256,7 +253,7 @@ impl Sketched {
         self.range = Some((lower.min(value), upper.max(value)));
     }
 
-    /// Adds all that `other` holds.
+    /// Adds all samples of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.sketch.merge(&other.sketch);
         self.samples += other.samples;
@@ -270,8 +267,15 @@ impl Sketched {
 }
 
 impl TimerCell {
-    /// Keeps a sample, exactly while `limits` allow it. `exact` counts the shard's exact samples.
-    pub(super) fn add(&mut self, value: f64, unit: TimingUnit, limits: &Limits, exact: &mut usize) {
+    /// Adds a sample, stored exactly as long as `limits` allow. `exact` is the number of exact
+    /// samples in the shard.
+    pub(super) fn add(
+        &mut self,
+        value: f64,
+        unit: TimingUnit,
+        limits: &StatsdLimits,
+        exact: &mut usize,
+    ) {
         self.unit = unit;
         if let Some(sketched) = &mut self.sketched {
             return sketched.add(value, unit);
@@ -288,19 +292,20 @@ impl TimerCell {
     }
 }
 
-/// One gauge: what happened to it, as far as it still matters.
+/// The operations on one gauge that affect its value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GaugeCell {
-    /// The last plain value and the stamp of its batch.
+    /// The last absolute value and the stamp of its batch.
     pub set: Option<(u64, f64)>,
-    /// Changes since, with theirs; those of one batch in one.
+    /// Relative changes since then with their stamps; changes of one batch are summed.
     pub changes: Vec<(u64, f64)>,
-    /// Samples.
+    /// Number of samples.
     pub hits: u32,
 }
 
 impl GaugeCell {
-    /// So many batches' changes are told apart; later ones are added to the last of them.
+    /// Maximum batches whose changes are stored separately; later changes are added to the last
+    /// one.
     pub(super) const CHANGES_MAX: usize = 64;
 
     pub(super) fn set(&mut self, stamp: u64, value: f64) {
@@ -319,7 +324,7 @@ impl GaugeCell {
         }
     }
 
-    /// Takes in what another shard saw of the same gauge.
+    /// Merges the operations that another shard received for the same gauge.
     pub fn merge(&mut self, other: &Self) {
         self.set = match (self.set, other.set) {
             (Some(one), Some(another)) => Some(if one.0 >= another.0 { one } else { another }),
@@ -337,27 +342,27 @@ impl GaugeCell {
         }
     }
 
-    /// What the gauge is now if it was `before`. A change of a gauge that nobody set begins at 0.
-    #[must_use]
+    /// The value of the gauge after these operations if it was `before`. An unset gauge starts at
+    /// 0.
     pub fn value(&self, before: Option<f64>) -> f64 {
         let start = self.set.map(|(_, value)| value).or(before).unwrap_or(0.0);
         self.changes.iter().fold(start, |value, (_, by)| value + by)
     }
 }
 
-/// One set.
+/// The aggregate of one set.
 #[derive(Debug, Default)]
 pub struct SetCell {
     /// Distinct members.
     pub members: HashSet<Box<[u8]>>,
-    /// Samples whose member did not fit.
+    /// Samples whose member exceeded the limit.
     pub refused: u64,
-    /// Samples.
+    /// Number of samples.
     pub hits: u32,
 }
 
 impl SetCell {
-    pub(super) fn add(&mut self, member: &[u8], limits: &Limits) {
+    pub(super) fn add(&mut self, member: &[u8], limits: &StatsdLimits) {
         if member.len() > limits.member_bytes {
             let short = shortened(member, limits.member_bytes);
             return self.add_short(&short, limits);
@@ -365,19 +370,20 @@ impl SetCell {
         self.add_short(member, limits);
     }
 
-    fn add_short(&mut self, member: &[u8], limits: &Limits) {
+    fn add_short(&mut self, member: &[u8], limits: &StatsdLimits) {
         if self.members.contains(member) {
             return;
         }
-        match self.members.len() < limits.set_members {
-            true => drop(self.members.insert(member.into())),
-            false => self.refused += 1,
+        if self.members.len() < limits.set_members {
+            self.members.insert(member.into());
+        } else {
+            self.refused += 1;
         }
     }
 }
 
-/// The front of a long member, and the md5 of all of it in its last bytes: two that differ anywhere
-/// stay two. The same in every shard and process.
+/// Shortens a long member to a prefix followed by the MD5 of the whole member, so that distinct
+/// members remain distinct. The result is the same in every shard and process.
 #[cold]
 fn shortened(member: &[u8], bytes: usize) -> Vec<u8> {
     let digest = Md5::digest(member);
@@ -389,7 +395,7 @@ fn shortened(member: &[u8], bytes: usize) -> Vec<u8> {
     short
 }
 
-impl Cell for CounterCell {
+impl MetricCell for CounterCell {
     #[inline]
     fn hits(&mut self) -> &mut u32 {
         &mut self.hits
@@ -400,7 +406,7 @@ impl Cell for CounterCell {
     }
 }
 
-impl Cell for TimerCell {
+impl MetricCell for TimerCell {
     #[inline]
     fn hits(&mut self) -> &mut u32 {
         &mut self.hits
@@ -413,7 +419,7 @@ impl Cell for TimerCell {
     }
 }
 
-impl Cell for GaugeCell {
+impl MetricCell for GaugeCell {
     #[inline]
     fn hits(&mut self) -> &mut u32 {
         &mut self.hits
@@ -426,7 +432,7 @@ impl Cell for GaugeCell {
     }
 }
 
-impl Cell for SetCell {
+impl MetricCell for SetCell {
     #[inline]
     fn hits(&mut self) -> &mut u32 {
         &mut self.hits

@@ -1,53 +1,53 @@
-//! Raw keys to cells, without allocating for one that is known.
+//! Maps raw keys to cells. Looking up a known key does not allocate.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::Kind;
+use super::MetricType;
 
-/// How many [`Kind`]s there are.
+/// The number of [`MetricType`]s.
 pub const KINDS: usize = 4;
 
-/// "This key has no cell of that kind."
+/// Marks a metric type for which a key has no cell.
 const NONE: u32 = u32::MAX;
 
-/// The table. Seeded at random, so that senders cannot choose keys that collide.
+/// The key table. Its hasher has a random seed, so that senders cannot craft colliding keys.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(super) struct KeyTable {
     table: HashTable<u32>,
-    slots: Vec<Slot>,
-    /// Name and tags of every slot, one after the other.
+    slots: Vec<KeySlot>,
+    /// Name and tags of every slot, concatenated.
     text: Vec<u8>,
     hasher: DefaultHashBuilder,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct KeySlot {
     start: u32,
     name_bytes: u16,
     tags_bytes: u16,
     cells: [u32; KINDS],
 }
 
-impl Keys {
-    /// How many keys are known.
+impl KeyTable {
+    /// The number of known keys.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// The slot of a known key.
+    /// The slot of a key, if it is known.
     #[inline]
     pub(super) fn find(&self, name: &[u8], tags: &[u8]) -> Option<usize> {
         let hash = hash(&self.hasher, name, tags);
-        let found =
+        let slot =
             self.table.find(hash, |slot| self.slots[*slot as usize].is(&self.text, name, tags));
-        found.map(|slot| *slot as usize)
+        slot.map(|slot| *slot as usize)
     }
 
-    /// Makes a slot. The key is not known yet; `None` if the texts have grown out of all bounds.
+    /// Adds a slot for an unknown key; `None` if the table would exceed its 32-bit offsets.
     pub(super) fn insert(&mut self, name: &[u8], tags: &[u8]) -> Option<usize> {
-        let slot = Slot {
+        let slot = KeySlot {
             start: u32::try_from(self.text.len()).ok()?,
             name_bytes: u16::try_from(name.len()).ok()?,
             tags_bytes: u16::try_from(tags.len()).ok()?,
@@ -65,22 +65,22 @@ impl Keys {
         Some(index as usize)
     }
 
-    /// The cell of a slot, if it has one of that kind.
+    /// The cell of a slot for a metric type, if there is one.
     #[inline]
-    pub(super) fn cell(&self, slot: usize, kind: Kind) -> Option<usize> {
+    pub(super) fn cell(&self, slot: usize, kind: MetricType) -> Option<usize> {
         match self.slots[slot].cells[kind as usize] {
             NONE => None,
             cell => Some(cell as usize),
         }
     }
 
-    /// Gives a slot its cell.
-    pub(super) fn set_cell(&mut self, slot: usize, kind: Kind, cell: u32) {
+    /// Sets the cell of a slot for a metric type.
+    pub(super) fn set_cell(&mut self, slot: usize, kind: MetricType, cell: u32) {
         self.slots[slot].cells[kind as usize] = cell;
     }
 }
 
-impl Slot {
+impl KeySlot {
     #[inline]
     fn is(&self, text: &[u8], name: &[u8], tags: &[u8]) -> bool {
         self.parts(text) == (name, tags)

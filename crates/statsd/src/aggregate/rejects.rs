@@ -1,41 +1,42 @@
-//! What could not be used, by reason, with the first few of an interval to look at.
+//! Counts of unusable values by reason, with the first few lines of each interval.
 
-use crate::grammar::{BadLine, Reason};
+use crate::grammar::{BadLine, RejectReason};
 
-/// So many lines are kept per interval and shard. The rest of a flood is counted and costs no more.
+/// Maximum lines stored per interval and shard; further ones are only counted.
 const RECENT_MAX: usize = 16;
-/// So much of a line is kept.
+/// Maximum bytes stored of a line.
 const LINE_BYTES_MAX: usize = 256;
 
-/// Counts by reason, and samples.
+/// Counts of rejected values by reason, with some of their lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rejects {
-    counts: [u64; Reason::ALL.len()],
-    /// The first ones.
-    pub recent: Vec<Recent>,
+    counts: [u64; RejectReason::ALL.len()],
+    /// The first rejected lines of the interval.
+    pub recent: Vec<RejectedLine>,
 }
 
-/// A line that could not be used.
+/// A rejected line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recent {
-    /// Why.
-    pub reason: Reason,
+pub struct RejectedLine {
+    /// Why it was rejected.
+    pub reason: RejectReason,
     /// The line, or its beginning. Invalid UTF-8 is replaced, control characters are escaped.
     pub line: String,
 }
 
 impl Rejects {
-    /// Notes one.
+    /// Records one rejected value.
     pub fn add(&mut self, bad: BadLine<'_>) {
         self.counts[bad.reason as usize] += 1;
         if self.recent.len() < RECENT_MAX {
             let line = &bad.line[..bad.line.len().min(LINE_BYTES_MAX)];
             let line = String::from_utf8_lossy(line).escape_debug().to_string();
-            self.recent.push(Recent { reason: bad.reason, line });
+            self.recent.push(RejectedLine { reason: bad.reason, line });
         }
     }
 
-    /// Adds `count` that share a reason; `line` stands for all of them.
+    /// Records `count` rejected values with the same reason; only one line is stored for all of
+    /// them.
     pub fn add_many(&mut self, count: u64, bad: BadLine<'_>) {
         if let Some(others) = count.checked_sub(1) {
             self.add(bad);
@@ -43,7 +44,7 @@ impl Rejects {
         }
     }
 
-    /// Adds the counts of `other`, and its lines as far as there is room.
+    /// Adds the counts of `other`, and its lines up to the limit.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;
@@ -52,14 +53,12 @@ impl Rejects {
         self.recent.extend(other.recent.iter().take(room).cloned());
     }
 
-    /// How many for one reason.
-    #[must_use]
-    pub fn count(&self, reason: Reason) -> u64 {
+    /// The count for one reason.
+    pub fn count(&self, reason: RejectReason) -> u64 {
         self.counts[reason as usize]
     }
 
-    /// How many for any.
-    #[must_use]
+    /// The total over all reasons.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }

@@ -1,48 +1,47 @@
-//! The hot path: a packet's samples into cells.
+//! The hot path: adds the samples of a packet to cells.
 
 use std::mem;
 
-use super::{Interval, Kind, NewName, keys::KINDS, keys::Keys};
+use super::{MetricType, NewName, ShardInterval, keys::KINDS, keys::KeyTable};
 use crate::{
-    grammar::{self, BadLine, Reason, Sample, Sink, Value},
-    settings::{Dialect, Limits, Settings},
+    grammar::{self, BadLine, RejectReason, SampleSink, SampleValue, StatsdSample},
+    settings::{StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
-/// Adds up what one reader receives.
+/// Aggregates the samples received by one reader.
 #[derive(Debug)]
-pub struct Shard {
-    dialect: Dialect,
-    limits: Limits,
-    /// The name, without kind, under which samples of too many keys are added up.
+pub struct SampleShard {
+    dialect: StatsdDialect,
+    limits: StatsdLimits,
+    /// The name under which samples beyond the key limit are aggregated.
     overflow_name: Box<[u8]>,
-    keys: Keys,
-    /// Cells given out, by kind.
+    keys: KeyTable,
+    /// Number of allocated cells, by metric type.
     cells: [u32; KINDS],
-    /// Cells of the overflow name, by kind, once it is needed.
+    /// Cells of the overflow name, by metric type, once needed.
     overflow: [Option<usize>; KINDS],
-    seen: OverflowKeys,
+    overflow_keys: OverflowKeys,
     stamp: u64,
-    interval: Interval,
+    interval: ShardInterval,
 }
 
-impl Shard {
-    /// An empty one.
-    #[must_use]
-    pub fn new(settings: &Settings) -> Self {
+impl SampleShard {
+    /// An empty shard.
+    pub fn new(settings: &StatsdSettings) -> Self {
         Self {
             dialect: settings.dialect,
             limits: settings.limits.clone(),
             overflow_name: format!("{}.overflow", settings.aggregation.prefix).into_bytes().into(),
-            keys: Keys::default(),
+            keys: KeyTable::default(),
             cells: [0; KINDS],
             overflow: [None; KINDS],
-            seen: OverflowKeys::default(),
+            overflow_keys: OverflowKeys::default(),
             stamp: 0,
-            interval: Interval::default(),
+            interval: ShardInterval::default(),
         }
     }
 
-    /// Parses one packet and adds up what it says. Never fails: bad lines are counted.
+    /// Parses one packet and adds its samples. Never fails: bad lines are counted.
     #[inline]
     pub fn apply_packet(&mut self, packet: &[u8]) {
         self.interval.packets += 1;
@@ -50,16 +49,16 @@ impl Shard {
         grammar::packet(packet, self.dialect, self);
     }
 
-    /// Adds up one sample.
+    /// Adds one sample.
     #[inline]
-    pub fn apply(&mut self, sample: &Sample<'_>) {
+    pub fn apply(&mut self, sample: &StatsdSample<'_>) {
         self.interval.samples += 1;
         let kind = kind(sample.value);
-        let known = self.keys.find(sample.name, sample.tags);
-        let cell = known.and_then(|slot| self.keys.cell(slot, kind));
+        let slot = self.keys.find(sample.name, sample.tags);
+        let cell = slot.and_then(|slot| self.keys.cell(slot, kind));
         let cell = match cell {
             Some(cell) => cell,
-            None => match self.new_cell(sample, known, kind) {
+            None => match self.new_cell(sample, slot, kind) {
                 Ok(cell) => cell,
                 Err(reason) => {
                     let line = if sample.name.is_empty() { b":" } else { sample.name };
@@ -70,73 +69,73 @@ impl Shard {
         self.add(cell, sample.value, sample.rate);
     }
 
-    /// Says that what comes now arrived at `stamp`, no earlier than what came before.
-    pub fn begin_batch(&mut self, stamp: u64) {
+    /// Sets the arrival stamp of the following samples; it must not decrease.
+    pub fn start_batch(&mut self, stamp: u64) {
         self.stamp = stamp;
     }
 
-    /// Takes out what was added up, leaving `spare` (emptied by [`Interval::clear`]) in its place.
-    #[must_use]
-    pub fn swap(&mut self, spare: Interval) -> Interval {
+    /// Returns the aggregated values and continues with `spare`, which must have been emptied by
+    /// [`ShardInterval::clear`].
+    pub fn swap(&mut self, spare: ShardInterval) -> ShardInterval {
         self.interval.keys = self.keys.len();
-        self.interval.overflow_keys = self.seen.take();
+        self.interval.overflow_keys = self.overflow_keys.reset_estimate();
         mem::replace(&mut self.interval, spare)
     }
 
-    /// Takes out what was added up, and forgets all keys: cells are numbered from 0 again. For when
+    /// As [`swap`](Self::swap), and discards all keys: cells are numbered from 0 again. Used when
     /// most keys are no longer sent.
-    #[must_use]
-    pub fn swap_and_forget(&mut self, spare: Interval) -> Interval {
+    pub fn swap_and_reset(&mut self, spare: ShardInterval) -> ShardInterval {
         let interval = self.swap(spare);
-        self.keys = Keys::default();
+        self.keys = KeyTable::default();
         self.cells = [0; KINDS];
         self.overflow = [None; KINDS];
         interval
     }
 
     #[inline]
-    fn add(&mut self, cell: usize, value: Value<'_>, rate: f64) {
+    fn add(&mut self, cell: usize, value: SampleValue<'_>, rate: f64) {
         let interval = &mut self.interval;
         match value {
-            Value::Count(value) => {
-                // The order of etsy's operations: it decides the last bit.
+            SampleValue::Count(value) => {
+                // The order of operations in etsy's server: it affects the last bit.
                 let value = if rate == 1.0 { value } else { value * (1.0 / rate) };
                 interval.counters.touch(cell).sum += value;
             }
-            Value::Timing(value, unit) => {
+            SampleValue::Timing(value, unit) => {
                 let timer = interval.timers.touch(cell);
                 timer.count += 1.0 / rate;
                 timer.add(value, unit, &self.limits, &mut interval.exact_samples);
             }
-            Value::Set(value) => interval.gauges.touch(cell).set(self.stamp, value),
-            Value::Change(by) => interval.gauges.touch(cell).change(self.stamp, by),
-            Value::Member(member) => interval.sets.touch(cell).add(member, &self.limits),
+            SampleValue::Set(value) => interval.gauges.touch(cell).set(self.stamp, value),
+            SampleValue::Change(by) => interval.gauges.touch(cell).change(self.stamp, by),
+            SampleValue::Member(member) => interval.sets.touch(cell).add(member, &self.limits),
         }
     }
 
-    /// A cell for a key that has none of that kind, or the overflow's.
+    /// A new cell for a key that has none of this type, or the overflow cell.
     #[cold]
     fn new_cell(
         &mut self,
-        sample: &Sample<'_>,
-        known: Option<usize>,
-        kind: Kind,
-    ) -> Result<usize, Reason> {
+        sample: &StatsdSample<'_>,
+        slot: Option<usize>,
+        kind: MetricType,
+    ) -> Result<usize, RejectReason> {
         let (name, tags) = (sample.name, sample.tags);
-        // Tested here, where only keys without a cell come by: such a key never gets one.
+        // Checked here because only keys without a cell get here, and an invalid key never gets
+        // one.
         if matches!(name, [] | [b';', ..]) {
-            return Err(Reason::NoName);
+            return Err(RejectReason::NoName);
         }
         if name.len() + tags.len() > self.limits.key_bytes {
-            return Err(Reason::KeyTooLong);
+            return Err(RejectReason::KeyTooLong);
         }
         if !tags.is_empty() && tags.split(|byte| *byte == b',').count() > self.limits.tags {
-            return Err(Reason::TooManyTags);
+            return Err(RejectReason::TooManyTags);
         }
         if self.cells[kind as usize] as usize >= self.limits.keys {
             return Ok(self.overflow(name, tags, kind));
         }
-        let Some(slot) = known.or_else(|| self.keys.insert(name, tags)) else {
+        let Some(slot) = slot.or_else(|| self.keys.insert(name, tags)) else {
             return Ok(self.overflow(name, tags, kind));
         };
         let cell = self.cell(NewName { kind, name, tags, overflow: false });
@@ -144,9 +143,9 @@ impl Shard {
         Ok(cell as usize)
     }
 
-    fn overflow(&mut self, name: &[u8], tags: &[u8], kind: Kind) -> usize {
+    fn overflow(&mut self, name: &[u8], tags: &[u8], kind: MetricType) -> usize {
         self.interval.overflow_samples += 1;
-        self.seen.add(name, tags);
+        self.overflow_keys.add(name, tags);
         if let Some(cell) = self.overflow[kind as usize] {
             return cell;
         }
@@ -159,20 +158,20 @@ impl Shard {
     fn cell(&mut self, new: NewName<'_>) -> u32 {
         self.interval.names.push(new);
         let cell = self.cells[new.kind as usize];
-        // Far from u32::MAX: `Limits::keys` is checked against it.
+        // Far below u32::MAX: `StatsdLimits::keys` is at most 2^30.
         self.cells[new.kind as usize] = cell + 1;
         cell
     }
 }
 
-impl Sink for Shard {
+impl SampleSink for SampleShard {
     #[inline]
     fn line(&mut self) {
         self.interval.lines += 1;
     }
 
     #[inline]
-    fn sample(&mut self, sample: &Sample<'_>) {
+    fn sample(&mut self, sample: &StatsdSample<'_>) {
         self.apply(sample);
     }
 
@@ -193,16 +192,16 @@ impl Sink for Shard {
     }
 }
 
-fn kind(value: Value<'_>) -> Kind {
+fn kind(value: SampleValue<'_>) -> MetricType {
     match value {
-        Value::Count(_) => Kind::Counter,
-        Value::Timing(..) => Kind::Timer,
-        Value::Set(_) | Value::Change(_) => Kind::Gauge,
-        Value::Member(_) => Kind::Set,
+        SampleValue::Count(_) => MetricType::Counter,
+        SampleValue::Timing(..) => MetricType::Timer,
+        SampleValue::Set(_) | SampleValue::Change(_) => MetricType::Gauge,
+        SampleValue::Member(_) => MetricType::Set,
     }
 }
 
-/// About how many different keys did not fit: linear counting, 8 KiB once there is one.
+/// Estimates the number of distinct keys beyond the limit by linear counting, with 8 KiB once used.
 ///
 /// Source: Whang, Vander-Zanden, Taylor: A linear-time probabilistic counting algorithm, 1990.
 #[derive(Debug, Default)]
@@ -212,23 +211,21 @@ struct OverflowKeys {
 }
 
 impl OverflowKeys {
-    const WORDS: usize = 1024;
+    const BITMAP_WORDS: usize = 1024;
 
     fn add(&mut self, name: &[u8], tags: &[u8]) {
         use std::hash::BuildHasher as _;
-        self.bits.resize(Self::WORDS, 0);
+        self.bits.resize(Self::BITMAP_WORDS, 0);
         let hash = self.hasher.hash_one((name, tags));
-        self.bits[(hash >> 6) as usize % Self::WORDS] |= 1 << (hash % 64);
+        self.bits[(hash >> 6) as usize % Self::BITMAP_WORDS] |= 1 << (hash % 64);
     }
 
-    /// The estimate since the last call.
-    fn take(&mut self) -> u64 {
+    /// Returns the estimate since the last call and starts over.
+    fn reset_estimate(&mut self) -> u64 {
         let zeros: u32 = self.bits.iter().map(|word| word.count_zeros()).sum();
-        let bits = (Self::WORDS * 64) as f64;
-        let keys = match self.bits.is_empty() {
-            true => 0.0,
-            false => -bits * (f64::from(zeros.max(1)) / bits).ln(),
-        };
+        let bits = (Self::BITMAP_WORDS * 64) as f64;
+        let keys =
+            if self.bits.is_empty() { 0.0 } else { -bits * (f64::from(zeros.max(1)) / bits).ln() };
         self.bits.clear();
         keys.round() as u64
     }

@@ -1,17 +1,17 @@
-//! Shards as readers and flush use them.
+//! Shards as used by readers and the flush.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::{grammar::Reason, settings::Limits};
+use crate::{grammar::RejectReason, settings::StatsdLimits};
 
-fn shard(limits: Limits) -> Shard {
-    Shard::new(&Settings { limits, ..Settings::default() })
+fn shard(limits: StatsdLimits) -> SampleShard {
+    SampleShard::new(&StatsdSettings { limits, ..StatsdSettings::default() })
 }
 
-/// Every used counter of an interval, by raw name.
-fn sums(interval: &mut Interval, names: &mut Vec<String>) -> Vec<(String, f64)> {
-    for name in interval.names.iter().filter(|name| name.kind == Kind::Counter) {
+/// All used counters of an interval, by raw name.
+fn sums(interval: &mut ShardInterval, names: &mut Vec<String>) -> Vec<(String, f64)> {
+    for name in interval.names.iter().filter(|name| name.kind == MetricType::Counter) {
         names.push(String::from_utf8_lossy(name.name).into_owned());
     }
     let mut sums = Vec::new();
@@ -20,10 +20,10 @@ fn sums(interval: &mut Interval, names: &mut Vec<String>) -> Vec<(String, f64)> 
 }
 
 #[test]
-fn a_known_key_travels_once_and_adds_up_again() {
-    let (mut shard, mut names) = (shard(Limits::default()), Vec::new());
+fn known_key_is_named_only_in_first_interval() {
+    let (mut shard, mut names) = (shard(StatsdLimits::default()), Vec::new());
     shard.apply_packet(b"a:1|c\na:2|c|@0.5\nb:1|c");
-    let mut first = shard.swap(Interval::default());
+    let mut first = shard.swap(ShardInterval::default());
     assert_eq!((first.packets, first.lines, first.samples, first.names.len()), (1, 3, 3, 2));
     assert_eq!(sums(&mut first, &mut names), [("a".into(), 5.0), ("b".into(), 1.0)]);
     first.clear();
@@ -37,21 +37,22 @@ fn a_known_key_travels_once_and_adds_up_again() {
 }
 
 #[test]
-fn one_name_may_be_of_every_kind() {
-    let mut shard = shard(Limits::default());
+fn one_name_can_have_every_type() {
+    let mut shard = shard(StatsdLimits::default());
     shard.apply_packet(b"a:1|c\na:1|ms\na:1|g\na:1|s\na:1|c|#t:1");
-    let interval = shard.swap(Interval::default());
+    let interval = shard.swap(ShardInterval::default());
     assert_eq!(interval.keys, 2);
     assert_eq!(interval.names.len(), 5);
 }
 
 #[test]
-fn too_many_keys_share_the_overflow() {
-    let (mut shard, mut names) = (shard(Limits { keys: 2, ..Limits::default() }), Vec::new());
+fn excess_keys_share_overflow_key() {
+    let (mut shard, mut names) =
+        (shard(StatsdLimits { keys: 2, ..StatsdLimits::default() }), Vec::new());
     for key in 0..1000 {
         shard.apply_packet(format!("k{key}:1|c").as_bytes());
     }
-    let mut interval = shard.swap(Interval::default());
+    let mut interval = shard.swap(ShardInterval::default());
     assert_eq!((interval.keys, interval.overflow_samples), (2, 998));
     assert!((950..=1050).contains(&interval.overflow_keys), "{}", interval.overflow_keys);
     let sums = sums(&mut interval, &mut names);
@@ -59,20 +60,20 @@ fn too_many_keys_share_the_overflow() {
 }
 
 #[test]
-fn keys_too_long_or_with_too_many_tags_are_bad_lines() {
-    let mut shard = shard(Limits { key_bytes: 8, tags: 2, ..Limits::default() });
+fn oversized_keys_and_excess_tags_are_bad_lines() {
+    let mut shard = shard(StatsdLimits { key_bytes: 8, tags: 2, ..StatsdLimits::default() });
     shard.apply_packet(b"123456789:1|c\n12345678:1|c\na:1|c|#a,b,c\na:1|c|#a,b");
-    let interval = shard.swap(Interval::default());
-    assert_eq!(interval.rejects.count(Reason::KeyTooLong), 1);
-    assert_eq!(interval.rejects.count(Reason::TooManyTags), 1);
+    let interval = shard.swap(ShardInterval::default());
+    assert_eq!(interval.rejects.count(RejectReason::KeyTooLong), 1);
+    assert_eq!(interval.rejects.count(RejectReason::TooManyTags), 1);
     assert_eq!(interval.names.len(), 2);
 }
 
 #[test]
-fn a_timer_with_too_many_samples_becomes_a_sketch() {
-    let mut shard = shard(Limits { exact_samples: 3, ..Limits::default() });
+fn timer_with_excess_samples_becomes_sketch() {
+    let mut shard = shard(StatsdLimits { exact_samples: 3, ..StatsdLimits::default() });
     shard.apply_packet(b"t:1:2:3:4|ms|@0.5");
-    let mut interval = shard.swap(Interval::default());
+    let mut interval = shard.swap(ShardInterval::default());
     interval.timers.drain(|_, timer| {
         assert_eq!((timer.samples.len(), timer.count, timer.hits), (0, 8.0, 4));
         let sketched = timer.sketched.as_ref().unwrap();
@@ -84,18 +85,19 @@ fn a_timer_with_too_many_samples_becomes_a_sketch() {
 
 #[test]
 fn set_members_are_bounded() {
-    let mut shard = shard(Limits { set_members: 2, member_bytes: 3, ..Limits::default() });
+    let mut shard =
+        shard(StatsdLimits { set_members: 2, member_bytes: 3, ..StatsdLimits::default() });
     shard.apply_packet(b"s:aaaa|s\ns:aaaa|s\ns:b|s\ns:c|s");
-    let mut interval = shard.swap(Interval::default());
+    let mut interval = shard.swap(ShardInterval::default());
     interval.sets.drain(|_, set| assert_eq!((set.members.len(), set.refused), (2, 1)));
 }
 
 #[test]
-fn long_members_with_one_prefix_stay_different() {
-    let mut shard = shard(Limits { member_bytes: 40, ..Limits::default() });
+fn long_members_sharing_prefix_remain_distinct() {
+    let mut shard = shard(StatsdLimits { member_bytes: 40, ..StatsdLimits::default() });
     let prefix = "x".repeat(300);
     shard.apply_packet(format!("s:{prefix}1|s\ns:{prefix}2|s\ns:{prefix}2|s").as_bytes());
-    let mut interval = shard.swap(Interval::default());
+    let mut interval = shard.swap(ShardInterval::default());
     interval.sets.drain(|_, set| {
         assert_eq!(set.members.len(), 2);
         assert!(set.members.iter().all(|member| member.len() == 40 && member.starts_with(b"xxx")));
@@ -104,39 +106,39 @@ fn long_members_with_one_prefix_stay_different() {
 
 #[test]
 fn empty_names_are_refused() {
-    let mut shard = shard(Limits::default());
+    let mut shard = shard(StatsdLimits::default());
     shard.apply_packet(b":1|c\n:1|c|#a:b\n;a=b:1|c\n:2|ms");
-    let interval = shard.swap(Interval::default());
-    assert_eq!((interval.rejects.count(Reason::NoName), interval.names.len()), (4, 0));
+    let interval = shard.swap(ShardInterval::default());
+    assert_eq!((interval.rejects.count(RejectReason::NoName), interval.names.len()), (4, 0));
     assert_eq!(interval.rejects.recent[0].line, ":");
 }
 
 #[test]
 fn recent_rejects_are_bounded_and_readable() {
-    let mut shard = shard(Limits::default());
+    let mut shard = shard(StatsdLimits::default());
     for _ in 0..100 {
         shard.apply_packet(b"no\xfft\x07");
     }
-    let interval = shard.swap(Interval::default());
+    let interval = shard.swap(ShardInterval::default());
     assert_eq!(interval.rejects.total(), 100);
     assert_eq!(interval.rejects.recent.len(), 16);
     assert_eq!(interval.rejects.recent[0].line, "no\u{fffd}t\\u{7}");
 }
 
 #[test]
-fn a_shard_that_forgot_numbers_from_the_start() {
-    let (mut shard, mut names) = (shard(Limits::default()), Vec::new());
+fn shard_reset_restarts_cell_numbering() {
+    let (mut shard, mut names) = (shard(StatsdLimits::default()), Vec::new());
     shard.apply_packet(b"a:1|c");
-    let _ = shard.swap_and_forget(Interval::default());
+    let _ = shard.swap_and_reset(ShardInterval::default());
     shard.apply_packet(b"b:2|c");
-    assert_eq!(sums(&mut shard.swap(Interval::default()), &mut names), [("b".into(), 2.0)]);
+    assert_eq!(sums(&mut shard.swap(ShardInterval::default()), &mut names), [("b".into(), 2.0)]);
 }
 
 proptest! {
-    /// Whatever readers the operations of one gauge arrive at: the merged value is that of one
-    /// reader that saw them all in the order of their batches.
+    /// However the operations on a gauge are distributed over readers, the merged value equals that
+    /// of one reader that received them all in batch order.
     #[test]
-    fn gauges_keep_the_order_of_arrival(
+    fn merged_gauges_apply_operations_in_arrival_order(
         batches in proptest::collection::vec((0_usize..3, proptest::collection::vec((any::<bool>(), -9_i32..9), 1..4)), 1..40)
     ) {
         let mut alone = GaugeCell::default();
@@ -144,10 +146,7 @@ proptest! {
         for (stamp, (reader, operations)) in (0..).zip(batches) {
             for (plain, number) in operations {
                 for cell in [&mut alone, &mut readers[reader]] {
-                    match plain {
-                        true => cell.set(stamp, f64::from(number)),
-                        false => cell.change(stamp, f64::from(number)),
-                    }
+                    if plain { cell.set(stamp, f64::from(number)) } else { cell.change(stamp, f64::from(number)) }
                 }
             }
         }

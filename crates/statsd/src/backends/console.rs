@@ -1,9 +1,8 @@
-//! The console: each interval printed, as etsy's server does for people at a terminal, or as the
-//! Perl server does.
+//! The console backend: prints each interval, in the format of etsy's server or of the Perl server.
 //!
-//! Etsy's: a line with the time, then the object with all values as Node prints it; with `pretty`,
-//! five levels deep and in colours. Perl's: the same on one line of JSON, to standard error, where what
-//! came as text and was never calculated with is a string.
+//! Etsy's format: a line with the time, then an object with all values as Node prints it; with
+//! `pretty`, five levels deep and in colour. Perl's format: the same object as one line of JSON on
+//! standard error, where values that were never used in a calculation are strings.
 
 use std::{
     fmt,
@@ -11,55 +10,58 @@ use std::{
     sync::Arc,
 };
 
-use super::{Backend, BackendError, Status};
+use super::{BackendError, BackendStatus, MetricBackend};
 use crate::{
-    flush::{Samples, Snapshot, Timer},
-    js::{self, Date, Inspect, Value},
-    settings::{self, Dialect},
+    flush::{FlushSnapshot, TimerMetric, TimerSamples},
+    js::{self, InspectOptions, JsDate, JsValue},
+    settings::{self, StatsdDialect},
 };
 
 /// Prints snapshots.
-pub struct Console {
-    dialect: Dialect,
+pub struct ConsoleOutput {
+    dialect: StatsdDialect,
     pretty: bool,
     out: Box<dyn Write + Send>,
-    status: Status,
+    status: BackendStatus,
 }
 
-impl Console {
-    /// To standard output, or to standard error in the Perl dialect.
-    #[must_use]
-    pub fn new(settings: &settings::Console, dialect: Dialect) -> Self {
+impl ConsoleOutput {
+    /// Prints to standard output, or to standard error in the Perl dialect.
+    pub fn new(settings: &settings::ConsoleSettings, dialect: StatsdDialect) -> Self {
         let out: Box<dyn Write + Send> = match dialect {
-            Dialect::Etsy | Dialect::Dogstatsd => Box::new(io::stdout()),
-            Dialect::Perl => Box::new(io::stderr()),
+            StatsdDialect::Etsy | StatsdDialect::Dogstatsd => Box::new(io::stdout()),
+            StatsdDialect::Perl => Box::new(io::stderr()),
         };
-        Self::to(out, settings, dialect)
+        Self::with_writer(out, settings, dialect)
     }
 
-    /// To any writer.
-    #[must_use]
-    pub fn to(out: Box<dyn Write + Send>, settings: &settings::Console, dialect: Dialect) -> Self {
-        let status = Status::default();
+    /// Prints to any writer.
+    pub fn with_writer(
+        out: Box<dyn Write + Send>,
+        settings: &settings::ConsoleSettings,
+        dialect: StatsdDialect,
+    ) -> Self {
+        let status = BackendStatus::default();
         status.set_now("last_flush");
         status.set_now("last_exception");
         Self { dialect, pretty: settings.pretty, out, status }
     }
 
-    fn text(&self, snapshot: &Snapshot) -> String {
-        let date = Date(snapshot.timestamp);
+    fn text(&self, snapshot: &FlushSnapshot) -> String {
+        let date = JsDate(snapshot.timestamp);
         let values = values(snapshot, self.dialect);
         match self.dialect {
-            // Two spaces: Node puts one between its arguments, and the first ends in one.
-            Dialect::Etsy | Dialect::Dogstatsd => {
-                let options = match self.pretty {
-                    true => Inspect { depth: 5, colors: true },
-                    false => Inspect::default(),
+            // Two spaces: Node separates its arguments by one, and the first ends in one.
+            StatsdDialect::Etsy | StatsdDialect::Dogstatsd => {
+                let options = if self.pretty {
+                    InspectOptions { depth: 5, colors: true }
+                } else {
+                    InspectOptions::default()
                 };
                 let object = js::inspect(&values, options);
                 format!("Flushing stats at  {date}\n{object}\n")
             }
-            Dialect::Perl => {
+            StatsdDialect::Perl => {
                 format!(
                     "Flushing stats at {}\n{}\n",
                     date.perl(),
@@ -70,27 +72,27 @@ impl Console {
     }
 }
 
-impl fmt::Debug for Console {
+impl fmt::Debug for ConsoleOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Console").field("dialect", &self.dialect).finish_non_exhaustive()
+        f.debug_struct("ConsoleOutput").field("dialect", &self.dialect).finish_non_exhaustive()
     }
 }
 
-impl Backend for Console {
+impl MetricBackend for ConsoleOutput {
     fn name(&self) -> &'static str {
         "console"
     }
 
-    /// Each interval is printed with its time.
+    /// Never, because each interval is printed with its own time.
     fn joins_intervals(&self) -> bool {
         false
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> BackendStatus {
         self.status.clone()
     }
 
-    fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
+    fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
         let text = self.text(snapshot);
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
         written.map_err(|error| BackendError {
@@ -101,33 +103,33 @@ impl Backend for Console {
     }
 }
 
-/// The object that is printed. Its keys are those of etsy's console, in its order.
-fn values(snapshot: &Snapshot, dialect: Dialect) -> Value {
-    let number = |name: &str, value: f64| (name.into(), Value::Number(value));
+/// The printed object, with the keys of etsy's console in the same order.
+fn values(snapshot: &FlushSnapshot, dialect: StatsdDialect) -> JsValue {
+    let number = |name: &str, value: f64| (name.into(), JsValue::Number(value));
     let counters = snapshot.counters.iter();
     let sets = match dialect {
-        Dialect::Etsy | Dialect::Dogstatsd => object(snapshot.sets.iter().map(|set| {
-            let members = set.members.iter().cloned().map(Value::Text).collect();
-            (set.name.key().into(), Value::Array(members))
+        StatsdDialect::Etsy | StatsdDialect::Dogstatsd => object(snapshot.sets.iter().map(|set| {
+            let members = set.members.iter().cloned().map(JsValue::Text).collect();
+            (set.name.key().into(), JsValue::Array(members))
         })),
-        Dialect::Perl => Value::Null,
+        StatsdDialect::Perl => JsValue::Null,
     };
-    let came = |value: Value| match dialect {
-        Dialect::Etsy | Dialect::Dogstatsd => value,
-        Dialect::Perl => value.with_text(),
+    let as_received = |value: JsValue| match dialect {
+        StatsdDialect::Etsy | StatsdDialect::Dogstatsd => value,
+        StatsdDialect::Perl => value.with_text(),
     };
-    let percentiles = Value::Numbers(Arc::clone(&snapshot.percentiles));
-    Value::Object(vec![
+    let percentiles = JsValue::Numbers(Arc::clone(&snapshot.percentiles));
+    JsValue::Object(vec![
         ("counters".into(), object(counters.clone().map(|c| number(c.name.key(), c.value)))),
         (
             "timers".into(),
-            came(object(
+            as_received(object(
                 snapshot.timers.iter().map(|timer| (timer.name.key().into(), samples(timer))),
             )),
         ),
         (
             "gauges".into(),
-            came(object(snapshot.gauges.iter().map(|g| number(g.name.key(), g.value)))),
+            as_received(object(snapshot.gauges.iter().map(|g| number(g.name.key(), g.value)))),
         ),
         (
             "timer_data".into(),
@@ -137,47 +139,49 @@ fn values(snapshot: &Snapshot, dialect: Dialect) -> Value {
         ),
         ("counter_rates".into(), object(counters.map(|c| number(c.name.key(), c.rate)))),
         ("sets".into(), sets),
-        ("pctThreshold".into(), came(percentiles)),
+        ("pctThreshold".into(), as_received(percentiles)),
     ])
 }
 
-fn object(entries: impl Iterator<Item = (Box<str>, Value)>) -> Value {
-    Value::Object(entries.collect())
+fn object(entries: impl Iterator<Item = (Box<str>, JsValue)>) -> JsValue {
+    JsValue::Object(entries.collect())
 }
 
-fn samples(timer: &Timer) -> Value {
+fn samples(timer: &TimerMetric) -> JsValue {
     match &timer.samples {
-        Samples::Exact(values) => Value::Numbers(Arc::clone(values)),
-        // They were not kept one by one; said in the place where they would be.
-        Samples::Sketched(sketch) => Value::Text(format!("{} samples", sketch.count()).into()),
+        TimerSamples::Exact(values) => JsValue::Numbers(Arc::clone(values)),
+        // The samples themselves are no longer available, so their number is printed instead.
+        TimerSamples::Sketched(sketch) => {
+            JsValue::Text(format!("{} samples", sketch.count()).into())
+        }
     }
 }
 
-/// What is calculated of a timer. The bins of a histogram are an object of their own.
-fn calculated(timer: &Timer) -> Value {
+/// The calculated fields of a timer. Histogram bins are a nested object.
+fn calculated(timer: &TimerMetric) -> JsValue {
     let mut plain = Vec::new();
     let mut bins = Vec::new();
     for (name, value) in &timer.fields {
         match name.strip_prefix("histogram.") {
-            Some(bin) => bins.push((bin.into(), Value::Number(*value))),
-            None => plain.push((Box::from(&**name), Value::Number(*value))),
+            Some(bin) => bins.push((bin.into(), JsValue::Number(*value))),
+            None => plain.push((Box::from(&**name), JsValue::Number(*value))),
         }
     }
     if !bins.is_empty() {
-        plain.push(("histogram".into(), Value::Object(bins)));
+        plain.push(("histogram".into(), JsValue::Object(bins)));
     }
-    Value::Object(plain)
+    JsValue::Object(plain)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::testing::{Shared, snapshot};
+    use crate::backends::testing::{SharedWriter, snapshot};
 
-    fn printed(pretty: bool, dialect: Dialect) -> String {
-        let out = Shared::default();
-        let settings = settings::Console { pretty };
-        let mut console = Console::to(Box::new(out.clone()), &settings, dialect);
+    fn printed(pretty: bool, dialect: StatsdDialect) -> String {
+        let out = SharedWriter::default();
+        let settings = settings::ConsoleSettings { pretty };
+        let mut console = ConsoleOutput::with_writer(Box::new(out.clone()), &settings, dialect);
         console.flush(&snapshot()).unwrap();
         let text = out.text();
         let (first, rest) = text.split_once('\n').unwrap();
@@ -187,9 +191,9 @@ mod tests {
     }
 
     #[test]
-    fn etsys_form() {
+    fn etsy_format() {
         assert_eq!(
-            printed(false, Dialect::Etsy),
+            printed(false, StatsdDialect::Etsy),
             "{
   counters: {
     'api.hits': 30,
@@ -228,13 +232,13 @@ mod tests {
 }
 "
         );
-        let pretty = printed(true, Dialect::Etsy);
+        let pretty = printed(true, StatsdDialect::Etsy);
         assert!(pretty.contains("histogram: { bin_10: \x1b[33m1\x1b[39m"), "{pretty}");
     }
 
     #[test]
-    fn perls_form() {
-        let text = printed(false, Dialect::Perl);
+    fn perl_format() {
+        let text = printed(false, StatsdDialect::Perl);
         assert_eq!(text.lines().count(), 1);
         let start = "{\"counters\":{\"api.hits\":30,\"api.hits;code=500\":2,";
         assert!(text.starts_with(start), "{text}");

@@ -1,4 +1,4 @@
-//! A file with one line per value, as the Perl server's file backend was meant to write it.
+//! The file backend: one line per value, in the format intended by the Perl server's file backend.
 //!
 //! ```text
 //! c<TAB>api.hits<TAB>30                 counter: the sum of the interval
@@ -7,13 +7,15 @@
 //! s<TAB>users<TAB>anna;bob              set: its members
 //! ```
 //!
-//! A timer of too many samples to keep has a line for each of its statistics,
-//! `t<TAB>api.latency.upper_90<TAB>…`. With `timestamps`, each line begins with the flush's second and
-//! a tab. In a member, `\`, `;` and control characters are written `\\`, `\;`, `\t`, `\n`, `\xNN`.
+//! A timer with too many samples to store has a line for each of its statistics,
+//! `t<TAB>api.latency.upper_90<TAB>…`. With `timestamps`, each line starts with the flush's
+//! timestamp in seconds and a tab. In set members, `\`, `;` and control characters are written
+//! `\\`, `\;`, `\t`, `\n`, `\xNN`.
 //!
-//! Lines are appended, flush by flush. A file that was moved away or removed is made anew, so that
-//! the usual log rotation works without a signal. A flush that does not fit on the disk is taken back
-//! whole, so that the next one does not begin in the middle of a line; its lines are lost and counted.
+//! Each flush appends its lines. A file that was moved or removed is recreated, so that log
+//! rotation works without a signal. If writing fails, the file is truncated to its length before
+//! the flush, so that the next flush does not start in the middle of a line; the lines are lost and
+//! counted.
 
 use std::{
     fmt::Write as _,
@@ -23,35 +25,34 @@ use std::{
     sync::Arc,
 };
 
-use super::{Backend, BackendError, LOST_VALUES, Status};
+use super::{BackendError, BackendStatus, LOST_VALUES, MetricBackend};
 use crate::{
-    flush::{Samples, Snapshot},
-    js::Number,
+    flush::{FlushSnapshot, TimerSamples},
+    js::JsNumber,
     settings,
 };
 
 /// Appends snapshots to a file.
 #[derive(Debug)]
-pub struct File {
-    settings: settings::File,
+pub struct FileBackend {
+    settings: settings::FileSettings,
     open: Option<fs::File>,
-    status: Status,
+    status: BackendStatus,
 }
 
-impl File {
+impl FileBackend {
     /// A backend for these settings. The file is opened by the first flush.
-    #[must_use]
-    pub fn new(settings: settings::File) -> Self {
-        let status = Status::default();
+    pub fn new(settings: settings::FileSettings) -> Self {
+        let status = BackendStatus::default();
         status.set(LOST_VALUES, 0.0);
         Self { settings, open: None, status }
     }
 
-    /// The file at the path, opened again if what we hold is not it any more.
+    /// The file at the configured path, reopened if the open one was moved or removed.
     fn file(&mut self) -> io::Result<&fs::File> {
         let path = &self.settings.path;
-        let held = self.open.as_ref().and_then(|file| identity(file.metadata()));
-        if held.is_none() || held != identity(fs::metadata(path)) {
+        let current = self.open.as_ref().and_then(|file| identity(file.metadata()));
+        if current.is_none() || current != identity(fs::metadata(path)) {
             self.open = None;
         }
         match &mut self.open {
@@ -63,22 +64,23 @@ impl File {
         }
     }
 
-    fn append(&mut self, snapshot: &Snapshot) -> Result<u64, Failed> {
-        let stamp = match self.settings.timestamps {
-            true => format!("{}\t", snapshot.timestamp),
-            false => String::new(),
+    fn append(&mut self, snapshot: &FlushSnapshot) -> Result<u64, WriteFailure> {
+        let stamp = if self.settings.timestamps {
+            format!("{}\t", snapshot.timestamp)
+        } else {
+            String::new()
         };
-        let lines = || write_lines(&mut Counted::new(io::sink()), snapshot, &stamp);
-        let failed = |source| Failed { lost: lines().unwrap_or_default(), source };
+        let lines = || write_lines(&mut CountingWriter::new(io::sink()), snapshot, &stamp);
+        let failed = |source| WriteFailure { lost: lines().unwrap_or_default(), source };
         let file = self.file().map_err(failed)?;
         let start = file.metadata().map_err(failed)?.len();
-        let mut out = Counted::new(BufWriter::with_capacity(1 << 16, file));
+        let mut out = CountingWriter::new(BufWriter::with_capacity(1 << 16, file));
         let written = write_lines(&mut out, snapshot, &stamp).and_then(|_| out.flush());
-        let Counted { inner, bytes } = out;
-        // Not dropped with bytes in it: it would try once more to write them.
+        let CountingWriter { inner, bytes } = out;
+        // Dropping a BufWriter with buffered bytes would try once more to write them.
         let (file, _) = inner.into_parts();
         written.map_err(|error| {
-            // If that fails, too, there is nothing left to do.
+            // If this also fails, nothing more can be done.
             let _ = file.set_len(start);
             failed(error)
         })?;
@@ -88,8 +90,8 @@ impl File {
 
 /// A flush that could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("{lost} lines are lost")]
-struct Failed {
+#[error("{lost} lines lost")]
+struct WriteFailure {
     lost: u64,
     source: io::Error,
 }
@@ -98,7 +100,7 @@ fn identity(metadata: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
     metadata.ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-impl Backend for File {
+impl MetricBackend for FileBackend {
     fn name(&self) -> &'static str {
         "file"
     }
@@ -107,11 +109,11 @@ impl Backend for File {
         !self.settings.timestamps
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> BackendStatus {
         self.status.clone()
     }
 
-    fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
+    fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
         match self.append(snapshot) {
             Ok(bytes) => {
                 self.status.set("flush_length", bytes as f64);
@@ -130,18 +132,18 @@ impl Backend for File {
     }
 }
 
-struct Counted<W> {
+struct CountingWriter<W> {
     inner: W,
     bytes: u64,
 }
 
-impl<W> Counted<W> {
+impl<W> CountingWriter<W> {
     fn new(inner: W) -> Self {
         Self { inner, bytes: 0 }
     }
 }
 
-impl<W: io::Write> io::Write for Counted<W> {
+impl<W: io::Write> io::Write for CountingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.bytes += written as u64;
@@ -153,21 +155,21 @@ impl<W: io::Write> io::Write for Counted<W> {
     }
 }
 
-/// All lines; gives their number.
-fn write_lines(out: &mut impl io::Write, snapshot: &Snapshot, stamp: &str) -> io::Result<u64> {
+/// Writes all lines and returns their number.
+fn write_lines(out: &mut impl io::Write, snapshot: &FlushSnapshot, stamp: &str) -> io::Result<u64> {
     let mut lines = snapshot.counters.len() + snapshot.gauges.len() + snapshot.sets.len();
     for counter in &snapshot.counters {
-        writeln!(out, "{stamp}c\t{}\t{}", counter.name, Number(counter.value))?;
+        writeln!(out, "{stamp}c\t{}\t{}", counter.name, JsNumber(counter.value))?;
     }
     for timer in &snapshot.timers {
         match &timer.samples {
-            Samples::Exact(values) => {
+            TimerSamples::Exact(values) => {
                 for value in values.iter() {
                     writeln!(out, "{stamp}t\t{}\t{value:.6}", timer.name)?;
                 }
                 lines += values.len();
             }
-            Samples::Sketched(_) => {
+            TimerSamples::Sketched(_) => {
                 for (field, value) in &timer.fields {
                     let (base, tags) = (timer.name.base(), timer.name.tag_text());
                     writeln!(out, "{stamp}t\t{base}.{field}{tags}\t{value:.6}")?;
@@ -213,11 +215,11 @@ mod tests {
     use crate::backends::{chain, testing::snapshot};
 
     #[test]
-    fn each_value_has_a_line_and_a_moved_file_is_made_anew() {
+    fn values_are_lines_and_moved_file_is_recreated() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stats");
-        let settings = settings::File { path: path.clone(), timestamps: false };
-        let mut file = File::new(settings);
+        let settings = settings::FileSettings { path: path.clone(), timestamps: false };
+        let mut file = FileBackend::new(settings);
         file.flush(&snapshot()).unwrap();
         let lines = "c\tapi.hits\t30\nc\tapi.hits;code=500\t2\nc\tstatsd.packets_received\t12\n\
                      t\tapi.latency\t10.000000\nt\tapi.latency\t20.000000\nt\tapi.latency\t30.000000\n\
@@ -233,45 +235,46 @@ mod tests {
     }
 
     #[test]
-    fn lines_can_carry_their_time() {
+    fn timestamps_prefix_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stats");
-        let settings = settings::File { path: path.clone(), timestamps: true };
-        File::new(settings).flush(&snapshot()).unwrap();
+        let settings = settings::FileSettings { path: path.clone(), timestamps: true };
+        FileBackend::new(settings).flush(&snapshot()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.lines().all(|line| line.starts_with("1772359200\t")), "{text}");
     }
 
     #[test]
-    fn a_path_that_cannot_be_written_is_an_error_with_its_name() {
-        let settings = settings::File { path: "/nonexistent/stats".into(), timestamps: false };
-        let mut file = File::new(settings);
+    fn unwritable_path_is_named_in_error() {
+        let settings =
+            settings::FileSettings { path: "/nonexistent/stats".into(), timestamps: false };
+        let mut file = FileBackend::new(settings);
         let error = file.flush(&snapshot()).unwrap_err();
-        let said = chain(&error);
+        let message = chain(&error);
         assert!(
-            said.starts_with("/nonexistent/stats: writing failed: 8 lines are lost: "),
-            "{said}"
+            message.starts_with("/nonexistent/stats: writing failed: 8 lines lost: "),
+            "{message}"
         );
         assert_eq!(file.status.get(LOST_VALUES), Some(8.0));
     }
 
     #[test]
-    fn a_full_disk_loses_a_flush_and_says_so() {
-        // The kernel's own full disk: it takes nothing.
+    fn full_disk_counts_lost_lines() {
+        // Every write to /dev/full fails with ENOSPC.
         if !std::path::Path::new("/dev/full").exists() {
             return;
         }
-        let settings = settings::File { path: "/dev/full".into(), timestamps: false };
-        let mut file = File::new(settings);
+        let settings = settings::FileSettings { path: "/dev/full".into(), timestamps: false };
+        let mut file = FileBackend::new(settings);
         for flush in 1..=2 {
-            let said = chain(&file.flush(&snapshot()).unwrap_err());
-            assert!(said.contains("8 lines are lost: No space left on device"), "{said}");
+            let message = chain(&file.flush(&snapshot()).unwrap_err());
+            assert!(message.contains("8 lines lost: No space left on device"), "{message}");
             assert_eq!(file.status.get(LOST_VALUES), Some(8.0 * f64::from(flush)));
         }
     }
 
     #[test]
-    fn members_cannot_break_a_line() {
+    fn set_members_are_escaped() {
         let mut text = String::new();
         escape("a;b\\c\td\ne\x01é", &mut text);
         assert_eq!(text, "a\\;b\\\\c\\td\\ne\\x01é");

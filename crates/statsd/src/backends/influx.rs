@@ -1,4 +1,4 @@
-//! InfluxDB's line protocol over HTTP, for InfluxDB 1, 2, 3 and what else takes it.
+//! The InfluxDB backend: line protocol over HTTP, for InfluxDB 1, 2, 3 and compatible receivers.
 //!
 //! ```text
 //! api.hits,code=500,metric_type=counter count=2,rate=0.2 1772359200000000000
@@ -7,85 +7,86 @@
 //! users,metric_type=set count=2 1772359200000000000
 //! ```
 //!
-//! A metric's name is the measurement, as it was sent, its tags are tags, `metric_type` keeps kinds apart that have one
-//! key. All fields are floats. The time is in the unit that the URL's `precision` names, or in
-//! nanoseconds.
+//! The measurement is the metric's name as it was sent, and its tags are tags. `metric_type`
+//! distinguishes metrics of different types with the same key. All fields are floats. The timestamp
+//! is in the unit of the URL's `precision` parameter, by default nanoseconds.
 
 use std::{borrow::Cow, fmt, fmt::Write as _, sync::Arc, time::Duration};
 
-use howdah_post::{Endpoint, EndpointError, PostError, authorization};
+use howdah_post::{EndpointError, HttpEndpoint, PostError, authorization};
 
 use super::{
-    Backend, BackendError, Needs, Status,
-    outbox::{Batch, Sink},
-    post::{AGENT, Poster},
+    BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
+    http::{AGENT, HttpSender},
+    outbox::{BatchSink, ValueBatch},
 };
-use crate::{Name, flush::Snapshot, js::Number, settings};
+use crate::{MetricName, flush::FlushSnapshot, js::JsNumber, settings};
 
-/// Bytes of one request's body.
+/// Approximate bytes of a request body.
 const BODY_BYTES: usize = 1 << 20;
 
-/// Sends snapshots to InfluxDB.
-pub struct Influx {
-    poster: Poster,
-    /// Units of time in a second.
+/// The backend that sends snapshots to InfluxDB.
+pub struct InfluxBackend {
+    poster: HttpSender,
+    /// Timestamp units per second.
     precision: i64,
 }
 
-impl Influx {
-    /// A backend for these settings. The token is read now, the connection made by the first flush.
+impl InfluxBackend {
+    /// Creates the backend and reads the token file. The connection is opened by the first flush.
     ///
     /// # Errors
     ///
-    /// The URL is none, or a file cannot be read.
-    pub fn new(settings: &settings::Influx) -> Result<Self, EndpointError> {
+    /// The URL is invalid, or a file cannot be read.
+    pub fn new(settings: &settings::InfluxSettings) -> Result<Self, EndpointError> {
         let headers = authorization("Token", settings.token_file.as_ref())?
             + "Content-Type: text/plain; charset=utf-8\r\n";
-        let endpoint = Endpoint::new(AGENT, &settings.url, settings.ca_file.as_deref(), headers)?;
+        let endpoint =
+            HttpEndpoint::new(AGENT, &settings.url, settings.ca_file.as_deref(), headers)?;
         let precision = match endpoint.parameter("precision") {
             Some("s" | "second") => 1,
             Some("ms" | "millisecond") => 1_000,
             Some("u" | "us" | "microsecond") => 1_000_000,
             _ => 1_000_000_000,
         };
-        let poster = Poster::new(endpoint, settings.spool_bytes).refused_by(refused_values);
+        let poster = HttpSender::new(endpoint, settings.spool_bytes).refused_by(refused_values);
         Ok(Self { poster, precision })
     }
 }
 
-impl fmt::Debug for Influx {
+impl fmt::Debug for InfluxBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Influx").field("url", &self.poster.endpoint().shown()).finish()
+        f.debug_struct("InfluxBackend").field("url", &self.poster.endpoint().display_url()).finish()
     }
 }
 
-impl Backend for Influx {
+impl MetricBackend for InfluxBackend {
     fn name(&self) -> &'static str {
         "influx"
     }
 
-    fn needs(&self) -> Needs {
-        Needs { names_as_sent: true, ..Needs::default() }
+    fn requirements(&self) -> SnapshotRequirements {
+        SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::default() }
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> BackendStatus {
         self.poster.status()
     }
 
-    fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
+    fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
         let precision = self.precision;
         self.poster.flush(snapshot.interval, |sink| encode(snapshot, precision, sink))
     }
 
-    fn finish(&mut self, patience: Duration) -> Result<(), BackendError> {
-        self.poster.finish(patience)
+    fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        self.poster.finish(timeout)
     }
 }
 
-/// All lines, in bodies of about [`BODY_BYTES`].
-fn encode(snapshot: &Snapshot, precision: i64, sink: Sink<'_>) {
+/// Encodes all lines, in bodies of about [`BODY_BYTES`].
+fn encode(snapshot: &FlushSnapshot, precision: i64, sink: BatchSink<'_>) {
     let time = snapshot.timestamp.saturating_mul(precision);
-    let mut lines = Lines { time, sink, body: String::new(), values: 0 };
+    let mut lines = LineProtocolEncoder { time, sink, body: String::new(), values: 0 };
     for counter in snapshot.counters_as_sent() {
         let fields = [("count", counter.value), ("rate", counter.rate)];
         lines.add(&counter.name, "counter", fields.into_iter());
@@ -100,24 +101,32 @@ fn encode(snapshot: &Snapshot, precision: i64, sink: Sink<'_>) {
     for set in snapshot.sets_as_sent() {
         lines.add(&set.name, "set", [("count", set.count as f64)].into_iter());
     }
-    let own = &snapshot.own;
-    let facts = [("num_stats", own.num_stats as f64), ("processing_time", own.processing_ms)];
-    let extra = own.extra.iter().copied();
-    lines.add(&Name::new(&own.prefix), "own", facts.into_iter().chain(extra));
-    lines.end_batch();
+    let self_metrics = &snapshot.self_metrics;
+    let fields = [
+        ("num_stats", self_metrics.num_stats as f64),
+        ("processing_time", self_metrics.processing_ms),
+    ];
+    let extra = self_metrics.extra.iter().copied();
+    lines.add(&MetricName::new(&self_metrics.prefix), "own", fields.into_iter().chain(extra));
+    lines.flush_batch();
 }
 
-struct Lines<'s> {
+struct LineProtocolEncoder<'s> {
     time: i64,
-    sink: Sink<'s>,
+    sink: BatchSink<'s>,
     body: String,
     values: u64,
 }
 
-impl Lines<'_> {
-    fn add<'f>(&mut self, name: &Name, kind: &str, fields: impl Iterator<Item = (&'f str, f64)>) {
+impl LineProtocolEncoder<'_> {
+    fn add<'f>(
+        &mut self,
+        name: &MetricName,
+        kind: &str,
+        fields: impl Iterator<Item = (&'f str, f64)>,
+    ) {
         let start = self.body.len();
-        // A line that begins with it is a comment.
+        // A line that starts with # is a comment.
         if name.base().starts_with('#') {
             self.body.push('_');
         }
@@ -134,12 +143,12 @@ impl Lines<'_> {
             escape(value, &[',', ' ', '='], &mut self.body);
         }
         let mut separator = ' ';
-        // InfluxDB has no word for infinity.
+        // The line protocol cannot express infinity.
         for (field, value) in fields.filter(|(_, value)| value.is_finite()) {
             self.body.push(separator);
             escape(field, &[',', ' ', '='], &mut self.body);
             // Writing into a String cannot fail.
-            let _ = write!(self.body, "={}", Number(value));
+            let _ = write!(self.body, "={}", JsNumber(value));
             self.values += 1;
             separator = ',';
         }
@@ -149,20 +158,19 @@ impl Lines<'_> {
         }
         let _ = writeln!(self.body, " {}", self.time);
         if self.body.len() >= BODY_BYTES {
-            self.end_batch();
+            self.flush_batch();
         }
     }
 
-    fn end_batch(&mut self) {
+    fn flush_batch(&mut self) {
         if !self.body.is_empty() {
             let bytes = std::mem::take(&mut self.body).into_bytes();
-            (self.sink)(Batch { bytes, values: std::mem::take(&mut self.values) });
+            (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
         }
     }
 }
 
-/// A tag as the protocol can have it: no empty value (a bare tag says that something holds), and no key
-/// that InfluxDB has a use of its own for.
+/// Makes a tag valid: an empty value becomes `true`, and a key reserved by InfluxDB gets a prefix.
 fn legal_tag<'t>((key, value): (Cow<'t, str>, Cow<'t, str>)) -> (Cow<'t, str>, Cow<'t, str>) {
     let key = match &*key {
         "time" | "_field" | "_measurement" => format!("tag_{key}").into(),
@@ -171,14 +179,14 @@ fn legal_tag<'t>((key, value): (Cow<'t, str>, Cow<'t, str>)) -> (Cow<'t, str>, C
     (key, if value.is_empty() { "true".into() } else { value })
 }
 
-/// How many values of a batch InfluxDB did not write: it writes the rest of a batch when it refuses some
-/// of its lines, and says so.
+/// The number of values of a batch that InfluxDB did not write. When it refuses some lines, it
+/// still writes the others and reports a partial write.
 ///
-/// InfluxDB 1 and 2 name each line that they cannot parse (`unable to parse '…'`) and count the points
-/// that do not fit the types of their fields (`dropped=2`); InfluxDB 3 counts all (`"line_number"`). Of
-/// which lines those points are is not said: they are taken to have as many values as lines have on
-/// average. A reply that says nothing of this kind means the whole batch.
-fn refused_values(error: &PostError, batch: &Batch) -> u64 {
+/// InfluxDB 1 and 2 quote each line that they cannot parse (`unable to parse '…'`) and count the
+/// points with conflicting field types (`dropped=2`); InfluxDB 3 lists all (`"line_number"`). The
+/// reply does not identify the dropped points, so each counts as the average number of values per
+/// line. Any other reply means that the whole batch was refused.
+fn refused_values(error: &PostError, batch: &ValueBatch) -> u64 {
     let PostError::Status { body, .. } = error else { return batch.values };
     let reply = String::from_utf8_lossy(body);
     if !reply.contains("partial write") {
@@ -191,12 +199,12 @@ fn refused_values(error: &PostError, batch: &Batch) -> u64 {
     let numbered = reply.matches("\"line_number\"").count() as u64;
     let lines = memchr::memchr_iter(b'\n', &batch.bytes).count().max(1) as u64;
     let refused = (dropped + named + numbered).clamp(1, lines);
-    // Every line has a value at least.
+    // Every line has at least one value.
     (batch.values * refused).div_ceil(lines)
 }
 
-/// A name with what would end it escaped. A backslash before such a character would escape it, and
-/// there is no way to write that, so backslashes become slashes.
+/// Appends a name with special characters escaped. The protocol cannot express a backslash before a
+/// special character, so backslashes become slashes.
 fn escape(text: &str, special: &[char], out: &mut String) {
     for char in text.chars() {
         match char {
@@ -214,16 +222,16 @@ fn escape(text: &str, special: &[char], out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{backends::testing::snapshot, flush::Gauge};
+    use crate::{backends::testing::snapshot, flush::GaugeMetric};
 
-    fn encoded(snapshot: &Snapshot, precision: i64) -> Vec<Batch> {
+    fn encoded(snapshot: &FlushSnapshot, precision: i64) -> Vec<ValueBatch> {
         let mut batches = Vec::new();
         encode(snapshot, precision, &mut |batch| batches.push(batch));
         batches
     }
 
     #[test]
-    fn every_metric_is_a_line() {
+    fn every_metric_becomes_one_line() {
         let batches = encoded(&snapshot(), 1_000_000_000);
         let text = std::str::from_utf8(&batches[0].bytes).unwrap();
         let lines: Vec<_> = text.lines().collect();
@@ -244,11 +252,11 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_break_a_line_and_infinity_is_left_out() {
-        let mut snapshot = Snapshot::clone(&snapshot());
-        let name = Name::new("a b,c=d\\\n;k y=v,w;bare;k y=again");
+    fn names_are_escaped_and_infinity_is_omitted() {
+        let mut snapshot = FlushSnapshot::clone(&snapshot());
+        let name = MetricName::new("a b,c=d\\\n;k y=v,w;bare;k y=again");
         snapshot.gauges = [1e300, f64::INFINITY]
-            .map(|value| Gauge { name: name.clone(), merged: false, value })
+            .map(|value| GaugeMetric { name: name.clone(), merged: false, value })
             .into();
         let text = String::from_utf8(encoded(&snapshot, 1)[0].bytes.clone()).unwrap();
         let gauges: Vec<_> = text.lines().filter(|line| line.contains("=gauge")).collect();
@@ -258,9 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn tags_keep_what_was_sent_and_names_that_influxdb_refuses_are_others() {
-        let mut snapshot = Snapshot::clone(&snapshot());
-        let gauge = |name: &str| Gauge { name: Name::new(name), merged: false, value: 1.0 };
+    fn reserved_names_are_prefixed_and_tag_values_unchanged() {
+        let mut snapshot = FlushSnapshot::clone(&snapshot());
+        let gauge =
+            |name: &str| GaugeMetric { name: MetricName::new(name), merged: false, value: 1.0 };
         snapshot.gauges =
             vec![gauge("#a;city=Z\u{fc}rich;time=1;url=http://x/y?z"), gauge("b;k=50%")];
         let text = String::from_utf8(encoded(&snapshot, 1)[0].bytes.clone()).unwrap();
@@ -275,8 +284,9 @@ mod tests {
     }
 
     #[test]
-    fn of_a_partial_write_only_the_refused_lines_count_as_lost() {
-        let batch = Batch { bytes: b"a v=1,w=2 1\nb v=1,w=2 1\nc v=1,w=2 1\n".to_vec(), values: 6 };
+    fn partial_write_counts_only_refused_lines() {
+        let batch =
+            ValueBatch { bytes: b"a v=1,w=2 1\nb v=1,w=2 1\nc v=1,w=2 1\n".to_vec(), values: 6 };
         let refused = |reply: &str| {
             let body = reply.as_bytes().into();
             let status =
@@ -298,10 +308,10 @@ mod tests {
     }
 
     #[test]
-    fn much_becomes_several_requests() {
-        let mut snapshot = Snapshot::clone(&snapshot());
-        let gauge = |n: i32| Gauge {
-            name: Name::new(&format!("g{n}")),
+    fn large_snapshot_is_split_into_requests() {
+        let mut snapshot = FlushSnapshot::clone(&snapshot());
+        let gauge = |n: i32| GaugeMetric {
+            name: MetricName::new(&format!("g{n}")),
             merged: false,
             value: f64::from(n),
         };

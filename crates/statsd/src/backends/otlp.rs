@@ -1,9 +1,9 @@
-//! OpenTelemetry's protocol, OTLP, over HTTP with protobuf bodies.
+//! The OTLP backend: OpenTelemetry's protocol over HTTP with protobuf bodies.
 //!
-//! Counters are monotonic sums, timers exponential histograms (in seconds where they came in
-//! milliseconds), gauges and the sizes of sets are gauges; tags are attributes. Sums and histograms
-//! count from when their key was first seen, or, with delta temporality, from the flush before. A
-//! counter that somebody decrements looks like a restart to a receiver, as monotonic sums do.
+//! Counters become monotonic sums, timers exponential histograms (in seconds if sent in
+//! milliseconds), gauges and set sizes gauges; tags become attributes. Sums and histograms start
+//! when their key was first seen or, with delta temporality, at the previous flush. A decremented
+//! counter looks like a restart to the receiver, as with any monotonic sum.
 //!
 //! Field numbers are those of opentelemetry-proto 1.x: `metrics/v1/metrics.proto`,
 //! `common/v1/common.proto`, `collector/metrics/v1/metrics_service.proto`.
@@ -14,94 +14,98 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use howdah_post::{Endpoint, EndpointError, authorization};
+use howdah_post::{EndpointError, HttpEndpoint, authorization};
 
 use super::{
-    Backend, BackendError, Needs, Status,
-    outbox::{Batch, Sink},
-    post::{AGENT, Poster},
-    protobuf::Message,
+    BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
+    http::{AGENT, HttpSender},
+    outbox::{BatchSink, ValueBatch},
+    protobuf::ProtobufMessage,
 };
 use crate::{
-    Name,
-    flush::{Samples, Snapshot, Timer},
+    MetricName,
+    flush::{FlushSnapshot, TimerMetric, TimerSamples},
     grammar::TimingUnit,
     settings::{self, Temporality},
     sketch::Sketch,
 };
 
-/// Data points of one request.
+/// Approximate data points per request.
 const POINTS_MAX: usize = 5_000;
-/// Buckets on one side of a histogram, as OpenTelemetry's own libraries have at most.
+/// Maximum buckets on one side of a histogram, as in OpenTelemetry's own libraries.
 const BUCKETS_MAX: usize = 160;
-/// The coarsest scale there is.
+/// The coarsest scale.
 const SCALE_MIN: i32 = -10;
 
-/// Sends snapshots to an OTLP receiver.
-pub struct Otlp {
-    poster: Poster,
+/// The backend that sends snapshots to an OTLP receiver.
+pub struct OtlpBackend {
+    poster: HttpSender,
     temporality: Temporality,
     resource: Vec<(String, String)>,
 }
 
-impl Otlp {
-    /// A backend for these settings. The token is read now, the connection made by the first flush.
+impl OtlpBackend {
+    /// Creates the backend and reads the token file. The connection is opened by the first flush.
     ///
     /// # Errors
     ///
-    /// The URL is none, or a file cannot be read.
-    pub fn new(settings: &settings::Otlp) -> Result<Self, EndpointError> {
+    /// The URL is invalid, or a file cannot be read.
+    pub fn new(settings: &settings::OtlpSettings) -> Result<Self, EndpointError> {
         let headers = authorization("Bearer", settings.token_file.as_ref())?
             + "Content-Type: application/x-protobuf\r\n";
-        let endpoint = Endpoint::new(AGENT, &settings.url, settings.ca_file.as_deref(), headers)?;
+        let endpoint =
+            HttpEndpoint::new(AGENT, &settings.url, settings.ca_file.as_deref(), headers)?;
         let mut resource = settings.resource.clone();
         resource.entry("service.name".to_owned()).or_insert_with(|| "statsd".to_owned());
         Ok(Self {
-            poster: Poster::new(endpoint, settings.spool_bytes),
+            poster: HttpSender::new(endpoint, settings.spool_bytes),
             temporality: settings.temporality,
             resource: resource.into_iter().collect(),
         })
     }
 }
 
-impl fmt::Debug for Otlp {
+impl fmt::Debug for OtlpBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Otlp").field("url", &self.poster.endpoint().shown()).finish()
+        f.debug_struct("OtlpBackend").field("url", &self.poster.endpoint().display_url()).finish()
     }
 }
 
-impl Backend for Otlp {
+impl MetricBackend for OtlpBackend {
     fn name(&self) -> &'static str {
         "otlp"
     }
 
-    fn needs(&self) -> Needs {
-        Needs { distributions: self.temporality == Temporality::Cumulative, names_as_sent: true }
+    fn requirements(&self) -> SnapshotRequirements {
+        SnapshotRequirements {
+            distributions: self.temporality == Temporality::Cumulative,
+            names_as_sent: true,
+        }
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> BackendStatus {
         self.poster.status()
     }
 
-    fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
+    fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
         let (temporality, resource) = (self.temporality, &self.resource);
         self.poster.flush(snapshot.interval, |sink| encode(snapshot, temporality, resource, sink))
     }
 
-    fn finish(&mut self, patience: Duration) -> Result<(), BackendError> {
-        self.poster.finish(patience)
+    fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        self.poster.finish(timeout)
     }
 }
 
-/// All metrics, as requests of about [`POINTS_MAX`] data points.
+/// Encodes all metrics as requests of about [`POINTS_MAX`] data points.
 fn encode(
-    snapshot: &Snapshot,
+    snapshot: &FlushSnapshot,
     temporality: Temporality,
     resource: &[(String, String)],
-    sink: Sink<'_>,
+    sink: BatchSink<'_>,
 ) {
-    let times = Times { temporality, snapshot };
-    let mut requests = Requests { resource, sink, scope: Message::default(), points: 0 };
+    let times = PointTimes { temporality, snapshot };
+    let mut requests = OtlpEncoder { resource, sink, scope: ProtobufMessage::default(), points: 0 };
     for_each_base(
         snapshot.counters_as_sent(),
         |counter| &counter.name,
@@ -114,9 +118,9 @@ fn encode(
                             Temporality::Cumulative => counter.total,
                             Temporality::Delta => counter.value,
                         };
-                        let start = times.start(counter.since);
+                        let start = times.start_ns(counter.since);
                         sum.message(1, |point| {
-                            number(point, &counter.name, Some(start), times.end(), value);
+                            number(point, &counter.name, Some(start), times.end_ns(), value);
                         });
                     }
                     sum.uint(2, times.code()).uint(3, 1);
@@ -141,24 +145,27 @@ fn encode(
             requests.histogram(base, timers, &times);
         },
     );
-    let own = &snapshot.own;
-    let facts = [("num_stats", own.num_stats as f64), ("processing_time", own.processing_ms)];
-    for (fact, value) in facts.into_iter().chain(own.extra.iter().copied()) {
-        let name = Name::new(&format!("{}.{fact}", own.prefix));
+    let self_metrics = &snapshot.self_metrics;
+    let fields = [
+        ("num_stats", self_metrics.num_stats as f64),
+        ("processing_time", self_metrics.processing_ms),
+    ];
+    for (field, value) in fields.into_iter().chain(self_metrics.extra.iter().copied()) {
+        let name = MetricName::new(&format!("{}.{field}", self_metrics.prefix));
         requests.gauge(name.base(), &[(&name, value)], &times);
     }
-    requests.end();
+    requests.finish_request();
 }
 
-/// Metrics grouped by their key without tags, because that makes one metric with a data point per set
-/// of tags; at most [`POINTS_MAX`] at once.
+/// Groups metrics by key without tags, because OTLP has one metric with a data point per tag set.
+/// Passes at most [`POINTS_MAX`] metrics to `each` at once.
 fn for_each_base<'m, T>(
     metrics: impl Iterator<Item = T>,
-    name: impl Fn(&T) -> &'m Name,
+    name: impl Fn(&T) -> &'m MetricName,
     mut each: impl FnMut(&'m str, &[T]),
 ) {
     let mut metrics: Vec<T> = metrics.collect();
-    // They come by key, where `a.b` lies between `a` and `a;tag=1`.
+    // Sorted by key, `a.b` would be between `a` and `a;tag=1`.
     metrics.sort_by(|a, b| name(a).base().cmp(name(b).base()));
     for group in metrics.chunk_by(|a, b| name(a).base() == name(b).base()) {
         for part in group.chunks(POINTS_MAX) {
@@ -167,16 +174,16 @@ fn for_each_base<'m, T>(
     }
 }
 
-/// What a timer's histogram holds; `None` if there is nothing to tell.
-fn distribution(timer: &Timer, temporality: Temporality) -> Option<Arc<Sketch>> {
+/// The distribution of a timer; `None` if it has no samples.
+fn distribution(timer: &TimerMetric, temporality: Temporality) -> Option<Arc<Sketch>> {
     if temporality == Temporality::Cumulative {
         return timer.cumulative.clone();
     }
     let summary = timer.summary.as_ref()?;
     match &timer.samples {
-        Samples::Sketched(sketch) => Some(Arc::clone(sketch)),
-        Samples::Exact(values) => {
-            // Rates are not kept sample by sample; their mean makes the counts add up.
+        TimerSamples::Sketched(sketch) => Some(Arc::clone(sketch)),
+        TimerSamples::Exact(values) => {
+            // Rates of single samples are not stored; with their mean, the total count is right.
             let weight = summary.count / summary.samples.max(1) as f64;
             let mut sketch = Sketch::default();
             values.iter().for_each(|value| sketch.add(timer.unit.to_base(*value), weight));
@@ -185,23 +192,23 @@ fn distribution(timer: &Timer, temporality: Temporality) -> Option<Arc<Sketch>> 
     }
 }
 
-struct Times<'s> {
+struct PointTimes<'s> {
     temporality: Temporality,
-    snapshot: &'s Snapshot,
+    snapshot: &'s FlushSnapshot,
 }
 
-impl Times<'_> {
-    fn start(&self, since: SystemTime) -> u64 {
+impl PointTimes<'_> {
+    fn start_ns(&self, since: SystemTime) -> u64 {
         match self.temporality {
             Temporality::Cumulative => nanoseconds(since),
             Temporality::Delta => {
                 let interval = u64::try_from(self.snapshot.interval.as_nanos()).unwrap_or(u64::MAX);
-                self.end().saturating_sub(interval)
+                self.end_ns().saturating_sub(interval)
             }
         }
     }
 
-    fn end(&self) -> u64 {
+    fn end_ns(&self) -> u64 {
         nanoseconds(self.snapshot.time)
     }
 
@@ -219,18 +226,23 @@ fn nanoseconds(time: SystemTime) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Requests being written.
-struct Requests<'r> {
+/// Writes requests and passes full ones to the sink.
+struct OtlpEncoder<'r> {
     resource: &'r [(String, String)],
-    sink: Sink<'r>,
+    sink: BatchSink<'r>,
     /// `ScopeMetrics` of the request being written.
-    scope: Message,
+    scope: ProtobufMessage,
     points: usize,
 }
 
-impl Requests<'_> {
-    /// One `Metric`, whose `write` gives the number of its data points.
-    fn metric(&mut self, name: &str, unit: &str, write: impl FnOnce(&mut Message) -> usize) {
+impl OtlpEncoder<'_> {
+    /// Adds one `Metric`; `write` returns the number of its data points.
+    fn metric(
+        &mut self,
+        name: &str,
+        unit: &str,
+        write: impl FnOnce(&mut ProtobufMessage) -> usize,
+    ) {
         if self.points == 0 {
             // ScopeMetrics.scope, with InstrumentationScope.name
             self.scope.message(1, |scope| {
@@ -248,27 +260,28 @@ impl Requests<'_> {
         });
         self.points += points;
         if self.points >= POINTS_MAX {
-            self.end();
+            self.finish_request();
         }
     }
 
-    fn gauge(&mut self, base: &str, values: &[(&Name, f64)], times: &Times<'_>) {
+    fn gauge(&mut self, base: &str, values: &[(&MetricName, f64)], times: &PointTimes<'_>) {
         self.metric(base, "", |metric| {
             // Metric.gauge, with Gauge.data_points
             metric.message(5, |gauge| {
                 for (name, value) in values {
-                    gauge.message(1, |point| number(point, name, None, times.end(), *value));
+                    gauge.message(1, |point| number(point, name, None, times.end_ns(), *value));
                 }
             });
             values.len()
         });
     }
 
-    /// The timers of one key that have something to tell.
-    fn histogram(&mut self, base: &str, timers: &[&Timer], times: &Times<'_>) {
-        let unit = match timers.iter().any(|timer| timer.unit == TimingUnit::Milliseconds) {
-            true => "s",
-            false => "",
+    /// Adds the timers of one key that have samples.
+    fn histogram(&mut self, base: &str, timers: &[&TimerMetric], times: &PointTimes<'_>) {
+        let unit = if timers.iter().any(|timer| timer.unit == TimingUnit::Milliseconds) {
+            "s"
+        } else {
+            ""
         };
         let with_values: Vec<_> = timers
             .iter()
@@ -281,9 +294,9 @@ impl Requests<'_> {
             // Metric.exponential_histogram, with .data_points and .aggregation_temporality
             metric.message(10, |histogram| {
                 for (timer, sketch) in &with_values {
-                    let start = times.start(timer.since);
+                    let start = times.start_ns(timer.since);
                     histogram.message(1, |point| {
-                        exponential(point, &timer.name, start, times.end(), sketch);
+                        exponential(point, &timer.name, start, times.end_ns(), sketch);
                     });
                 }
                 histogram.uint(2, times.code());
@@ -292,13 +305,13 @@ impl Requests<'_> {
         });
     }
 
-    /// Ends the request being written.
-    fn end(&mut self) {
+    /// Passes the current request to the sink, if it has data points.
+    fn finish_request(&mut self) {
         if self.points == 0 {
             return;
         }
         let scope = std::mem::take(&mut self.scope).into_bytes();
-        let mut request = Message::default();
+        let mut request = ProtobufMessage::default();
         // ExportMetricsServiceRequest.resource_metrics, with ResourceMetrics.resource and
         // .scope_metrics
         request.message(1, |metrics| {
@@ -308,12 +321,18 @@ impl Requests<'_> {
             metrics.bytes(2, &scope);
         });
         let values = std::mem::take(&mut self.points) as u64;
-        (self.sink)(Batch { bytes: request.into_bytes(), values });
+        (self.sink)(ValueBatch { bytes: request.into_bytes(), values });
     }
 }
 
 /// `NumberDataPoint`.
-fn number(point: &mut Message, name: &Name, start: Option<u64>, end: u64, value: f64) {
+fn number(
+    point: &mut ProtobufMessage,
+    name: &MetricName,
+    start: Option<u64>,
+    end: u64,
+    value: f64,
+) {
     if let Some(start) = start {
         point.fixed64(2, start);
     }
@@ -322,14 +341,21 @@ fn number(point: &mut Message, name: &Name, start: Option<u64>, end: u64, value:
 }
 
 /// `ExponentialHistogramDataPoint`.
-fn exponential(point: &mut Message, name: &Name, start: u64, end: u64, sketch: &Sketch) {
+fn exponential(
+    point: &mut ProtobufMessage,
+    name: &MetricName,
+    start: u64,
+    end: u64,
+    sketch: &Sketch,
+) {
     let scale = scale(sketch);
-    let [positive, negative] = [sketch.positive(scale), sketch.negative(scale)]
-        .map(|buckets| buckets.into_iter().map(|(index, count)| (index, whole(count))).collect());
-    let zeros = whole(sketch.zeros());
+    let [positive, negative] = [sketch.positive(scale), sketch.negative(scale)].map(|buckets| {
+        buckets.into_iter().map(|(index, count)| (index, to_count(count))).collect()
+    });
+    let zeros = to_count(sketch.zeros());
     let in_buckets =
         |buckets: &Vec<(i32, u64)>| buckets.iter().map(|(_, count)| count).sum::<u64>();
-    // The parts are rounded, so their sum is the count that fits them.
+    // The parts are rounded, so the count must be their sum to be consistent.
     let count = zeros + in_buckets(&positive) + in_buckets(&negative);
     name.tags().for_each(|(key, value)| attribute(point, 1, &key, &value));
     point.fixed64(2, start).fixed64(3, end).fixed64(4, count).double(5, sketch.sum());
@@ -356,8 +382,8 @@ fn scale(sketch: &Sketch) -> i32 {
     (SCALE_MIN..=Sketch::SCALE.cast_signed()).rev().find(fits).unwrap_or(SCALE_MIN)
 }
 
-/// `Buckets`: an offset and the counts from there on, those of empty buckets included.
-fn dense(message: &mut Message, buckets: &[(i32, u64)]) {
+/// `Buckets`: an offset, and the counts from there on, including empty buckets.
+fn dense(message: &mut ProtobufMessage, buckets: &[(i32, u64)]) {
     let Some((offset, _)) = buckets.first().copied() else { return };
     let mut counts = Vec::new();
     for (index, count) in buckets {
@@ -368,7 +394,7 @@ fn dense(message: &mut Message, buckets: &[(i32, u64)]) {
 }
 
 /// `KeyValue`, with `AnyValue.string_value`.
-fn attribute(message: &mut Message, field: u32, key: &str, value: &str) {
+fn attribute(message: &mut ProtobufMessage, field: u32, key: &str, value: &str) {
     message.message(field, |pair| {
         pair.string(1, key).message(2, |any| {
             any.string(1, value);
@@ -376,7 +402,7 @@ fn attribute(message: &mut Message, field: u32, key: &str, value: &str) {
     });
 }
 
-fn whole(count: f64) -> u64 {
+fn to_count(count: f64) -> u64 {
     // Casting a double saturates, and counts are not negative.
     count.round() as u64
 }
@@ -387,23 +413,23 @@ mod tests {
     use crate::backends::testing::snapshot;
 
     fn encoded(
-        snapshot: &Snapshot,
+        snapshot: &FlushSnapshot,
         temporality: Temporality,
         resource: &[(String, String)],
-    ) -> Vec<Batch> {
+    ) -> Vec<ValueBatch> {
         let mut batches = Vec::new();
         encode(snapshot, temporality, resource, &mut |batch| batches.push(batch));
         batches
     }
 
     #[test]
-    fn a_small_request_byte_by_byte() {
-        let mut snapshot = Snapshot::clone(&snapshot());
+    fn small_request_encodes_exactly() {
+        let mut snapshot = FlushSnapshot::clone(&snapshot());
         snapshot.counters.truncate(0);
         snapshot.timers.clear();
         snapshot.sets.clear();
-        snapshot.gauges[0].name = Name::new("g;a=b");
-        snapshot.own.num_stats = 0;
+        snapshot.gauges[0].name = MetricName::new("g;a=b");
+        snapshot.self_metrics.num_stats = 0;
         let resource = [("service.name".to_owned(), "s".to_owned())];
         let batches = encoded(&snapshot, Temporality::Cumulative, &resource);
         let time = 1_772_359_200_000_000_000u64.to_le_bytes();
@@ -434,11 +460,13 @@ mod tests {
     }
 
     #[test]
-    fn much_becomes_several_requests_and_every_point_is_in_one() {
-        let mut snapshot = Snapshot::clone(&snapshot());
+    fn large_snapshot_is_split_without_losing_points() {
+        let mut snapshot = FlushSnapshot::clone(&snapshot());
         let counter = snapshot.counters[0].clone();
-        let named =
-            |n: i32| crate::flush::Counter { name: Name::new(&format!("c{n}")), ..counter.clone() };
+        let named = |n: i32| crate::flush::CounterMetric {
+            name: MetricName::new(&format!("c{n}")),
+            ..counter.clone()
+        };
         snapshot.counters = (0..12_000).map(named).collect();
         let batches = encoded(&snapshot, Temporality::Delta, &[]);
         assert_eq!(batches.len(), 3);
@@ -446,8 +474,8 @@ mod tests {
     }
 
     #[test]
-    fn metrics_of_one_key_are_together_whatever_lies_between_them() {
-        let names = ["a", "a.b", "a;t=1", "a;t=2", "b"].map(Name::new);
+    fn metrics_are_grouped_by_base_name() {
+        let names = ["a", "a.b", "a;t=1", "a;t=2", "b"].map(MetricName::new);
         let mut groups = Vec::new();
         for_each_base(
             names.iter(),
@@ -461,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_distribution_gets_a_scale_that_fits() {
+    fn wide_distribution_uses_coarser_scale() {
         let mut sketch = Sketch::default();
         (-9..=9).for_each(|exponent| sketch.add(10f64.powi(exponent), 1.0));
         let scale = scale(&sketch);
@@ -473,7 +501,7 @@ mod tests {
 
     #[test]
     fn gaps_between_buckets_are_filled() {
-        let mut message = Message::default();
+        let mut message = ProtobufMessage::default();
         dense(&mut message, &[(-2, 1), (1, 300)]);
         assert_eq!(message.into_bytes(), b"\x08\x03\x12\x05\x01\0\0\xac\x02");
     }

@@ -1,9 +1,10 @@
-//! [`Outbox`]: what waits for a receiver, within a bound, and when to try again.
+//! [`Outbox`]: a bounded spool of batches for a receiver, with retry pauses.
 //!
-//! A flush is rendered in batches of about a megabyte, and each is sent as soon as it is there, after
-//! those that wait: no flush is ever held whole. While the receiver is away, batches wait; beyond the
-//! bound the oldest go, and what was in them is counted as lost. Between two attempts lies a pause that
-//! doubles, so that a receiver which comes back is not met by a crowd.
+//! A flush is rendered in batches of about a megabyte. Each is sent as soon as it is rendered,
+//! after the spooled ones, so a flush is never in memory as a whole. While the receiver is
+//! unreachable, batches are spooled; beyond the limit the oldest are dropped and their values
+//! counted as lost. The pause between attempts doubles, so that a recovering receiver is not
+//! overrun.
 
 use std::{
     collections::VecDeque,
@@ -12,92 +13,92 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{BackendError, Status, chain};
+use super::{BackendError, BackendStatus, chain};
 
-/// The pause after the first failure. Each further one doubles it, up to [`PAUSE_MAX`].
+/// The pause after the first failure. Each further failure doubles it, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// How many batches wait, as a [`Status`] has it.
+/// Status field: number of spooled batches.
 pub(crate) const SPOOL_BATCHES: &str = "spool_batches";
-/// How many bytes those are.
+/// Status field: bytes of the spooled batches.
 pub(crate) const SPOOL_BYTES: &str = "spool_bytes";
-/// Values that will not arrive, since the start.
+/// Status field: values lost since the start.
 pub(crate) const LOST_VALUES: &str = "lost_values";
-/// Intervals that came while the backend was busy with two others.
+/// Status field: intervals dropped because the backend was busy.
 pub(crate) const FLUSHES_DROPPED: &str = "flushes_dropped";
-/// Metrics in those.
+/// Status field: metrics in dropped intervals.
 pub(crate) const DROPPED_METRICS: &str = "dropped_metrics";
-/// Intervals that were added to another, because the backend was busy.
+/// Status field: intervals joined to another because the backend was busy.
 pub(crate) const FLUSHES_JOINED: &str = "flushes_joined";
 
-/// Bytes ready to be sent, and how many values are in them.
+/// Encoded bytes, and the number of values in them.
 #[derive(PartialEq, Eq)]
-pub(super) struct Batch {
+pub(super) struct ValueBatch {
     pub(super) bytes: Vec<u8>,
     pub(super) values: u64,
 }
 
-/// Without the bytes.
-impl fmt::Debug for Batch {
+/// Omits the bytes.
+impl fmt::Debug for ValueBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Batch({} values, {} bytes)", self.values, self.bytes.len())
     }
 }
 
-/// Where batches go as they are rendered.
-pub(super) type Sink<'s> = &'s mut dyn FnMut(Batch);
+/// Receives batches as they are rendered.
+pub(super) type BatchSink<'s> = &'s mut dyn FnMut(ValueBatch);
 
-/// A failure to send.
+/// Why a batch could not be sent.
 pub(super) trait SendError: Error + Send + Sync + 'static {
-    /// The receiver has the batch and will never take it: to send it again is no use.
+    /// Whether the receiver will never accept this batch, so that resending is pointless.
     fn is_refusal(&self) -> bool;
 
-    /// Of a batch that was refused: how many of its values the receiver did not take.
-    fn refused_values(&self, batch: &Batch) -> u64 {
+    /// The number of values that the receiver did not accept of a refused batch.
+    fn refused_values(&self, batch: &ValueBatch) -> u64 {
         batch.values
     }
 }
 
-/// Batches that wait for a receiver.
+/// The spool of a receiver.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    waiting: Queue,
-    /// Sent, oldest first, and perhaps not arrived. Always empty if sending says what arrived.
-    doubtful: Queue,
-    doubts: bool,
+    waiting: BatchQueue,
+    /// Batches sent but not known to have arrived, oldest first. Empty unless `tracks_unconfirmed`.
+    unconfirmed: BatchQueue,
+    tracks_unconfirmed: bool,
     bytes_max: usize,
     lost: u64,
     failures: u32,
     retry_at: Option<Instant>,
 }
 
-/// Batches and their size.
+/// Batches and their total size.
 #[derive(Debug, Default)]
-struct Queue {
-    batches: VecDeque<Batch>,
+struct BatchQueue {
+    batches: VecDeque<ValueBatch>,
     bytes: usize,
 }
 
-/// What became of batches that were to be delivered.
+/// The outcome of sending batches.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub(super) struct Delivery<E> {
+pub(super) struct DeliveryOutcome<E> {
     /// The last failure.
     error: Option<E>,
-    /// Whether it was the first in a row.
+    /// Whether it was the first of consecutive failures.
     first: bool,
-    /// Values that went: refused, or too many to keep.
+    /// Values lost: refused, or evicted from the spool.
     pub(super) lost: u64,
 }
 
 impl Outbox {
-    /// An empty one that keeps at most `bytes_max` between attempts. Sending tells what arrived.
+    /// An empty outbox that spools at most `bytes_max`, for receivers that confirm each batch.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
-            waiting: Queue::default(),
-            doubtful: Queue::default(),
-            doubts: false,
+            waiting: BatchQueue::default(),
+            unconfirmed: BatchQueue::default(),
+            tracks_unconfirmed: false,
             bytes_max,
             lost: 0,
             failures: 0,
@@ -105,22 +106,22 @@ impl Outbox {
         }
     }
 
-    /// One for a receiver that never says what arrived: what was sent is remembered until
-    /// [`confirm`](Self::confirm) or [`take_back`](Self::take_back).
-    pub(super) fn with_doubts(bytes_max: usize) -> Self {
-        Self { doubts: true, ..Self::new(bytes_max) }
+    /// An outbox for a receiver that confirms nothing: sent batches are retained until
+    /// [`confirm`](Self::confirm) or [`requeue_unconfirmed`](Self::requeue_unconfirmed).
+    pub(super) fn with_unconfirmed(bytes_max: usize) -> Self {
+        Self { tracks_unconfirmed: true, ..Self::new(bytes_max) }
     }
 
-    /// Sends what waits, oldest first, and then what `render` makes, each batch as it is made. After
-    /// a failure, batches are only kept.
+    /// Sends the spooled batches, oldest first, and then those from `render` as they are rendered.
+    /// After a failure, batches are only spooled.
     ///
-    /// A batch gets one attempt even if it is beyond the bound by itself.
+    /// A batch that exceeds the limit by itself still gets one attempt.
     pub(super) fn flush<E: SendError>(
         &mut self,
         now: Instant,
-        render: impl FnOnce(Sink<'_>),
-        mut send: impl FnMut(&Batch) -> Result<(), E>,
-    ) -> Delivery<E> {
+        render: impl FnOnce(BatchSink<'_>),
+        mut send: impl FnMut(&ValueBatch) -> Result<(), E>,
+    ) -> DeliveryOutcome<E> {
         let mut delivery = self.deliver(now, &mut send);
         render(&mut |batch| {
             self.waiting.push_back(batch);
@@ -129,36 +130,36 @@ impl Outbox {
         delivery
     }
 
-    /// Sends what waits, unless it is too early for another attempt.
+    /// Sends the spooled batches, unless the retry pause is still running.
     fn deliver<E: SendError>(
         &mut self,
         now: Instant,
-        send: impl FnMut(&Batch) -> Result<(), E>,
-    ) -> Delivery<E> {
+        send: impl FnMut(&ValueBatch) -> Result<(), E>,
+    ) -> DeliveryOutcome<E> {
         if self.retry_at.is_some_and(|at| now < at) {
-            return Delivery { lost: self.trim(), ..Delivery::default() };
+            return DeliveryOutcome { lost: self.trim(), ..DeliveryOutcome::default() };
         }
         self.deliver_now(now, send)
     }
 
-    /// Sends what waits without regard to the pause: the last attempt there is.
+    /// Sends the spooled batches regardless of the retry pause.
     pub(super) fn deliver_now<E: SendError>(
         &mut self,
         now: Instant,
-        mut send: impl FnMut(&Batch) -> Result<(), E>,
-    ) -> Delivery<E> {
-        let mut delivery = Delivery::default();
+        mut send: impl FnMut(&ValueBatch) -> Result<(), E>,
+    ) -> DeliveryOutcome<E> {
+        let mut delivery = DeliveryOutcome::default();
         while let Some(batch) = self.waiting.batches.front() {
             match send(batch) {
-                Ok(()) => self.sent(),
+                Ok(()) => self.mark_sent(),
                 Err(error) if error.is_refusal() => {
                     let lost = error.refused_values(batch);
                     self.waiting.pop();
                     self.lost += lost;
-                    delivery.add(Delivery { error: Some(error), first: false, lost });
+                    delivery.add(DeliveryOutcome { error: Some(error), first: false, lost });
                 }
                 Err(error) => {
-                    delivery.add(self.failed(now, error));
+                    delivery.add(self.record_failure(now, error));
                     return delivery;
                 }
             }
@@ -168,44 +169,45 @@ impl Outbox {
         delivery
     }
 
-    /// Notes a failure: the next attempt has to wait.
-    pub(super) fn failed<E>(&mut self, now: Instant, error: E) -> Delivery<E> {
+    /// Records a failure and starts the retry pause.
+    pub(super) fn record_failure<E>(&mut self, now: Instant, error: E) -> DeliveryOutcome<E> {
         let doublings = self.failures.min(16);
         let pause = PAUSE_MIN.saturating_mul(1 << doublings).min(PAUSE_MAX);
         self.retry_at = now.checked_add(pause);
         self.failures = self.failures.saturating_add(1);
-        Delivery { error: Some(error), first: self.failures == 1, lost: self.trim() }
+        DeliveryOutcome { error: Some(error), first: self.failures == 1, lost: self.trim() }
     }
 
-    /// The oldest batch was sent.
-    fn sent(&mut self) {
+    /// Removes the oldest batch, which was sent.
+    fn mark_sent(&mut self) {
         let Some(batch) = self.waiting.pop() else { return };
-        if !self.doubts {
+        if !self.tracks_unconfirmed {
             return;
         }
-        self.doubtful.push_back(batch);
-        // What is further back than the bound has left the buffers of both kernels, unless somebody
-        // made it smaller than those; the newest batch is remembered in any case.
-        while self.doubtful.bytes > self.bytes_max && self.doubtful.batches.len() > 1 {
-            self.doubtful.pop();
+        self.unconfirmed.push_back(batch);
+        // Batches further back than the limit have left the socket buffers of both hosts, unless
+        // the limit is smaller than those. The newest batch is retained in any case.
+        while self.unconfirmed.bytes > self.bytes_max && self.unconfirmed.batches.len() > 1 {
+            self.unconfirmed.pop();
         }
     }
 
-    /// All that was sent has arrived.
+    /// Marks all sent batches as arrived.
     pub(super) fn confirm(&mut self) {
-        self.doubtful = Queue::default();
+        self.unconfirmed = BatchQueue::default();
     }
 
-    /// What was sent may not have arrived: it waits again, before the rest. Until the next attempt
-    /// twice the bound may wait.
-    pub(super) fn take_back(&mut self) {
-        let mut all = std::mem::take(&mut self.doubtful);
+    /// Requeues unconfirmed batches before the spooled ones. Until the next attempt, the spool may
+    /// be twice its limit.
+    pub(super) fn requeue_unconfirmed(&mut self) {
+        let mut all = std::mem::take(&mut self.unconfirmed);
         all.batches.append(&mut self.waiting.batches);
         all.bytes += self.waiting.bytes;
         self.waiting = all;
     }
 
-    /// Lets the oldest go until the rest is within the bound; gives the values lost.
+    /// Drops the oldest batches until the spool is within its limit; returns the number of values
+    /// lost.
     fn trim(&mut self) -> u64 {
         let mut lost = 0;
         while self.waiting.bytes > self.bytes_max {
@@ -215,57 +217,57 @@ impl Outbox {
         lost
     }
 
-    /// Whether nothing waits.
+    /// Whether the spool is empty.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.batches.is_empty()
     }
 
-    /// Counts all that waits as lost; an error if that is anything.
+    /// Drops the spool and counts its values as lost; an error if there are any.
     pub(super) fn abandon(&mut self, receiver: &str) -> Result<(), BackendError> {
         let lost = self.waiting.batches.iter().map(|batch| batch.values).sum::<u64>();
-        self.waiting = Queue::default();
+        self.waiting = BatchQueue::default();
         self.lost += lost;
         match lost {
             0 => Ok(()),
             lost => Err(BackendError {
                 receiver: receiver.to_owned(),
-                action: "sending what was kept",
-                source: Lost { lost, source: None }.into(),
+                action: "sending spooled values",
+                source: ValuesDropped { lost, source: None }.into(),
             }),
         }
     }
 
-    /// Shows what waits and what was lost.
-    pub(super) fn report(&self, status: &Status) {
+    /// Writes spool size and lost values to `status`.
+    pub(super) fn report(&self, status: &BackendStatus) {
         status.set(SPOOL_BYTES, self.waiting.bytes as f64);
         status.set(SPOOL_BATCHES, self.waiting.batches.len() as f64);
         status.set(LOST_VALUES, self.lost as f64);
     }
 }
 
-impl Queue {
-    fn push_back(&mut self, batch: Batch) {
+impl BatchQueue {
+    fn push_back(&mut self, batch: ValueBatch) {
         self.bytes += batch.bytes.len();
         self.batches.push_back(batch);
     }
 
-    fn pop(&mut self) -> Option<Batch> {
+    fn pop(&mut self) -> Option<ValueBatch> {
         let batch = self.batches.pop_front()?;
         self.bytes -= batch.bytes.len();
         Some(batch)
     }
 }
 
-impl<E> Default for Delivery<E> {
-    /// Nothing went wrong.
+impl<E> Default for DeliveryOutcome<E> {
+    /// Success.
     fn default() -> Self {
         Self { error: None, first: false, lost: 0 }
     }
 }
 
-impl<E> Delivery<E> {
-    /// Joins what happened later.
+impl<E> DeliveryOutcome<E> {
+    /// Adds a later outcome.
     pub(super) fn add(&mut self, later: Self) {
         self.first |= later.first;
         self.lost += later.lost;
@@ -273,31 +275,34 @@ impl<E> Delivery<E> {
     }
 }
 
-impl<E: SendError> Delivery<E> {
-    /// Says it to those who look at the log and at `status`: values that are kept for later are a
-    /// warning, values that are lost an error.
-    pub(super) fn tell(self, receiver: &str, status: &Status) -> Result<(), BackendError> {
+impl<E: SendError> DeliveryOutcome<E> {
+    /// Logs a warning if values were only spooled, and returns an error if values were lost.
+    pub(super) fn into_result(
+        self,
+        receiver: &str,
+        status: &BackendStatus,
+    ) -> Result<(), BackendError> {
         let (action, source) = match (self.error, self.lost) {
             (None, 0) => return Ok(()),
             (Some(error), 0) => {
                 status.set_now("last_exception");
                 if self.first {
                     let error = chain(&error);
-                    tracing::warn!(receiver, error, "the receiver is away; values are kept");
+                    tracing::warn!(receiver, error, "receiver unreachable; values are spooled");
                 }
                 return Ok(());
             }
-            (None, lost) => ("keeping values for later", Lost { lost, source: None }),
-            (Some(error), lost) => ("sending", Lost { lost, source: Some(error.into()) }),
+            (None, lost) => ("spooling values", ValuesDropped { lost, source: None }),
+            (Some(error), lost) => ("sending", ValuesDropped { lost, source: Some(error.into()) }),
         };
         Err(BackendError { receiver: receiver.to_owned(), action, source: source.into() })
     }
 }
 
-/// Values that are gone.
+/// Values were lost.
 #[derive(Debug, thiserror::Error)]
 #[error("{lost} values dropped")]
-struct Lost {
+struct ValuesDropped {
     lost: u64,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -307,9 +312,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-    #[error("away")]
-    struct Away;
-    impl SendError for Away {
+    #[error("unreachable")]
+    struct UnreachableError;
+    impl SendError for UnreachableError {
         fn is_refusal(&self) -> bool {
             false
         }
@@ -317,123 +322,125 @@ mod tests {
 
     #[derive(Debug, PartialEq, Eq, thiserror::Error)]
     #[error("refused")]
-    struct Refused;
-    impl SendError for Refused {
+    struct RejectedError;
+    impl SendError for RejectedError {
         fn is_refusal(&self) -> bool {
             true
         }
     }
 
-    fn batch(bytes: usize, values: u64) -> Batch {
-        Batch { bytes: vec![0; bytes], values }
+    fn batch(bytes: usize, values: u64) -> ValueBatch {
+        ValueBatch { bytes: vec![0; bytes], values }
     }
 
-    fn one(batch: Batch) -> impl FnOnce(Sink<'_>) {
+    fn one(batch: ValueBatch) -> impl FnOnce(BatchSink<'_>) {
         |sink| sink(batch)
     }
 
-    fn nothing(_: Sink<'_>) {}
+    fn nothing(_: BatchSink<'_>) {}
 
-    const KEPT: Delivery<Away> = Delivery { error: Some(Away), first: false, lost: 0 };
-    const FINE: Delivery<Away> = Delivery { error: None, first: false, lost: 0 };
+    const SPOOLED: DeliveryOutcome<UnreachableError> =
+        DeliveryOutcome { error: Some(UnreachableError), first: false, lost: 0 };
+    const DELIVERED: DeliveryOutcome<UnreachableError> =
+        DeliveryOutcome { error: None, first: false, lost: 0 };
 
     #[test]
-    fn what_waits_goes_out_in_order_and_what_is_beyond_the_bound_is_counted() {
+    fn spool_sends_in_order_and_counts_evicted_values() {
         let mut outbox = Outbox::new(25);
         let mut now = Instant::now();
         for values in 1..=4 {
             now += PAUSE_MAX;
-            let delivery = outbox.flush(now, one(batch(10, values)), |_| Err(Away));
-            // The third finds the attempt failed before it is there.
+            let delivery = outbox.flush(now, one(batch(10, values)), |_| Err(UnreachableError));
+            // From the third flush on, the spool is full when the new batch is added.
             let lost = values.saturating_sub(2);
-            assert_eq!(delivery, Delivery { first: values == 1, lost, ..KEPT });
+            assert_eq!(delivery, DeliveryOutcome { first: values == 1, lost, ..SPOOLED });
         }
         let mut sent = Vec::new();
         let delivered = outbox.flush(now + PAUSE_MAX, nothing, |batch| {
             sent.push(batch.values);
             Ok(())
         });
-        assert_eq!((delivered, sent), (FINE, vec![3, 4]));
-        let status = Status::default();
+        assert_eq!((delivered, sent), (DELIVERED, vec![3, 4]));
+        let status = BackendStatus::default();
         outbox.report(&status);
         assert_eq!(status.get("lost_values"), Some(3.0));
         assert_eq!(status.get("spool_bytes"), Some(0.0));
     }
 
     #[test]
-    fn a_large_flush_leaves_batch_by_batch_and_is_kept_within_the_bound() {
+    fn failed_large_flush_is_spooled_up_to_limit() {
         let mut outbox = Outbox::new(25);
         let now = Instant::now();
-        let render = |sink: Sink<'_>| (1..=10).for_each(|values| sink(batch(10, values)));
+        let render = |sink: BatchSink<'_>| (1..=10).for_each(|values| sink(batch(10, values)));
         let mut attempts = Vec::new();
         let delivery = outbox.flush(now, render, |batch| {
             attempts.push(batch.values);
-            if batch.values < 4 { Ok(()) } else { Err(Away) }
+            if batch.values < 4 { Ok(()) } else { Err(UnreachableError) }
         });
-        // One failure, no further attempt in this flush; of what was kept, the last two fit.
+        // After one failure this flush makes no further attempt; the last two batches fit.
         assert_eq!(attempts, [1, 2, 3, 4]);
-        assert_eq!(delivery, Delivery { first: true, lost: 4 + 5 + 6 + 7 + 8, ..KEPT });
+        assert_eq!(delivery, DeliveryOutcome { first: true, lost: 4 + 5 + 6 + 7 + 8, ..SPOOLED });
         assert_eq!(outbox.waiting.bytes, 20);
     }
 
     #[test]
-    fn between_attempts_lies_a_pause_that_doubles() {
+    fn retry_pause_doubles() {
         let mut outbox = Outbox::new(100);
         let start = Instant::now();
-        let _ = outbox.flush(start, one(batch(1, 1)), |_| Err(Away));
-        let soon = start + PAUSE_MIN / 2;
-        let early = |_: &Batch| -> Result<(), Away> { panic!("too early") };
-        assert_eq!(outbox.flush(soon, nothing, early), FINE);
+        let _ = outbox.flush(start, one(batch(1, 1)), |_| Err(UnreachableError));
+        let too_early = start + PAUSE_MIN / 2;
+        let early = |_: &ValueBatch| -> Result<(), UnreachableError> { panic!("too early") };
+        assert_eq!(outbox.flush(too_early, nothing, early), DELIVERED);
         let later = start + PAUSE_MIN;
-        assert_eq!(outbox.flush(later, nothing, |_| Err(Away)), KEPT);
-        assert_eq!(outbox.flush(later + PAUSE_MIN, nothing, early), FINE);
+        assert_eq!(outbox.flush(later, nothing, |_| Err(UnreachableError)), SPOOLED);
+        assert_eq!(outbox.flush(later + PAUSE_MIN, nothing, early), DELIVERED);
         assert!(!outbox.is_empty());
-        assert_eq!(outbox.deliver_now(later, |_| Ok::<(), Away>(())), FINE);
+        assert_eq!(outbox.deliver_now(later, |_| Ok::<(), UnreachableError>(())), DELIVERED);
         assert!(outbox.is_empty());
     }
 
     #[test]
-    fn a_bound_of_zero_gives_one_attempt() {
+    fn zero_limit_allows_single_attempt() {
         let mut outbox = Outbox::new(0);
-        let delivery = outbox.flush(Instant::now(), one(batch(10, 7)), |_| Err(Away));
-        assert_eq!(delivery, Delivery { first: true, lost: 7, ..KEPT });
+        let delivery = outbox.flush(Instant::now(), one(batch(10, 7)), |_| Err(UnreachableError));
+        assert_eq!(delivery, DeliveryOutcome { first: true, lost: 7, ..SPOOLED });
         assert!(outbox.is_empty());
-        let said = delivery.tell("here:1", &Status::default()).unwrap_err();
-        assert_eq!(chain(&said), "here:1: sending failed: 7 values dropped: away");
+        let error = delivery.into_result("here:1", &BackendStatus::default()).unwrap_err();
+        assert_eq!(chain(&error), "here:1: sending failed: 7 values dropped: unreachable");
     }
 
     #[test]
-    fn what_is_refused_does_not_stop_what_follows() {
+    fn refused_batch_does_not_stop_later_batches() {
         let mut outbox = Outbox::new(100);
-        let render = |sink: Sink<'_>| (1..=3).for_each(|values| sink(batch(1, values)));
+        let render = |sink: BatchSink<'_>| (1..=3).for_each(|values| sink(batch(1, values)));
         let delivery = outbox.flush(Instant::now(), render, |batch| match batch.values {
-            2 => Err(Refused),
+            2 => Err(RejectedError),
             _ => Ok(()),
         });
-        assert_eq!(delivery, Delivery { error: Some(Refused), first: false, lost: 2 });
+        assert_eq!(delivery, DeliveryOutcome { error: Some(RejectedError), first: false, lost: 2 });
         assert!(outbox.is_empty());
     }
 
     #[test]
-    fn what_may_not_have_arrived_is_sent_again_before_the_rest() {
-        let mut outbox = Outbox::with_doubts(30);
+    fn unconfirmed_batches_are_resent_first() {
+        let mut outbox = Outbox::with_unconfirmed(30);
         let now = Instant::now();
-        let render = |sink: Sink<'_>| (1..=5).for_each(|values| sink(batch(10, values)));
-        let fine = |_: &Batch| Ok::<(), Away>(());
-        assert_eq!(outbox.flush(now, render, fine), FINE);
+        let render = |sink: BatchSink<'_>| (1..=5).for_each(|values| sink(batch(10, values)));
+        let fine = |_: &ValueBatch| Ok::<(), UnreachableError>(());
+        assert_eq!(outbox.flush(now, render, fine), DELIVERED);
         outbox.confirm();
         let delivery = outbox.flush(now, render, |batch| match batch.values {
-            5 => Err(Away),
+            5 => Err(UnreachableError),
             _ => Ok(()),
         });
-        assert_eq!(delivery, Delivery { first: true, ..KEPT });
-        outbox.take_back();
-        let mut again = Vec::new();
+        assert_eq!(delivery, DeliveryOutcome { first: true, ..SPOOLED });
+        outbox.requeue_unconfirmed();
+        let mut resent = Vec::new();
         let delivered = outbox.deliver_now(now, |batch| {
-            again.push(batch.values);
-            Ok::<(), Away>(())
+            resent.push(batch.values);
+            Ok::<(), UnreachableError>(())
         });
-        // The first is further back than the bound.
-        assert_eq!((delivered, again), (FINE, vec![2, 3, 4, 5]));
+        // The first batch is further back than the limit.
+        assert_eq!((delivered, resent), (DELIVERED, vec![2, 3, 4, 5]));
     }
 }

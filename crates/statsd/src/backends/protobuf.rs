@@ -1,46 +1,46 @@
-//! A writer of protocol-buffer messages, as much of it as two schemas need: varints, fixed numbers,
-//! strings, packed lists, and messages within messages. There is nothing here that reads.
+//! A minimal protocol-buffers encoder: varints, fixed-size numbers, strings, packed lists and
+//! nested messages. It does not decode.
 //!
-//! Two schemas of a dozen messages each do not pay for a code generator and its runtime; field
-//! numbers stand beside the calls, with the name of the schema's field.
+//! Two schemas of a dozen messages each do not justify a code generator and its runtime. Callers
+//! pass field numbers and name the schema's fields in comments.
 //!
 //! Source: protobuf.dev, "Encoding".
 
 /// A message being written.
 #[derive(Debug, Default)]
-pub(crate) struct Message {
+pub(crate) struct ProtobufMessage {
     bytes: Vec<u8>,
 }
 
 /// The low three bits of a field's tag.
 #[derive(Clone, Copy)]
-enum Wire {
+enum ProtobufWireType {
     Varint = 0,
     Fixed64 = 1,
     Bytes = 2,
 }
 
-impl Message {
-    /// The message so far.
+impl ProtobufMessage {
+    /// The encoded message.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
     /// `int32`, `uint32`, `uint64`, `bool` or `enum`.
     pub(crate) fn uint(&mut self, field: u32, value: u64) -> &mut Self {
-        self.tag(field, Wire::Varint);
+        self.tag(field, ProtobufWireType::Varint);
         varint(&mut self.bytes, value);
         self
     }
 
-    /// `sint32` or `sint64`: small negative numbers stay short.
+    /// `sint32` or `sint64`, zigzag-encoded so that small negative numbers are short.
     pub(crate) fn sint(&mut self, field: u32, value: i64) -> &mut Self {
         self.uint(field, zigzag(value))
     }
 
     /// `fixed64`.
     pub(crate) fn fixed64(&mut self, field: u32, value: u64) -> &mut Self {
-        self.tag(field, Wire::Fixed64);
+        self.tag(field, ProtobufWireType::Fixed64);
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
@@ -55,7 +55,7 @@ impl Message {
         self.bytes(field, value.as_bytes())
     }
 
-    /// A message within, written by `write`.
+    /// A nested message, written by `write`.
     pub(crate) fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
         let mut inner = Self::default();
         write(&mut inner);
@@ -73,19 +73,19 @@ impl Message {
         self.bytes(field, &inner)
     }
 
-    /// `bytes`, or a message that was written before.
+    /// `bytes`, or an already encoded message.
     pub(crate) fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
-        self.tag(field, Wire::Bytes);
+        self.tag(field, ProtobufWireType::Bytes);
         varint(&mut self.bytes, value.len() as u64);
         self.bytes.extend_from_slice(value);
         self
     }
 
-    fn tag(&mut self, field: u32, wire: Wire) {
+    fn tag(&mut self, field: u32, wire: ProtobufWireType) {
         varint(&mut self.bytes, u64::from(field) << 3 | wire as u64);
     }
 
-    /// Puts the message's own length before it, which is how a stream of messages is framed.
+    /// Appends the message with its length prefix, as in a stream of messages.
     pub(crate) fn delimited_into(self, out: &mut Vec<u8>) {
         varint(out, self.bytes.len() as u64);
         out.extend_from_slice(&self.bytes);
@@ -109,8 +109,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_encodings_of_the_specification() {
-        let mut message = Message::default();
+    fn specification_examples_encode() {
+        let mut message = ProtobufMessage::default();
         message.uint(1, 150).string(2, "testing").message(3, |inner| {
             inner.uint(1, 150);
         });
@@ -119,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn lists_numbers_and_frames() {
-        let mut message = Message::default();
+    fn packed_lists_and_delimited_messages_encode() {
+        let mut message = ProtobufMessage::default();
         message.packed_uint(6, [3, 270, 86_942].into_iter()).sint(4, -2).double(1, 1.0);
         let body = b"\x32\x06\x03\x8e\x02\x9e\xa7\x05\x20\x03\x09\0\0\0\0\0\0\xf0\x3f";
         let mut framed = Vec::new();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn zigzag_at_the_ends() {
+    fn zigzag_encodes_extremes() {
         let pairs = [(0, 0), (-1, 1), (1, 2), (i64::MAX, u64::MAX - 1), (i64::MIN, u64::MAX)];
         for (value, encoded) in pairs {
             assert_eq!(zigzag(value), encoded);

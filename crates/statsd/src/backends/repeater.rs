@@ -1,9 +1,9 @@
-//! Every packet as it came, to other servers, before anything is made of it.
+//! The repeater: forwards every packet unchanged to other servers, before parsing.
 //!
-//! A [`Repeater`] has a thread and a bounded queue for each receiver, so that none waits for another
-//! and the readers wait for none: a batch that finds the queue full is dropped and its packets are
-//! counted. Datagrams are sent as they came; over TCP each packet ends with a newline, on one
-//! connection that is made anew, with growing pauses, when it breaks.
+//! A [`PacketRepeater`] has a thread and a bounded queue per receiver, so that receivers do not
+//! delay each other or the readers: if a queue is full, the batch is dropped and its packets are
+//! counted. Datagrams are forwarded as they are. Over TCP each packet ends in a newline; a broken
+//! connection is reopened, with growing pauses.
 
 use std::{
     io::{self, Write as _},
@@ -17,31 +17,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_post::Connection;
+use howdah_post::DeadlineStream;
 
-use super::Status;
+use super::BackendStatus;
 use crate::{
-    intake::{MakeTap, Tap},
+    receiver::{ObserverFactory, PacketObserver},
     settings::{self, RepeaterProtocol},
 };
 
-/// Batches that wait for one receiver. A batch is what a reader took in at once: up to 64 packets.
+/// Maximum queued batches per receiver. A batch is what a reader received at once: up to 128
+/// packets.
 const QUEUE_BATCHES: usize = 1024;
-/// Bytes of a batch. What comes beyond within one round of a reader is dropped.
+/// Maximum bytes of a batch; further packets of the same batch are dropped.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// How long connecting and sending may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time for connecting and for sending a batch.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Packets end to end.
+/// Concatenated packets.
 #[derive(Debug, Default)]
-struct Packets {
+struct RawPackets {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Packets {
+impl RawPackets {
     fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let starts = [0].into_iter().chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
@@ -52,64 +53,65 @@ impl Packets {
     }
 }
 
-/// What one receiver was sent and was not.
+/// Packet counts of one receiver.
 #[derive(Debug, Default)]
-struct Counts {
+struct RepeaterCounts {
     sent: AtomicU64,
     overflow: AtomicU64,
     failed: AtomicU64,
 }
 
-/// Sends packets on. Dropping it ends the threads, after what is queued was tried.
+/// Forwards packets. Dropping it ends the threads once they have tried to send the queued batches.
 #[derive(Debug)]
-pub struct Repeater {
-    lanes: Arc<Vec<Lane>>,
+pub struct PacketRepeater {
+    queues: Arc<Vec<RepeaterQueue>>,
     threads: Vec<JoinHandle<()>>,
-    status: Status,
+    status: BackendStatus,
 }
 
 #[derive(Debug)]
-struct Lane {
-    queue: SyncSender<Arc<Packets>>,
-    counts: Arc<Counts>,
+struct RepeaterQueue {
+    sender: SyncSender<Arc<RawPackets>>,
+    counts: Arc<RepeaterCounts>,
 }
 
-impl Repeater {
-    /// Starts a thread for each receiver. Names are looked up there, and again after an error.
+impl PacketRepeater {
+    /// Starts a thread per receiver. Names are resolved there, and again after errors.
     ///
     /// # Errors
     ///
     /// A thread could not be started.
-    pub fn start(receivers: &[settings::Repeater]) -> io::Result<Self> {
-        let mut lanes = Vec::new();
+    pub fn start(receivers: &[settings::RepeaterSettings]) -> io::Result<Self> {
+        let mut queues = Vec::new();
         let mut threads = Vec::new();
         for receiver in receivers {
-            let (queue, batches) = sync_channel(QUEUE_BATCHES);
-            let counts = Arc::new(Counts::default());
-            lanes.push(Lane { queue, counts: Arc::clone(&counts) });
-            let mut sender = Sender { receiver: receiver.clone(), way: None, counts, away: None };
+            let (sender, batches) = sync_channel(QUEUE_BATCHES);
+            let counts = Arc::new(RepeaterCounts::default());
+            queues.push(RepeaterQueue { sender, counts: Arc::clone(&counts) });
+            let mut send_thread =
+                SendThread { receiver: receiver.clone(), socket: None, counts, outage: None };
             let name = format!("repeat-{}", threads.len());
-            threads.push(thread::Builder::new().name(name).spawn(move || sender.run(&batches))?);
+            threads
+                .push(thread::Builder::new().name(name).spawn(move || send_thread.run(&batches))?);
         }
-        Ok(Self { lanes: Arc::new(lanes), threads, status: Status::default() })
+        Ok(Self { queues: Arc::new(queues), threads, status: BackendStatus::default() })
     }
 
-    /// What makes the [`Tap`] of a reader.
-    #[must_use]
-    pub fn taps(&self) -> MakeTap {
-        let lanes = Arc::clone(&self.lanes);
+    /// The factory for the [`PacketObserver`] of each reader.
+    pub fn observer_factory(&self) -> ObserverFactory {
+        let queues = Arc::clone(&self.queues);
         Box::new(move || {
-            let lanes = Arc::clone(&lanes);
-            Box::new(RepeaterTap { lanes, packets: Packets::default(), overflow: 0 })
+            let queues = Arc::clone(&queues);
+            Box::new(RepeaterObserver { queues, packets: RawPackets::default(), overflow: 0 })
         })
     }
 
-    /// Its account: packets `sent`, `overflow` (dropped because a queue was full) and `failed` (the
-    /// receiver did not take them), over all receivers. The three add up to the packets that came
-    /// times the receivers, but for those that are queued.
-    pub fn status(&self) -> Status {
-        let sum = |count: fn(&Counts) -> &AtomicU64| {
-            self.lanes.iter().map(|lane| count(&lane.counts).load(Relaxed)).sum::<u64>() as f64
+    /// The status: packets `sent`, `overflow` (dropped because a queue was full) and `failed`
+    /// (could not be sent), over all receivers. Except for queued packets, the three add up to the
+    /// number of received packets times the number of receivers.
+    pub fn status(&self) -> BackendStatus {
+        let sum = |count: fn(&RepeaterCounts) -> &AtomicU64| {
+            self.queues.iter().map(|queue| count(&queue.counts).load(Relaxed)).sum::<u64>() as f64
         };
         self.status.set("sent", sum(|counts| &counts.sent));
         self.status.set("overflow", sum(|counts| &counts.overflow));
@@ -117,19 +119,19 @@ impl Repeater {
         self.status.clone()
     }
 
-    /// Waits until what is queued was sent, but not beyond `patience`. All taps have to be gone
-    /// before, or the threads wait for them.
-    pub fn finish(self, patience: Duration) -> Status {
-        let deadline = Instant::now() + patience;
-        let Self { lanes, threads, status } = self;
-        let counts: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.counts)).collect();
-        drop(lanes);
+    /// Waits up to `timeout` until the queued packets are sent. All observers must have been
+    /// dropped before, because the threads run as long as one exists.
+    pub fn finish(self, timeout: Duration) -> BackendStatus {
+        let deadline = Instant::now() + timeout;
+        let Self { queues, threads, status } = self;
+        let counts: Vec<_> = queues.iter().map(|queue| Arc::clone(&queue.counts)).collect();
+        drop(queues);
         for thread in threads {
             while !thread.is_finished() && Instant::now() < deadline {
                 thread::park_timeout(Duration::from_millis(2));
             }
         }
-        let sum = |count: fn(&Counts) -> &AtomicU64| {
+        let sum = |count: fn(&RepeaterCounts) -> &AtomicU64| {
             counts.iter().map(|counts| count(counts).load(Relaxed)).sum::<u64>() as f64
         };
         status.set("sent", sum(|counts| &counts.sent));
@@ -139,14 +141,14 @@ impl Repeater {
     }
 }
 
-/// Collects what one reader sees, and hands it on at the end of each of its rounds.
-struct RepeaterTap {
-    lanes: Arc<Vec<Lane>>,
-    packets: Packets,
+/// Collects the packets of one reader and queues them at the end of each batch.
+struct RepeaterObserver {
+    queues: Arc<Vec<RepeaterQueue>>,
+    packets: RawPackets,
     overflow: u64,
 }
 
-impl Tap for RepeaterTap {
+impl PacketObserver for RepeaterObserver {
     fn packet(&mut self, bytes: &[u8]) {
         if self.packets.bytes.len() + bytes.len() > BATCH_BYTES_MAX {
             self.overflow += 1;
@@ -156,99 +158,101 @@ impl Tap for RepeaterTap {
         self.packets.ends.push(self.packets.bytes.len());
     }
 
-    fn end_of_batch(&mut self) {
+    fn batch_finished(&mut self) {
         let overflow = std::mem::take(&mut self.overflow);
         let packets = Arc::new(std::mem::take(&mut self.packets));
-        for lane in self.lanes.iter() {
-            let refused = match lane.queue.try_send(Arc::clone(&packets)) {
+        for queue in self.queues.iter() {
+            let refused = match queue.sender.try_send(Arc::clone(&packets)) {
                 Ok(()) => 0,
                 Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => packets.len(),
             };
-            lane.counts.overflow.fetch_add(overflow + refused, Relaxed);
+            queue.counts.overflow.fetch_add(overflow + refused, Relaxed);
         }
     }
 }
 
 /// The thread of one receiver.
-struct Sender {
-    receiver: settings::Repeater,
-    way: Option<Way>,
-    counts: Arc<Counts>,
-    /// While the receiver cannot be reached: the pause, and when to try again.
-    away: Option<(Duration, Instant)>,
+struct SendThread {
+    receiver: settings::RepeaterSettings,
+    socket: Option<RepeaterSocket>,
+    counts: Arc<RepeaterCounts>,
+    /// While the receiver is unreachable: the current pause, and when to retry.
+    outage: Option<(Duration, Instant)>,
 }
 
-enum Way {
+enum RepeaterSocket {
     Datagrams(UdpSocket),
-    Stream(Connection),
+    Stream(DeadlineStream),
 }
 
-impl Sender {
-    fn run(&mut self, batches: &Receiver<Arc<Packets>>) {
+impl SendThread {
+    fn run(&mut self, batches: &Receiver<Arc<RawPackets>>) {
         loop {
             match batches.recv_timeout(Duration::from_secs(60)) {
-                Ok(packets) => self.repeat(&packets),
+                Ok(packets) => self.forward(&packets),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn repeat(&mut self, packets: &Packets) {
-        let sent = match self.reach() {
-            Ok(()) => match &mut self.way {
-                Some(Way::Datagrams(socket)) => Ok(datagrams(socket, packets)),
-                Some(Way::Stream(connection)) => {
-                    stream(connection, packets).map(|()| packets.len())
+    fn forward(&mut self, packets: &RawPackets) {
+        let sent = match self.connect() {
+            Ok(()) => match &mut self.socket {
+                Some(RepeaterSocket::Datagrams(socket)) => Ok(send_datagrams(socket, packets)),
+                Some(RepeaterSocket::Stream(connection)) => {
+                    send_stream(connection, packets).map(|()| packets.len())
                 }
                 None => Ok(0),
             },
             Err(error) => Err(error),
         };
         let sent = sent.unwrap_or_else(|error| {
-            self.lost(&error);
+            self.on_error(&error);
             0
         });
         self.counts.sent.fetch_add(sent, Relaxed);
         self.counts.failed.fetch_add(packets.len() - sent, Relaxed);
     }
 
-    /// Has a socket, or says why not.
-    fn reach(&mut self) -> io::Result<()> {
-        if self.way.is_some() {
+    /// Ensures that there is a socket.
+    fn connect(&mut self) -> io::Result<()> {
+        if self.socket.is_some() {
             return Ok(());
         }
-        if self.away.is_some_and(|(_, again)| Instant::now() < again) {
+        if self.outage.is_some_and(|(_, again)| Instant::now() < again) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let (host, port) = (self.receiver.host.as_str(), self.receiver.port);
-        self.way = Some(match self.receiver.protocol {
-            RepeaterProtocol::Tcp => {
-                Way::Stream(Connection::open(host, port, Instant::now() + PATIENCE)?)
-            }
-            RepeaterProtocol::Udp4 => Way::Datagrams(udp(host, port, false)?),
-            RepeaterProtocol::Udp6 => Way::Datagrams(udp(host, port, true)?),
+        self.socket = Some(match self.receiver.protocol {
+            RepeaterProtocol::Tcp => RepeaterSocket::Stream(DeadlineStream::open(
+                host,
+                port,
+                Instant::now() + SEND_TIMEOUT,
+            )?),
+            RepeaterProtocol::Udp4 => RepeaterSocket::Datagrams(udp(host, port, false)?),
+            RepeaterProtocol::Udp6 => RepeaterSocket::Datagrams(udp(host, port, true)?),
         });
-        if self.away.take().is_some() {
-            tracing::info!(host, port, "packets are repeated again");
+        if self.outage.take().is_some() {
+            tracing::info!(host, port, "repeating packets again");
         }
         Ok(())
     }
 
-    fn lost(&mut self, error: &io::Error) {
-        self.way = None;
+    fn on_error(&mut self, error: &io::Error) {
+        self.socket = None;
         if error.kind() == io::ErrorKind::WouldBlock {
             return;
         }
         let (host, port) = (&self.receiver.host, self.receiver.port);
-        let pause = match self.away {
+        let pause = match self.outage {
             None => {
-                tracing::warn!(host, port, %error, "packets cannot be repeated");
+                tracing::warn!(host, port, %error, "cannot repeat packets");
                 PAUSE_MIN
             }
             Some((pause, _)) => (pause * 2).min(PAUSE_MAX),
         };
-        self.away = Some((pause, Instant::now() + pause));
+        self.outage = Some((pause, Instant::now() + pause));
     }
 }
 
@@ -256,23 +260,22 @@ fn udp(host: &str, port: u16, v6: bool) -> io::Result<UdpSocket> {
     let address = (host, port)
         .to_socket_addrs()?
         .find(|address| address.is_ipv6() == v6)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address of that family"))?;
-    let local = match v6 {
-        true => SocketAddr::from(([0; 16], 0)),
-        false => SocketAddr::from(([0; 4], 0)),
-    };
+        .ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "the host name has no address of this family")
+        })?;
+    let local = if v6 { SocketAddr::from(([0; 16], 0)) } else { SocketAddr::from(([0; 4], 0)) };
     let socket = UdpSocket::bind(local)?;
     socket.connect(address)?;
     Ok(socket)
 }
 
-/// Sends each packet; gives how many went out.
-fn datagrams(socket: &UdpSocket, packets: &Packets) -> u64 {
+/// Sends each packet and returns how many were sent.
+fn send_datagrams(socket: &UdpSocket, packets: &RawPackets) -> u64 {
     let mut sent: u64 = 0;
     for packet in packets.iter() {
         match socket.send(packet) {
             Ok(_) => sent += 1,
-            // It tells of the packet before: nobody listens there. This one was not sent yet.
+            // Reports that the previous packet was refused. This packet has not been sent yet.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 sent = sent.saturating_sub(1);
                 sent += u64::from(socket.send(packet).is_ok());
@@ -283,11 +286,11 @@ fn datagrams(socket: &UdpSocket, packets: &Packets) -> u64 {
     sent
 }
 
-fn stream(connection: &mut Connection, packets: &Packets) -> io::Result<()> {
+fn send_stream(connection: &mut DeadlineStream, packets: &RawPackets) -> io::Result<()> {
     if connection.is_closed() {
         return Err(io::ErrorKind::ConnectionReset.into());
     }
-    connection.set_deadline(Instant::now() + PATIENCE);
+    connection.set_deadline(Instant::now() + SEND_TIMEOUT);
     let mut lines = Vec::with_capacity(packets.bytes.len() + packets.ends.len());
     for packet in packets.iter() {
         lines.extend_from_slice(packet);
@@ -302,15 +305,15 @@ mod tests {
 
     use super::*;
 
-    fn receiver(port: u16, protocol: RepeaterProtocol) -> settings::Repeater {
-        settings::Repeater { host: "127.0.0.1".to_owned(), port, protocol }
+    fn receiver(port: u16, protocol: RepeaterProtocol) -> settings::RepeaterSettings {
+        settings::RepeaterSettings { host: "127.0.0.1".to_owned(), port, protocol }
     }
 
     #[test]
-    fn packets_arrive_as_they_came_by_datagrams_and_by_stream() {
+    fn packets_are_forwarded_unchanged() {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let repeater = Repeater::start(&[
+        let repeater = PacketRepeater::start(&[
             receiver(udp.local_addr().unwrap().port(), RepeaterProtocol::Udp4),
             receiver(tcp.local_addr().unwrap().port(), RepeaterProtocol::Tcp),
         ])
@@ -320,12 +323,12 @@ mod tests {
             tcp.accept().unwrap().0.read_to_end(&mut bytes).unwrap();
             bytes
         });
-        let mut tap = repeater.taps()();
+        let mut observer = repeater.observer_factory()();
         for packet in [&b"a:1|c"[..], b"nonsense \xff", b"b:1|c\nc:2|c"] {
-            tap.packet(packet);
+            observer.packet(packet);
         }
-        tap.end_of_batch();
-        drop(tap);
+        observer.batch_finished();
+        drop(observer);
         let status = repeater.finish(Duration::from_secs(10));
         let mut buffer = [0; 100];
         for packet in [&b"a:1|c"[..], b"nonsense \xff", b"b:1|c\nc:2|c"] {
@@ -337,19 +340,19 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_the_queue_full_is_counted_and_nobody_waits() {
-        // Nobody takes the connection, and nobody reads: the queue of one lane fills.
+    fn full_queue_counts_dropped_packets() {
+        // Connections are refused, so the queue fills.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         drop(listener);
-        let repeater = Repeater::start(&[receiver(port, RepeaterProtocol::Tcp)]).unwrap();
-        let mut tap = repeater.taps()();
+        let repeater = PacketRepeater::start(&[receiver(port, RepeaterProtocol::Tcp)]).unwrap();
+        let mut observer = repeater.observer_factory()();
         let rounds = 5 * QUEUE_BATCHES as u64;
         for _ in 0..rounds {
-            tap.packet(b"a:1|c");
-            tap.end_of_batch();
+            observer.packet(b"a:1|c");
+            observer.batch_finished();
         }
-        drop(tap);
+        drop(observer);
         let status = repeater.finish(Duration::from_secs(30));
         let count = |name| status.get(name).unwrap();
         assert_eq!(count("sent"), 0.0);
@@ -357,12 +360,12 @@ mod tests {
     }
 
     #[test]
-    fn a_round_larger_than_a_batch_is_cut() {
-        let repeater = Repeater::start(&[receiver(9, RepeaterProtocol::Udp4)]).unwrap();
-        let mut tap = repeater.taps()();
+    fn oversized_batch_is_truncated() {
+        let repeater = PacketRepeater::start(&[receiver(9, RepeaterProtocol::Udp4)]).unwrap();
+        let mut observer = repeater.observer_factory()();
         let packet = vec![b'x'; 60_000];
-        (0..20).for_each(|_| tap.packet(&packet));
-        tap.end_of_batch();
+        (0..20).for_each(|_| observer.packet(&packet));
+        observer.batch_finished();
         assert_eq!(repeater.status().get("overflow"), Some(3.0));
     }
 }

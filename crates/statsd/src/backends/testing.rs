@@ -1,4 +1,4 @@
-//! A snapshot that the tests of several backends send.
+//! The snapshot used in the tests of several backends.
 
 use std::{
     io,
@@ -7,36 +7,37 @@ use std::{
 };
 
 use crate::{
-    Name,
+    MetricName,
     flush::{
-        Calculation, Counter, Gauge, OwnMetrics, Samples, Set, Snapshot, Summary, Timer, Variants,
+        Calculation, CounterMetric, FlushSnapshot, GaugeMetric, MetricVariants, SelfMetrics,
+        SetMetric, TimerMetric, TimerSamples, TimerSummary,
     },
     grammar::TimingUnit,
-    settings::Settings,
+    settings::StatsdSettings,
     sketch::Sketch,
 };
 
 /// 2026-03-01 10:00:00 UTC.
 pub(crate) const TIMESTAMP: i64 = 1_772_359_200;
 
-/// Three counters, a timer with samples and an idle one, a gauge, a set.
-pub(crate) fn snapshot() -> Arc<Snapshot> {
-    Arc::new(made_at(TIMESTAMP))
+/// Three counters, a timer with samples, an idle timer, a gauge and a set.
+pub(crate) fn snapshot() -> Arc<FlushSnapshot> {
+    Arc::new(snapshot_at(TIMESTAMP))
 }
 
-/// The same at another time.
-pub(crate) fn made_at(timestamp: i64) -> Snapshot {
+/// The same snapshot at another time.
+pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(timestamp.unsigned_abs());
     let since = time - Duration::from_secs(10);
-    let counter = |name: &str, value: f64| Counter {
-        name: Name::new(name),
+    let counter = |name: &str, value: f64| CounterMetric {
+        name: MetricName::new(name),
         merged: false,
         value,
         rate: value / 10.0,
         total: value,
         since,
     };
-    Snapshot {
+    FlushSnapshot {
         timestamp,
         time,
         interval: Duration::from_secs(10),
@@ -46,26 +47,30 @@ pub(crate) fn made_at(timestamp: i64) -> Snapshot {
             counter("statsd.packets_received", 12.0),
         ],
         timers: vec![latency(since), idle(since)],
-        gauges: vec![Gauge { name: Name::new("pool.size"), merged: false, value: -2.5 }],
-        sets: vec![Set {
-            name: Name::new("users"),
+        gauges: vec![GaugeMetric {
+            name: MetricName::new("pool.size"),
+            merged: false,
+            value: -2.5,
+        }],
+        sets: vec![SetMetric {
+            name: MetricName::new("users"),
             merged: false,
             count: 2,
             members: ["anna", "bob"].map(Box::from).into(),
         }],
-        own: OwnMetrics {
+        self_metrics: SelfMetrics {
             prefix: "statsd".into(),
             processing_ms: 4.0,
             num_stats: 7,
-            ..OwnMetrics::default()
+            ..SelfMetrics::default()
         },
-        variants: Variants::default(),
+        variants: MetricVariants::default(),
         percentiles: [90.0].into(),
-        calculation: Calculation::new(&Settings::default()),
+        calculation: Calculation::new(&StatsdSettings::default()),
     }
 }
 
-fn latency(since: SystemTime) -> Timer {
+fn latency(since: SystemTime) -> TimerMetric {
     let fields = [
         ("count_90", 3.0),
         ("mean_90", 20.0),
@@ -86,12 +91,12 @@ fn latency(since: SystemTime) -> Timer {
     ];
     let mut cumulative = Sketch::default();
     [0.010, 0.020, 0.030].into_iter().for_each(|value| cumulative.add(value, 1.0));
-    Timer {
-        name: Name::new("api.latency"),
+    TimerMetric {
+        name: MetricName::new("api.latency"),
         merged: false,
         unit: TimingUnit::Milliseconds,
         fields: fields.map(|(name, value)| (name.into(), value)).into(),
-        summary: Some(Summary {
+        summary: Some(TimerSummary {
             samples: 3,
             count: 3.0,
             lower: 10.0,
@@ -103,7 +108,7 @@ fn latency(since: SystemTime) -> Timer {
             std: 8.164_965_809_277_26,
             quantiles: vec![(90.0, 30.0)],
         }),
-        samples: Samples::Exact([10.0, 20.0, 30.0].into()),
+        samples: TimerSamples::Exact([10.0, 20.0, 30.0].into()),
         cumulative: Some(Arc::new(cumulative)),
         count_total: 3.0,
         sum_total: 60.0,
@@ -111,16 +116,16 @@ fn latency(since: SystemTime) -> Timer {
     }
 }
 
-fn idle(since: SystemTime) -> Timer {
-    Timer {
-        name: Name::new("idle"),
+fn idle(since: SystemTime) -> TimerMetric {
+    TimerMetric {
+        name: MetricName::new("idle"),
         merged: false,
         unit: TimingUnit::Milliseconds,
         fields: [("count_ps", 0.0), ("count", 0.0)]
             .map(|(name, value)| (name.into(), value))
             .into(),
         summary: None,
-        samples: Samples::Exact([].into()),
+        samples: TimerSamples::Exact([].into()),
         cumulative: None,
         count_total: 0.0,
         sum_total: 0.0,
@@ -128,18 +133,18 @@ fn idle(since: SystemTime) -> Timer {
     }
 }
 
-/// A writer whose bytes can be looked at.
+/// A writer whose output can be inspected.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shared(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct SharedWriter(Arc<Mutex<Vec<u8>>>);
 
-impl Shared {
-    /// What was written.
+impl SharedWriter {
+    /// The written text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
 
-impl io::Write for Shared {
+impl io::Write for SharedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())

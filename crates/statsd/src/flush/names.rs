@@ -1,16 +1,22 @@
-//! Raw names and tags to the two keys of a metric: as sent, for receivers that take any text, and
-//! sanitised, for Graphite, the management port and all that etsy's server shows.
+//! Converts raw names and tags to the two keys of a metric: as sent, for receivers that accept any
+//! text, and sanitised, for Graphite, the management port and everything that etsy's server
+//! displays.
 
 use std::borrow::Cow;
 
-use crate::{Name, name::push_tag, settings::Dialect};
+use crate::{MetricName, name::push_tag, settings::StatsdDialect};
 
-/// The key of a raw name and raw tags.
+/// The key for a raw name and raw tags.
 ///
-/// Tags are appended as Graphite writes them, in the order they were sent: `;name=value`. Influx'
-/// tags in the name (`name,tag=value:1|c`) are taken for tags as well. With `sanitise`, what
-/// Graphite cannot have is replaced or left out, tags included, in the way of the dialect.
-pub(super) fn canonical(name: &[u8], tags: &[u8], dialect: Dialect, sanitise: bool) -> Name {
+/// Tags are appended in Graphite's format and in the order sent: `;name=value`. InfluxDB tags in
+/// the name (`name,tag=value:1|c`) are also parsed as tags. With `sanitise`, characters invalid in
+/// Graphite are replaced or removed, also in tags, by the rules of the dialect.
+pub(super) fn canonical(
+    name: &[u8],
+    tags: &[u8],
+    dialect: StatsdDialect,
+    sanitise: bool,
+) -> MetricName {
     let mut key = influx(String::from_utf8_lossy(name), dialect);
     if !tags.is_empty() {
         for tag in String::from_utf8_lossy(tags).split(',') {
@@ -18,16 +24,13 @@ pub(super) fn canonical(name: &[u8], tags: &[u8], dialect: Dialect, sanitise: bo
             key.to_mut().push_str(&tag.replacen(';', "_", 1).replacen(':', "=", 1));
         }
     }
-    match sanitise {
-        false => Name::new(&key),
-        true => Name::new(&sanitised(&key, dialect)),
-    }
+    if sanitise { MetricName::new(&sanitised(&key, dialect)) } else { MetricName::new(&key) }
 }
 
-/// The key of a raw name and raw tags with every character as it was sent; invalid UTF-8 is replaced.
+/// The key for a raw name and raw tags with all characters as sent; invalid UTF-8 is replaced.
 ///
-/// The same forms of tags are read as by [`canonical`]. A tag without a key is left out.
-pub(super) fn as_sent(name: &[u8], tags: &[u8], dialect: Dialect) -> Name {
+/// Accepts the same tag formats as [`canonical`]. A tag without a key is omitted.
+pub(super) fn as_sent(name: &[u8], tags: &[u8], dialect: StatsdDialect) -> MetricName {
     let name = influx(String::from_utf8_lossy(name), dialect);
     let mut in_name = name.split(';');
     let mut key = in_name.next().unwrap_or_default().to_owned();
@@ -45,35 +48,37 @@ pub(super) fn as_sent(name: &[u8], tags: &[u8], dialect: Dialect) -> Name {
             }
         }
     }
-    Name::new(&key)
+    MetricName::new(&key)
 }
 
-/// The text without what Graphite cannot have, in the way of the dialect's server.
-pub(crate) fn sanitised(text: &str, dialect: Dialect) -> Cow<'_, str> {
+/// Replaces or removes characters invalid in Graphite, by the rules of the dialect.
+pub(crate) fn sanitised(text: &str, dialect: StatsdDialect) -> Cow<'_, str> {
     let fits = |char: char| match char {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '-' | '.' | ';' | '=' => true,
-        ',' => dialect == Dialect::Perl,
+        ',' => dialect == StatsdDialect::Perl,
         _ => false,
     };
     match dialect {
         _ if text.chars().all(fits) => text.into(),
-        Dialect::Etsy | Dialect::Dogstatsd => etsy(text).into(),
-        Dialect::Perl => perl(text).into(),
+        StatsdDialect::Etsy | StatsdDialect::Dogstatsd => etsy(text).into(),
+        StatsdDialect::Perl => perl(text).into(),
     }
 }
 
-/// `name,tag=value,tag=value` to `name;tag=value;tag=value`. The Perl server lets commas stand.
-fn influx(name: Cow<'_, str>, dialect: Dialect) -> Cow<'_, str> {
+/// Converts `name,tag=value,tag=value` to `name;tag=value;tag=value`. The Perl server leaves
+/// commas.
+fn influx(name: Cow<'_, str>, dialect: StatsdDialect) -> Cow<'_, str> {
     let mut parts = name.split(',');
     let is_name = parts.next().is_some_and(|first| !first.is_empty() && !first.contains('='));
     let is_tags = name.contains(',') && parts.all(|tag| tag.contains('='));
-    match is_name && is_tags && dialect != Dialect::Perl {
-        true => name.replace(',', ";").into(),
-        false => name,
+    if is_name && is_tags && dialect != StatsdDialect::Perl {
+        name.replace(',', ";").into()
+    } else {
+        name
     }
 }
 
-/// `\s+` to `_`, `/` to `-`, and nothing but `[a-zA-Z_\-0-9.;=]`.
+/// Etsy's rules: `\s+` becomes `_`, `/` becomes `-`, and all but `[a-zA-Z_\-0-9.;=]` is removed.
 fn etsy(key: &str) -> String {
     let mut clean = String::with_capacity(key.len());
     let mut in_space = false;
@@ -91,8 +96,8 @@ fn etsy(key: &str) -> String {
     clean
 }
 
-/// `/` to `_` and space to `-`, runs of either becoming one; then nothing but `[a-zA-Z_\-0-9.,=]`
-/// and, other than there, the `;` of tags.
+/// The Perl server's rules: runs of `/` become `_`, runs of spaces become `-`, and all but
+/// `[a-zA-Z_\-0-9.,=]` is removed. Unlike there, the `;` of tags is retained.
 fn perl(key: &str) -> String {
     let mut clean = String::with_capacity(key.len());
     let mut last = None;
@@ -120,11 +125,11 @@ mod tests {
     use super::*;
 
     fn key(name: &str, tags: &str) -> String {
-        canonical(name.as_bytes(), tags.as_bytes(), Dialect::Etsy, true).key().to_owned()
+        canonical(name.as_bytes(), tags.as_bytes(), StatsdDialect::Etsy, true).key().to_owned()
     }
 
     #[test]
-    fn etsys_characters() {
+    fn etsy_dialect_sanitises_keys() {
         assert_eq!(key("a.b_c-D9", ""), "a.b_c-D9");
         assert_eq!(key("a \t b/c//d", ""), "a_b-c--d");
         assert_eq!(key("ä:,@(x)", ""), "x");
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_of_all_kinds() {
+    fn all_tag_forms_are_normalised() {
         assert_eq!(key("a", "env:prod,canary"), "a;env=prod;canary");
         assert_eq!(key("a", "url:http://x;y;z"), "a;url=http--x_y;z");
         assert_eq!(key("a;env=prod", ""), "a;env=prod");
@@ -142,9 +147,9 @@ mod tests {
     }
 
     #[test]
-    fn keys_as_sent_keep_every_character() {
+    fn keys_as_sent_preserve_characters() {
         let tags = |name: &str, tags: &str| {
-            let name = as_sent(name.as_bytes(), tags.as_bytes(), Dialect::Etsy);
+            let name = as_sent(name.as_bytes(), tags.as_bytes(), StatsdDialect::Etsy);
             let tags = name.tags().map(|(key, value)| format!("{key}={value}"));
             format!("{} {}", name.base(), tags.collect::<Vec<_>>().join(" "))
         };
@@ -152,14 +157,15 @@ mod tests {
         assert_eq!(tags("a", "url:http://x;y?z=1,f,,:v"), "a url=http://x;y?z=1 f=");
         assert_eq!(tags("a;env=p q", "tag1:foo:bar"), "a env=p q tag1=foo:bar");
         assert_eq!(tags("a,t=1", "k=v"), "a t=1 k=v");
-        assert_eq!(as_sent(b"a", b"b:c,d", Dialect::Etsy).key(), key("a", "b:c,d"));
-        assert_eq!(as_sent(b"\xff", b"", Dialect::Perl).key(), "\u{fffd}");
+        assert_eq!(as_sent(b"a", b"b:c,d", StatsdDialect::Etsy).key(), key("a", "b:c,d"));
+        assert_eq!(as_sent(b"\xff", b"", StatsdDialect::Perl).key(), "\u{fffd}");
     }
 
     #[test]
-    fn the_perl_servers_characters() {
-        let key =
-            |name: &str| canonical(name.as_bytes(), b"", Dialect::Perl, true).key().to_owned();
+    fn perl_dialect_sanitises_keys() {
+        let key = |name: &str| {
+            canonical(name.as_bytes(), b"", StatsdDialect::Perl, true).key().to_owned()
+        };
         assert_eq!(key("a b/c"), "a-b_c");
         assert_eq!(key("a  b//c\td"), "a-b_cd");
         assert_eq!(key("a,b=c"), "a,b=c");
@@ -168,8 +174,8 @@ mod tests {
 
     #[test]
     fn without_sanitising_only_invalid_bytes_change() {
-        let name = canonical("a b/ä\u{ff}".as_bytes(), b"", Dialect::Etsy, false);
+        let name = canonical("a b/ä\u{ff}".as_bytes(), b"", StatsdDialect::Etsy, false);
         assert_eq!(name.key(), "a b/äÿ");
-        assert_eq!(canonical(b"\xff", b"", Dialect::Etsy, false).key(), "\u{fffd}");
+        assert_eq!(canonical(b"\xff", b"", StatsdDialect::Etsy, false).key(), "\u{fffd}");
     }
 }

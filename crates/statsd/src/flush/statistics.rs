@@ -1,63 +1,66 @@
-//! Etsy's statistics of a timer, operation for operation, so that the last bit agrees.
+//! The timer statistics of etsy's server, with the same order of operations so that results are
+//! bit-identical.
 //!
-//! `v` are the samples in ascending order, `n` of them. Sums are prefix sums over `v`, so their
-//! rounding is that of etsy's server. For each percentile `p`, if `n > 1`: `k = round(|p| / 100 * n)`
-//! in exactly this order of operations, halves rounded up; none is calculated if `k` is 0. For
-//! `p > 0` the `k` smallest samples count and `upper_p` is the largest of them; for `p < 0` the `k`
-//! largest count and `lower_p` is the smallest of them.
+//! Let `v` be the `n` samples in ascending order. Sums are prefix sums over `v`, so they round as
+//! in etsy's server. For each percentile `p`, if `n > 1`: `k = round(|p| / 100 * n)` in exactly
+//! this order of operations, halves rounded up; the percentile is skipped if `k` is 0. For `p > 0`
+//! the `k` smallest samples count and `upper_p` is their maximum; for `p < 0` the `k` largest count
+//! and `lower_p` is their minimum.
 //!
-//! Other than there, a negative percentile that takes in all samples gives their sums, not `NaN`.
+//! Unlike there, a negative percentile that covers all samples yields their sums, not `NaN`.
 
 use std::sync::Arc;
 
-use super::Summary;
+use super::TimerSummary;
 use crate::{
     aggregate::Sketched,
     grammar::TimingUnit,
-    js::Number,
+    js::JsNumber,
     settings::{Aggregation, Bin, HistogramRule},
 };
 
-/// What the settings say about timers, with the names it gives.
+/// The settings for timers, with the resulting field names.
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
+pub(super) struct TimerRules {
     percentiles: Vec<Percentile>,
     histogram: Vec<HistogramRule>,
-    /// Names of the fields that need no percentile, with whether they are wanted.
+    /// Fields without a percentile, each with whether it is enabled.
     plain: [(Arc<str>, bool); 9],
-    histogram_wanted: bool,
+    histogram_enabled: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Percentile {
     percent: f64,
-    /// `count_90`, `mean_90`, `upper_90`, `sum_90`, `sum_squares_90`, with whether it is wanted.
+    /// `count_90`, `mean_90`, `upper_90`, `sum_90`, `sum_squares_90`, each with whether it is
+    /// enabled.
     names: [(Arc<str>, bool); 5],
 }
 
-/// `fields` and `summary` of a [`super::Timer`].
-pub(super) type Calculated = (Box<[(Arc<str>, f64)]>, Option<Summary>);
+/// `fields` and `summary` of a [`super::TimerMetric`].
+pub(super) type TimerStatistics = (Box<[(Arc<str>, f64)]>, Option<TimerSummary>);
 
-const PLAIN: [&str; 9] =
+const PLAIN_FIELDS: [&str; 9] =
     ["std", "upper", "lower", "count", "count_ps", "sum", "sum_squares", "mean", "median"];
 
-impl Rules {
+impl TimerRules {
     pub(super) fn new(settings: &Aggregation) -> Self {
-        let wanted = |name: &str| {
+        let is_enabled = |name: &str| {
             let general = match name.rsplit_once('_') {
-                // /_(top)?\d+$/: the digits behind the last underscore only, so `upper_99_9` cannot
-                // be asked for by `upper_percent`; etsy's server has it so.
+                // /_(top)?\d+$/ matches only the digits after the last underscore, so
+                // `upper_percent` does not enable `upper_99_9`, as in etsy's server.
                 Some((front, end)) if is_percent(end) => format!("{front}_percent"),
                 _ => name.to_owned(),
             };
             settings.calculated.is_empty() || settings.calculated.contains(&general)
         };
         let named = |name: String| {
-            let is_wanted = wanted(&name);
-            (Arc::from(name), is_wanted)
+            let enabled = is_enabled(&name);
+            (Arc::from(name), enabled)
         };
         let percentile = |percent: &f64| {
-            let label = Number(*percent).to_string().replacen('.', "_", 1).replacen('-', "top", 1);
+            let label =
+                JsNumber(*percent).to_string().replacen('.', "_", 1).replacen('-', "top", 1);
             let bound = if *percent > 0.0 { "upper" } else { "lower" };
             let names = ["count", "mean", bound, "sum", "sum_squares"];
             Percentile {
@@ -68,13 +71,13 @@ impl Rules {
         Self {
             percentiles: settings.percentiles.iter().map(percentile).collect(),
             histogram: settings.histogram.clone(),
-            plain: PLAIN.map(|name| named(name.to_owned())),
-            histogram_wanted: wanted("histogram"),
+            plain: PLAIN_FIELDS.map(|name| named(name.to_owned())),
+            histogram_enabled: is_enabled("histogram"),
         }
     }
 
-    /// The statistics of samples kept one by one. Sorts them. `count` is their number scaled up by
-    /// their rates, `seconds` the configured interval.
+    /// Calculates the statistics of exact samples and sorts them. `count` is their number divided
+    /// by their rates, `seconds` the configured interval.
     pub(super) fn exact(
         &self,
         key: &str,
@@ -82,7 +85,7 @@ impl Rules {
         count: f64,
         seconds: f64,
         scratch: &mut PrefixSums,
-    ) -> Calculated {
+    ) -> TimerStatistics {
         if samples.is_empty() {
             return self.idle(count, seconds);
         }
@@ -90,11 +93,11 @@ impl Rules {
         scratch.fill(samples);
         let mean = scratch.sums[samples.len() - 1] / samples.len() as f64;
         let squares: f64 = samples.iter().fold(0.0, |sum, v| sum + (v - mean) * (v - mean));
-        let exact = Exact { samples, prefix: scratch };
-        self.of(key, &exact, count, seconds, (squares / samples.len() as f64).sqrt())
+        let exact = ExactSamples { samples, prefix: scratch };
+        self.calculate(key, &exact, count, seconds, (squares / samples.len() as f64).sqrt())
     }
 
-    /// The statistics of samples that a sketch stands for.
+    /// Calculates the statistics of sketched samples.
     pub(super) fn sketched(
         &self,
         key: &str,
@@ -102,39 +105,39 @@ impl Rules {
         unit: TimingUnit,
         count: f64,
         seconds: f64,
-    ) -> Calculated {
+    ) -> TimerStatistics {
         if samples.samples == 0 {
             return self.idle(count, seconds);
         }
         let n = samples.samples as f64;
         let mean = samples.sum / n;
         let variance = (samples.sum_squares / n - mean * mean).max(0.0);
-        self.of(key, &Approximate { samples, unit }, count, seconds, variance.sqrt())
+        self.calculate(key, &SketchedSamples { samples, unit }, count, seconds, variance.sqrt())
     }
 
-    fn idle(&self, count: f64, seconds: f64) -> Calculated {
+    fn idle(&self, count: f64, seconds: f64) -> TimerStatistics {
         let fields = [(3, count), (4, count / seconds)];
-        let wanted = fields.into_iter().filter(|(at, _)| self.plain[*at].1);
-        (wanted.map(|(at, value)| (self.plain[at].0.clone(), value)).collect(), None)
+        let enabled = fields.into_iter().filter(|(at, _)| self.plain[*at].1);
+        (enabled.map(|(at, value)| (self.plain[at].0.clone(), value)).collect(), None)
     }
 
-    fn of(
+    fn calculate(
         &self,
         key: &str,
-        samples: &impl Ordered,
+        samples: &impl OrderedSamples,
         count: f64,
         seconds: f64,
         std: f64,
-    ) -> Calculated {
+    ) -> TimerStatistics {
         let n = samples.len();
-        let mut fields = Vec::with_capacity(5 * self.percentiles.len() + PLAIN.len());
+        let mut fields = Vec::with_capacity(5 * self.percentiles.len() + PLAIN_FIELDS.len());
         let mut quantiles = Vec::new();
         for percentile in &self.percentiles {
             let Some(values) = at_percentile(samples, percentile.percent) else { continue };
             if percentile.percent > 0.0 {
                 quantiles.push((percentile.percent, values[2]));
             }
-            let named = percentile.names.iter().zip(values).filter(|((_, wanted), _)| *wanted);
+            let named = percentile.names.iter().zip(values).filter(|((_, enabled), _)| *enabled);
             fields.extend(named.map(|((name, _), value)| (name.clone(), value)));
         }
         let (sum, sum_squares) = samples.up_to(n);
@@ -143,7 +146,7 @@ impl Rules {
             1 => samples.at(middle),
             _ => f64::midpoint(samples.at(middle - 1), samples.at(middle)),
         };
-        let summary = Summary {
+        let summary = TimerSummary {
             samples: n as u64,
             count,
             lower: samples.at(0),
@@ -166,23 +169,23 @@ impl Rules {
             summary.mean,
             median,
         ];
-        let named = self.plain.iter().zip(values).filter(|((_, wanted), _)| *wanted);
+        let named = self.plain.iter().zip(values).filter(|((_, enabled), _)| *enabled);
         fields.extend(named.map(|((name, _), value)| (name.clone(), value)));
-        if self.histogram_wanted {
+        if self.histogram_enabled {
             self.bins(key, samples, &mut fields);
         }
         (fields.into(), Some(summary))
     }
 
-    /// Counts per bin, by the first rule whose text is part of the key.
-    fn bins(&self, key: &str, samples: &impl Ordered, fields: &mut Vec<(Arc<str>, f64)>) {
+    /// Adds counts per bin, by the first rule whose text is part of the key.
+    fn bins(&self, key: &str, samples: &impl OrderedSamples, fields: &mut Vec<(Arc<str>, f64)>) {
         let rule = self.histogram.iter().find(|rule| key.contains(&rule.metric));
         let mut before = 0;
         for bin in rule.map(|rule| &rule.bins[..]).unwrap_or_default() {
             let (label, below) = match bin {
                 Bin::Below(bound) => {
-                    let label = Number(*bound).to_string().replacen('.', "_", 1);
-                    (label, samples.below(*bound).max(before))
+                    let label = JsNumber(*bound).to_string().replacen('.', "_", 1);
+                    (label, samples.count_below(*bound).max(before))
                 }
                 Bin::Infinite => ("inf".to_owned(), samples.len()),
             };
@@ -197,8 +200,9 @@ fn is_percent(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Number, mean, boundary, sum and sum of squares of the samples within a percentile.
-fn at_percentile(samples: &impl Ordered, percent: f64) -> Option<[f64; 5]> {
+/// Number, mean, boundary, sum and sum of squares of the samples within a percentile; `None` if
+/// there are too few samples.
+fn at_percentile(samples: &impl OrderedSamples, percent: f64) -> Option<[f64; 5]> {
     let n = samples.len();
     if n == 1 {
         let only = samples.at(0);
@@ -219,18 +223,18 @@ fn at_percentile(samples: &impl Ordered, percent: f64) -> Option<[f64; 5]> {
 }
 
 /// Samples in ascending order.
-trait Ordered {
-    /// How many; never 0.
+trait OrderedSamples {
+    /// The number of samples; never 0.
     fn len(&self) -> usize;
-    /// The one at `index`, from 0.
+    /// The sample at `index`, from 0.
     fn at(&self, index: usize) -> f64;
     /// Sum and sum of squares of the first `count`; (0, 0) for none.
     fn up_to(&self, count: usize) -> (f64, f64);
-    /// How many are below `bound`.
-    fn below(&self, bound: f64) -> usize;
+    /// The number of samples below `bound`.
+    fn count_below(&self, bound: f64) -> usize;
 }
 
-/// Prefix sums of sorted samples and of their squares. Kept between timers for its memory.
+/// Prefix sums of sorted samples and of their squares. Reused for all timers to avoid allocations.
 #[derive(Debug, Default)]
 pub(super) struct PrefixSums {
     sums: Vec<f64>,
@@ -243,7 +247,7 @@ impl PrefixSums {
         self.squares.clear();
         let (mut sum, mut squares) = (None, None);
         for value in samples {
-            // Not begun with 0: 0 + -0 would lose the sign that etsy's sums keep.
+            // Does not start with 0: 0 + -0 would lose the sign, which etsy's sums retain.
             let next = sum.map_or(*value, |sum: f64| value + sum);
             let next_squares = squares.map_or(value * value, |sum: f64| value * value + sum);
             self.sums.push(next);
@@ -253,12 +257,12 @@ impl PrefixSums {
     }
 }
 
-struct Exact<'s> {
+struct ExactSamples<'s> {
     samples: &'s [f64],
     prefix: &'s PrefixSums,
 }
 
-impl Ordered for Exact<'_> {
+impl OrderedSamples for ExactSamples<'_> {
     fn len(&self) -> usize {
         self.samples.len()
     }
@@ -274,18 +278,18 @@ impl Ordered for Exact<'_> {
         }
     }
 
-    fn below(&self, bound: f64) -> usize {
+    fn count_below(&self, bound: f64) -> usize {
         self.samples.partition_point(|value| *value < bound)
     }
 }
 
-/// Samples of which only a sketch, exact sums and the exact range are left.
-struct Approximate<'s> {
+/// Samples represented by a sketch, exact sums and the exact range.
+struct SketchedSamples<'s> {
     samples: &'s Sketched,
     unit: TimingUnit,
 }
 
-impl Ordered for Approximate<'_> {
+impl OrderedSamples for SketchedSamples<'_> {
     fn len(&self) -> usize {
         usize::try_from(self.samples.samples).unwrap_or(usize::MAX)
     }
@@ -307,12 +311,12 @@ impl Ordered for Approximate<'_> {
         if count >= self.len() {
             return (self.samples.sum, self.samples.sum_squares);
         }
-        let (sum, squares) = self.samples.sketch.lowest(count as f64);
+        let (sum, squares) = self.samples.sketch.smallest_sums(count as f64);
         (sum * self.unit.per_base(), squares * (self.unit.per_base() * self.unit.per_base()))
     }
 
-    fn below(&self, bound: f64) -> usize {
-        self.samples.sketch.below(self.unit.to_base(bound)).round() as usize
+    fn count_below(&self, bound: f64) -> usize {
+        self.samples.sketch.count_below(self.unit.to_base(bound)).round() as usize
     }
 }
 
@@ -321,7 +325,7 @@ mod tests {
     use super::*;
 
     fn fields(settings: &Aggregation, samples: &[f64], count: f64) -> Vec<(String, f64)> {
-        let rules = Rules::new(settings);
+        let rules = TimerRules::new(settings);
         let mut scratch = PrefixSums::default();
         let (fields, _) = rules.exact("a.key", &mut samples.to_vec(), count, 10.0, &mut scratch);
         fields.iter().map(|(name, value)| (name.to_string(), *value)).collect()
@@ -332,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_percentiles() {
+    fn all_percentiles_are_calculated() {
         let settings =
             Aggregation { percentiles: vec![90.0, 99.9, -20.0], ..Aggregation::default() };
         let samples: Vec<f64> = (1..=10).rev().map(f64::from).collect();
@@ -352,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn fifty_eight_percent_of_twenty_five_is_fourteen() {
+    fn percentile_rank_rounds_like_etsy() {
         let settings = Aggregation { percentiles: vec![58.0], ..Aggregation::default() };
         let samples: Vec<f64> = (1..=25).map(f64::from).collect();
         assert_eq!(value(&fields(&settings, &samples, 25.0), "count_58"), 14.0);
     }
 
     #[test]
-    fn a_negative_percentile_of_everything_is_everything() {
+    fn minus_hundred_percentile_covers_all_samples() {
         let settings = Aggregation { percentiles: vec![-100.0], ..Aggregation::default() };
         let fields = fields(&settings, &[1.0, 2.0], 2.0);
         assert_eq!(value(&fields, "sum_top100"), 3.0);
@@ -367,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_and_none() {
+    fn single_and_missing_samples_are_handled() {
         let one = fields(&Aggregation::default(), &[7.0], 1.0);
         assert_eq!(value(&one, "count_90"), 1.0);
         assert_eq!(value(&one, "sum_squares_90"), 49.0);
@@ -383,21 +387,21 @@ mod tests {
     }
 
     #[test]
-    fn bins_exclude_their_bound() {
+    fn histogram_bins_exclude_upper_bound() {
         let bins = vec![Bin::Below(1.0), Bin::Below(2.5), Bin::Infinite];
         let rule = HistogramRule { metric: "key".to_owned(), bins };
         let settings = Aggregation { histogram: vec![rule.clone()], ..Aggregation::default() };
-        let told = fields(&settings, &[0.5, 1.0, 2.5, 9.0], 4.0);
-        assert_eq!(value(&told, "histogram.bin_1"), 1.0);
-        assert_eq!(value(&told, "histogram.bin_2_5"), 1.0);
-        assert_eq!(value(&told, "histogram.bin_inf"), 2.0);
+        let values = fields(&settings, &[0.5, 1.0, 2.5, 9.0], 4.0);
+        assert_eq!(value(&values, "histogram.bin_1"), 1.0);
+        assert_eq!(value(&values, "histogram.bin_2_5"), 1.0);
+        assert_eq!(value(&values, "histogram.bin_inf"), 2.0);
         let none = HistogramRule { metric: "a.".to_owned(), bins: Vec::new() };
         let settings = Aggregation { histogram: vec![none, rule], ..Aggregation::default() };
         assert!(value(&fields(&settings, &[0.5], 1.0), "histogram.bin_1").is_nan());
     }
 
     #[test]
-    fn the_filter_knows_whole_percents_only() {
+    fn field_filter_matches_integer_percents_only() {
         let settings = Aggregation {
             percentiles: vec![90.0, 99.9, -10.0],
             calculated: vec!["upper_percent".into(), "lower_percent".into(), "count".into()],
@@ -410,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_tells_nearly_the_same() {
+    fn sketch_approximates_exact_statistics() {
         let settings = Aggregation {
             percentiles: vec![50.0, 99.0, -10.0],
             histogram: vec![HistogramRule { metric: String::new(), bins: vec![Bin::Below(500.0)] }],
@@ -420,12 +424,12 @@ mod tests {
         let exact = fields(&settings, &samples, 10_000.0);
         let mut sketched = Sketched::default();
         samples.iter().for_each(|value| sketched.add(*value, TimingUnit::Milliseconds));
-        let rules = Rules::new(&settings);
-        let (told, _) =
+        let rules = TimerRules::new(&settings);
+        let (approximate, _) =
             rules.sketched("a.key", &sketched, TimingUnit::Milliseconds, 10_000.0, 10.0);
-        assert_eq!(told.len(), exact.len());
-        for ((name, told), (_, exact)) in told.iter().zip(&exact) {
-            assert!((told / exact - 1.0).abs() < 0.02, "{name}: {told}, exactly {exact}");
+        assert_eq!(approximate.len(), exact.len());
+        for ((name, value), (_, exact)) in approximate.iter().zip(&exact) {
+            assert!((value / exact - 1.0).abs() < 0.02, "{name}: {value}, exactly {exact}");
         }
     }
 }

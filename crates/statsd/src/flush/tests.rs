@@ -1,59 +1,59 @@
-//! Intervals as etsy's server would have flushed them.
+//! Intervals flushed as by etsy's server.
 
 use super::*;
 use crate::{
     aggregate::SharedShard,
-    backends::Needs,
-    settings::{Aggregation, Dialect, Limits, Settings},
+    backends::SnapshotRequirements,
+    settings::{Aggregation, StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
 const START: SystemTime = SystemTime::UNIX_EPOCH;
 
-struct Server {
-    registry: Registry,
+struct TestRegistry {
+    registry: KeyRegistry,
     shards: Vec<SharedShard>,
     seconds: u64,
 }
 
-impl Server {
-    fn new(settings: &Settings) -> Self {
-        let needs = Needs { distributions: true, names_as_sent: true };
-        let mut registry = Registry::new(settings, needs, START);
+impl TestRegistry {
+    fn new(settings: &StatsdSettings) -> Self {
+        let needs = SnapshotRequirements { distributions: true, names_as_sent: true };
+        let mut registry = KeyRegistry::new(settings, needs, START);
         let shards = vec![registry.shard(), registry.shard()];
         Self { registry, shards, seconds: 1_000_000 }
     }
 
     fn with(aggregation: Aggregation) -> Self {
-        Self::new(&Settings { aggregation, ..Settings::default() })
+        Self::new(&StatsdSettings { aggregation, ..StatsdSettings::default() })
     }
 
     fn send(&self, packet: &str) {
         self.shards[0].lock().apply_packet(packet.as_bytes());
     }
 
-    fn flush(&mut self) -> Snapshot {
+    fn flush(&mut self) -> FlushSnapshot {
         self.seconds += 10;
         let now = START + Duration::from_secs(self.seconds);
-        self.registry.flush(FlushTime { now, lag: Duration::ZERO }, Account::default())
+        self.registry.flush(FlushTime { now, lag: Duration::ZERO }, LossAccount::default())
     }
 }
 
-fn counters(snapshot: &Snapshot) -> Vec<(&str, f64)> {
+fn counters(snapshot: &FlushSnapshot) -> Vec<(&str, f64)> {
     snapshot.counters.iter().map(|counter| (counter.name.key(), counter.value)).collect()
 }
 
-fn counter(snapshot: &Snapshot, key: &str) -> Option<Counter> {
+fn counter(snapshot: &FlushSnapshot, key: &str) -> Option<CounterMetric> {
     snapshot.counters.iter().find(|counter| counter.name.key() == key).cloned()
 }
 
-fn gauges(snapshot: &Snapshot) -> Vec<(&str, f64)> {
+fn gauges(snapshot: &FlushSnapshot) -> Vec<(&str, f64)> {
     let gauges = snapshot.gauges.iter().map(|gauge| (gauge.name.key(), gauge.value));
     gauges.filter(|(key, _)| !key.contains("timestamp_lag")).collect()
 }
 
 #[test]
-fn idle_metrics_stay_unless_told_otherwise() {
-    let mut server = Server::with(Aggregation::default());
+fn idle_metrics_are_retained_by_default() {
+    let mut server = TestRegistry::with(Aggregation::default());
     server.send("c:2|c\nt:3|ms\ns:x|s\ng:5|g");
     let first = server.flush();
     assert_eq!(
@@ -75,12 +75,12 @@ fn idle_metrics_stay_unless_told_otherwise() {
     assert_eq!(second.timers[0].count_total, 1.0);
     assert_eq!(second.sets[0].count, 0);
     assert_eq!(gauges(&second), [("g", 5.0)]);
-    assert_eq!(second.own.num_stats, 4 + 1 + 2 + 1);
+    assert_eq!(second.self_metrics.num_stats, 4 + 1 + 2 + 1);
 }
 
 #[test]
-fn deleted_idle_metrics_are_gone_and_come_back() {
-    let mut server = Server::with(Aggregation {
+fn deleted_idle_metrics_reappear_when_sent() {
+    let mut server = TestRegistry::with(Aggregation {
         delete_idle_counters: true,
         delete_idle_timers: true,
         delete_idle_sets: true,
@@ -95,7 +95,7 @@ fn deleted_idle_metrics_are_gone_and_come_back() {
     assert_eq!(
         counter(&second, "c").unwrap().total,
         3.0,
-        "a counter that goes on goes on counting"
+        "a counter received in every interval continues its total"
     );
     assert_eq!(counter(&second, "my_bad_lines_seen").unwrap().value, 0.0);
     assert_eq!((second.timers.len(), second.sets.len()), (0, 0));
@@ -105,14 +105,18 @@ fn deleted_idle_metrics_are_gone_and_come_back() {
     assert_eq!(gauges(&third), []);
     server.send("c:7|c\ng:-1|g");
     let fourth = server.flush();
-    assert_eq!(counter(&fourth, "c").unwrap().total, 7.0, "one that was away begins again");
+    assert_eq!(
+        counter(&fourth, "c").unwrap().total,
+        7.0,
+        "a counter deleted earlier restarts its total"
+    );
     assert_eq!(gauges(&fourth), [("g", -1.0)]);
     assert!(fourth.gauges.iter().any(|gauge| gauge.name.key() == "statsd.timestamp_lag"));
 }
 
 #[test]
 fn gauges_change_and_persist() {
-    let mut server = Server::with(Aggregation::default());
+    let mut server = TestRegistry::with(Aggregation::default());
     server.send("a:333|g\na:-10|g\nb:-5|g");
     assert_eq!(gauges(&server.flush()), [("a", 323.0), ("b", -5.0)]);
     server.send("a:+4|g");
@@ -122,8 +126,8 @@ fn gauges_change_and_persist() {
 }
 
 #[test]
-fn shards_are_one() {
-    let mut server = Server::with(Aggregation::default());
+fn shards_are_merged() {
+    let mut server = TestRegistry::with(Aggregation::default());
     for shard in &server.shards {
         shard.lock().apply_packet(b"c:1|c|@0.5\nt:1:3|ms|@0.1\ns:a|s\ns:b|s");
     }
@@ -131,7 +135,7 @@ fn shards_are_one() {
     let snapshot = server.flush();
     assert_eq!(counter(&snapshot, "c").unwrap().value, 4.0);
     let timer = &snapshot.timers[0];
-    let Samples::Exact(samples) = &timer.samples else { panic!("{timer:?}") };
+    let TimerSamples::Exact(samples) = &timer.samples else { panic!("{timer:?}") };
     assert_eq!(**samples, [1.0, 1.0, 3.0, 3.0]);
     assert_eq!(timer.summary.as_ref().unwrap().count, 40.0);
     let cumulative = timer.cumulative.as_ref().unwrap();
@@ -141,29 +145,32 @@ fn shards_are_one() {
 }
 
 #[test]
-fn sketches_of_shards_merge_with_exact_samples() {
-    let limits = Limits { exact_samples: 5, ..Limits::default() };
-    let mut server = Server::new(&Settings { limits, ..Settings::default() });
+fn shard_sketches_merge_with_exact_samples() {
+    let limits = StatsdLimits { exact_samples: 5, ..StatsdLimits::default() };
+    let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
     server.send("t:1:2:3|ms");
     server.shards[1].lock().apply_packet(b"t:4:5:6|ms");
     let snapshot = server.flush();
     let summary = snapshot.timers[0].summary.clone().unwrap();
-    assert!(matches!(snapshot.timers[0].samples, Samples::Sketched(_)));
+    assert!(matches!(snapshot.timers[0].samples, TimerSamples::Sketched(_)));
     assert_eq!((summary.samples, summary.sum, summary.lower, summary.upper), (6, 21.0, 1.0, 6.0));
-    assert!(snapshot.own.extra.contains(&("sketched_timers", 1.0)));
+    assert!(snapshot.self_metrics.extra.contains(&("sketched_timers", 1.0)));
     server.send("t:1|ms");
     let next = server.flush();
-    assert!(matches!(next.timers[0].samples, Samples::Exact(_)), "an interval decides for itself");
+    assert!(
+        matches!(next.timers[0].samples, TimerSamples::Exact(_)),
+        "each interval is exact or sketched independently"
+    );
 }
 
 #[test]
-fn raw_keys_that_sanitise_to_one_are_one() {
-    let mut server = Server::with(Aggregation::default());
+fn keys_with_equal_sanitised_form_are_merged() {
+    let mut server = TestRegistry::with(Aggregation::default());
     server.send("a b:1|c\na_b:2|c\na  b:4|c");
     assert_eq!(counter(&server.flush(), "a_b").unwrap().value, 7.0);
 }
 
-fn as_sent<'s>(counters: impl Iterator<Item = &'s Counter>) -> Vec<(String, f64, f64)> {
+fn as_sent<'s>(counters: impl Iterator<Item = &'s CounterMetric>) -> Vec<(String, f64, f64)> {
     let mut rows: Vec<_> = counters
         .filter(|counter| !counter.name.key().starts_with("statsd."))
         .map(|counter| (counter.name.key().to_owned(), counter.value, counter.total))
@@ -173,8 +180,8 @@ fn as_sent<'s>(counters: impl Iterator<Item = &'s Counter>) -> Vec<(String, f64,
 }
 
 #[test]
-fn spellings_of_one_key_are_one_metric_sanitised_and_several_as_sent() {
-    let mut server = Server::with(Aggregation::default());
+fn spellings_are_merged_sanitised_and_separate_as_sent() {
+    let mut server = TestRegistry::with(Aggregation::default());
     server.send("a-b:1|c\nt.x:1|ms\ng-h:5|g\ns-s:ann|s");
     server.flush();
     server.send("a-b:2|c\na/b:4|c\nt.x:2|ms\nt.x(:3|ms\ng/h:+1|g\ns-s:bob|s\ns/s:eve|s");
@@ -205,7 +212,7 @@ fn spellings_of_one_key_are_one_metric_sanitised_and_several_as_sent() {
     assert_eq!(snapshot.timers[0].sum_total, 6.0);
     assert_eq!(snapshot.sets[0].count, 2);
     assert_eq!(snapshot.sets_as_sent().count(), 2);
-    // The rarer order: first another spelling, then that of the key itself.
+    // The rarer order: another spelling first, then the key's own.
     server.send("n/m:1|c");
     server.send("n-m:2|c");
     let snapshot = server.flush();
@@ -215,9 +222,9 @@ fn spellings_of_one_key_are_one_metric_sanitised_and_several_as_sent() {
 }
 
 #[test]
-fn spellings_survive_forgetting_and_go_with_their_key() {
+fn spellings_survive_compaction_and_are_deleted_with_key() {
     let mut server =
-        Server::with(Aggregation { delete_idle_counters: true, ..Aggregation::default() });
+        TestRegistry::with(Aggregation { delete_idle_counters: true, ..Aggregation::default() });
     for round in 0..6 {
         for key in 0..3000 {
             server.send(&format!("k{round}/{key}:1|c"));
@@ -232,17 +239,17 @@ fn spellings_survive_forgetting_and_go_with_their_key() {
             "round {round}"
         );
     }
-    let mut server = Server::with(Aggregation::default());
+    let mut server = TestRegistry::with(Aggregation::default());
     server.send("a-b:1|c\na/b:2|c");
     server.registry.collect(START);
     server.registry.counters.delete(&["a-b".to_owned()], true);
-    server.registry.delete_variants(crate::aggregate::Kind::Counter);
+    server.registry.delete_variants(crate::aggregate::MetricType::Counter);
     assert_eq!(as_sent(server.flush().counters_as_sent()), []);
 }
 
 #[test]
-fn joined_intervals_hold_what_both_held() {
-    let mut server = Server::with(Aggregation::default());
+fn joined_interval_combines_both() {
+    let mut server = TestRegistry::with(Aggregation::default());
     server.send("c:1|c\nonly.first:4|c\nt:1:3|ms\ng:1|g\ns:ann|s\na-b:1|c\nidle:1|ms");
     let first = server.flush();
     server.send("c:2|c\nt:2|ms|@0.5\ng:7|g\ns:ann|s\ns:bob|s\na/b:8|c\nnew:1|c");
@@ -269,9 +276,9 @@ fn joined_intervals_hold_what_both_held() {
 }
 
 #[test]
-fn joined_intervals_stay_within_the_limits() {
-    let limits = Limits { exact_samples: 3, set_members: 3, ..Limits::default() };
-    let mut server = Server::new(&Settings { limits, ..Settings::default() });
+fn joined_interval_respects_limits() {
+    let limits = StatsdLimits { exact_samples: 3, set_members: 3, ..StatsdLimits::default() };
+    let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
     server.send("t:1:2|ms\ns:a|s\ns:b|s");
     let mut joined = server.flush();
     for round in 0..5 {
@@ -279,40 +286,44 @@ fn joined_intervals_stay_within_the_limits() {
         joined = joined.joined(&server.flush());
     }
     let summary = joined.timers[0].summary.clone().unwrap();
-    assert!(matches!(joined.timers[0].samples, Samples::Sketched(_)));
+    assert!(matches!(joined.timers[0].samples, TimerSamples::Sketched(_)));
     assert_eq!((summary.samples, summary.sum, summary.lower, summary.upper), (12, 38.0, 1.0, 4.0));
     assert_eq!(joined.sets[0].count, 3);
 }
 
 #[test]
 fn capped_sets_are_counted_and_named() {
-    let limits = Limits { set_members: 2, ..Limits::default() };
-    let mut server = Server::new(&Settings { limits, ..Settings::default() });
+    let limits = StatsdLimits { set_members: 2, ..StatsdLimits::default() };
+    let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
     server.send("s:a|s\ns:b|s\ns:c|s\ns:d|s");
     server.shards[1].lock().apply_packet(b"s:a|s\ns:e|s\nfine:a|s");
     let snapshot = server.flush();
     assert_eq!(snapshot.sets.iter().map(|set| set.count).collect::<Vec<_>>(), [1, 2]);
-    assert!(snapshot.own.extra.contains(&("capped_sets", 1.0)), "{:?}", snapshot.own.extra);
-    assert_eq!(snapshot.own.capped_set, Some(Name::new("s")));
+    assert!(
+        snapshot.self_metrics.extra.contains(&("capped_sets", 1.0)),
+        "{:?}",
+        snapshot.self_metrics.extra
+    );
+    assert_eq!(snapshot.self_metrics.capped_set, Some(MetricName::new("s")));
     let rejects = &server.registry.totals().rejects;
-    assert_eq!(rejects.count(crate::grammar::Reason::SetFull), 3);
+    assert_eq!(rejects.count(crate::grammar::RejectReason::SetFull), 3);
     assert!(server.registry.recent().any(|(_, recent)| recent.line == "s"));
-    assert!(server.flush().own.extra.contains(&("capped_sets", 0.0)));
+    assert!(server.flush().self_metrics.extra.contains(&("capped_sets", 0.0)));
 }
 
 #[test]
-fn events_checks_and_timestamps_are_in_the_servers_account() {
-    let mut server = Server::with(Aggregation::default());
+fn self_metrics_count_events_checks_and_timestamps() {
+    let mut server = TestRegistry::with(Aggregation::default());
     server.send("_e{1,1}:a|b\n_sc|db|0\n_sc|db|1\ng:1|g|T1656581400\nc:1|c|#a:b|T1656581400");
-    let own = server.flush().own;
+    let own = server.flush().self_metrics;
     assert_eq!((own.events_total, own.checks_total, own.timestamps_total), (1, 2, 2));
     assert!(own.extra.contains(&("events", 1.0)) && own.extra.contains(&("service_checks", 2.0)));
 }
 
 #[test]
-fn forgotten_keys_give_their_memory_back_and_no_sample_gets_lost() {
+fn removed_keys_free_memory_without_losing_samples() {
     let mut server =
-        Server::with(Aggregation { delete_idle_counters: true, ..Aggregation::default() });
+        TestRegistry::with(Aggregation { delete_idle_counters: true, ..Aggregation::default() });
     let mut sum = 0.0;
     for round in 0..6 {
         for key in 0..3000 {
@@ -325,12 +336,19 @@ fn forgotten_keys_give_their_memory_back_and_no_sample_gets_lost() {
         assert_eq!(counter(&snapshot, "stays").unwrap().value, 1.0);
     }
     assert_eq!(sum, 18_000.0);
-    assert!(server.registry.counters.dead() < 9000, "{}", server.registry.counters.dead());
+    assert!(
+        server.registry.counters.dead_count() < 9000,
+        "{}",
+        server.registry.counters.dead_count()
+    );
 }
 
 #[test]
-fn the_perl_dialect_has_its_own_counters() {
-    let mut server = Server::new(&Settings { dialect: Dialect::Perl, ..Settings::default() });
+fn perl_dialect_has_fewer_self_metrics() {
+    let mut server = TestRegistry::new(&StatsdSettings {
+        dialect: StatsdDialect::Perl,
+        ..StatsdSettings::default()
+    });
     server.flush();
     let snapshot = server.flush();
     let keys: Vec<&str> = snapshot.counters.iter().map(|counter| counter.name.key()).collect();
@@ -339,8 +357,8 @@ fn the_perl_dialect_has_its_own_counters() {
 }
 
 #[test]
-fn the_busiest_keys_come_first() {
-    let mut server = Server::with(Aggregation::default());
+fn top_lists_busiest_keys_first() {
+    let mut server = TestRegistry::with(Aggregation::default());
     server.send("a:1|c\nb:1|ms\nb:1|ms\nb:1|ms\nc:1|g\nc:1|g");
     server.registry.collect(START);
     let top: Vec<(String, u64)> = server
@@ -351,12 +369,12 @@ fn the_busiest_keys_come_first() {
         .collect();
     assert_eq!(top, [("b".to_owned(), 3), ("c".to_owned(), 2)]);
     assert_eq!(server.registry.key_flush(50.0).len(), 2, "half of three keys, rounded up");
-    assert_eq!(server.registry.key_flush(100.0).len(), 0, "it begins again");
+    assert_eq!(server.registry.key_flush(100.0).len(), 0, "counting starts over");
 }
 
 #[test]
-fn the_lag_is_told_from_the_second_flush_on() {
-    let mut server = Server::with(Aggregation::default());
+fn timestamp_lag_appears_at_second_flush() {
+    let mut server = TestRegistry::with(Aggregation::default());
     assert_eq!(server.flush().gauges, []);
     server.seconds += 3;
     let gauge = server.flush().gauges[0].clone();

@@ -1,33 +1,33 @@
-//! Numbers as JavaScript's `Number(text)` reads them, for that is what etsy's clients were made for.
+//! Parses numbers like JavaScript's `Number(text)`, which etsy's clients rely on.
 //!
-//! Accepted: decimals with or without sign, point and exponent, `0x1f`, `0b1`, `0o7`, white space
-//! around them. Refused, other than there: infinities, and white space alone (which is 0 there).
+//! Accepted: decimals with or without sign, point and exponent, `0x1f`, `0b1`, `0o7`, surrounding
+//! white space. Unlike there, infinities and white space alone (0 in JavaScript) are refused.
 
-use super::{ADDEND_MAX, Reason};
+use super::{ADDEND_MAX, RejectReason};
 
-/// Reads a whole field. The number is finite.
+/// Parses a whole field. The result is finite.
 ///
 /// # Errors
 ///
-/// [`Reason::NotANumber`] or [`Reason::NotFinite`].
-pub(crate) fn number(text: &[u8]) -> Result<f64, Reason> {
+/// [`RejectReason::NotANumber`] or [`RejectReason::NotFinite`].
+pub(crate) fn number(text: &[u8]) -> Result<f64, RejectReason> {
     match short_decimal(text) {
         Some(number) => Ok(number),
         None => any_number(text.trim_ascii()),
     }
 }
 
-/// Reads a field that is to be added up.
+/// Parses a field whose value will be summed.
 ///
 /// # Errors
 ///
-/// As [`number`], and [`Reason::TooLarge`].
-pub(super) fn addend(text: &[u8]) -> Result<f64, Reason> {
-    // A short one has at most 16 digits, which is far below the limit: no test is needed there.
+/// As [`number`], and [`RejectReason::TooLarge`].
+pub(super) fn addend(text: &[u8]) -> Result<f64, RejectReason> {
+    // A short decimal has at most 16 digits, far below the limit, so it needs no check.
     match short_decimal(text) {
         Some(number) => Ok(number),
         None => match any_number(text.trim_ascii())? {
-            number if number.abs() > ADDEND_MAX => Err(Reason::TooLarge),
+            number if number.abs() > ADDEND_MAX => Err(RejectReason::TooLarge),
             number => Ok(number),
         },
     }
@@ -67,7 +67,7 @@ const POWERS: [f64; 16] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
 #[cold]
-fn any_number(text: &[u8]) -> Result<f64, Reason> {
+fn any_number(text: &[u8]) -> Result<f64, RejectReason> {
     let number = match text {
         [b'0', b'x' | b'X', digits @ ..] => radix(digits, 16.0),
         [b'0', b'o' | b'O', digits @ ..] => radix(digits, 8.0),
@@ -76,16 +76,16 @@ fn any_number(text: &[u8]) -> Result<f64, Reason> {
         _ => decimal(text),
     };
     match number {
-        None => Err(Reason::NotANumber),
+        None => Err(RejectReason::NotANumber),
         Some(number) if number.is_finite() => Ok(number),
-        Some(_) => Err(Reason::NotFinite),
+        Some(_) => Err(RejectReason::NotFinite),
     }
 }
 
 fn decimal(text: &[u8]) -> Option<f64> {
-    // Rust's parser also knows `inf` and `nan`; JavaScript's does not.
-    let known = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
-    if !text.iter().all(known) {
+    // Rust's parser also accepts `inf` and `nan`; JavaScript's does not.
+    let is_decimal = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+    if !text.iter().all(is_decimal) {
         return None;
     }
     std::str::from_utf8(text).ok()?.parse().ok()
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_javascript_reads_is_read() {
+    fn javascript_syntax_is_accepted() {
         let cases: [(&str, f64); 17] = [
             ("1", 1.0),
             ("-1", -1.0),
@@ -134,21 +134,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_says_so() {
+    fn invalid_text_reports_reason() {
         for text in
             ["", " ", "-", "+", ".", "abc", "1_000", "0,5", "1e", "0x", "0b2", "-0x1", "nan"]
         {
-            assert_eq!(number(text.as_bytes()), Err(Reason::NotANumber), "{text:?}");
+            assert_eq!(number(text.as_bytes()), Err(RejectReason::NotANumber), "{text:?}");
         }
         for text in ["Infinity", "-Infinity", "1e999", "-1e999"] {
-            assert_eq!(number(text.as_bytes()), Err(Reason::NotFinite), "{text:?}");
+            assert_eq!(number(text.as_bytes()), Err(RejectReason::NotFinite), "{text:?}");
         }
-        assert_eq!(number(b"inf"), Err(Reason::NotANumber));
+        assert_eq!(number(b"inf"), Err(RejectReason::NotANumber));
     }
 
     proptest! {
         #[test]
-        fn the_short_way_gives_the_same_bits(text in "[+-]?[0-9]{0,12}(\\.[0-9]{0,8})?") {
+        fn short_decimals_match_full_parser(text in "[+-]?[0-9]{0,12}(\\.[0-9]{0,8})?") {
             let slow: Option<f64> = text.parse().ok();
             prop_assert_eq!(number(text.as_bytes()).ok().map(f64::to_bits), slow.map(f64::to_bits));
         }

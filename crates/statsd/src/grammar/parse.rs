@@ -1,16 +1,17 @@
-//! Packets to lines, lines to values.
+//! Splits packets into lines and lines into values.
 
 use memchr::{memchr, memchr2, memmem, memrchr};
 
 use super::{
-    ADDEND_MAX, BadLine, Reason, Sample, Sink, TimingUnit, Value, WEIGHT_MAX,
+    ADDEND_MAX, BadLine, RejectReason, SampleSink, SampleValue, StatsdSample, TimingUnit,
+    WEIGHT_MAX,
     number::{addend, number},
 };
-use crate::settings::Dialect;
+use crate::settings::StatsdDialect;
 
-/// Reads a packet, or any run of whole lines, and tells `sink` what it says.
+/// Parses a packet, or any sequence of complete lines, and passes its content to `sink`.
 #[inline]
-pub fn packet(bytes: &[u8], dialect: Dialect, sink: &mut impl Sink) {
+pub fn packet(bytes: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink) {
     let mut rest = bytes;
     while let Some(end) = memchr(b'\n', rest) {
         line(&rest[..end], dialect, sink);
@@ -19,47 +20,48 @@ pub fn packet(bytes: &[u8], dialect: Dialect, sink: &mut impl Sink) {
     line(rest, dialect, sink);
 }
 
-/// Reads one line. An empty one is nothing.
+/// Parses one line; ignores an empty one.
 #[inline]
-fn line(line: &[u8], dialect: Dialect, sink: &mut impl Sink) {
+fn line(line: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink) {
     if line.is_empty() {
         return;
     }
     sink.line();
-    match plain(line) {
+    match simple_line(line) {
         Some((name, value, kind)) => {
-            Line { line, name, tags: b"", rate: None, dialect }.value(value, kind, 1.0, sink);
+            LineContext { line, name, tags: b"", rate: None, dialect }
+                .value(value, kind, 1.0, sink);
         }
-        None => any_line(line, dialect, sink),
+        None => general_line(line, dialect, sink),
     }
 }
 
-/// The one shape that most lines have: `name:value|type` and no more.
+/// Parses the most common form of a line, `name:value|type`; `None` for any other form.
 #[inline]
-fn plain(line: &[u8]) -> Option<(&[u8], &[u8], Type)> {
+fn simple_line(line: &[u8]) -> Option<(&[u8], &[u8], ValueType)> {
     let colon = memchr2(b':', b'|', line)?;
     let rest = &line[colon + 1..];
     let (value, kind) = match rest {
-        [value @ .., b'|', b'c'] => (value, Type::Count),
-        [value @ .., b'|', b'g'] => (value, Type::Gauge),
-        [value @ .., b'|', b'm', b's'] => (value, Type::Timer(TimingUnit::Milliseconds)),
+        [value @ .., b'|', b'c'] => (value, ValueType::Count),
+        [value @ .., b'|', b'g'] => (value, ValueType::Gauge),
+        [value @ .., b'|', b'm', b's'] => (value, ValueType::Timer(TimingUnit::Milliseconds)),
         _ => return None,
     };
     let simple = value.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-'));
     (line[colon] == b':' && simple).then_some((&line[..colon], value, kind))
 }
 
-/// What the type says that a value is.
+/// The type of a value.
 #[derive(Clone, Copy)]
-enum Type {
+enum ValueType {
     Count,
     Gauge,
     Timer(TimingUnit),
     Set,
 }
 
-impl Type {
-    fn of(text: &[u8]) -> Self {
+impl ValueType {
+    fn parse(text: &[u8]) -> Self {
         match text.trim_ascii() {
             b"ms" => Self::Timer(TimingUnit::Milliseconds),
             b"h" | b"d" => Self::Timer(TimingUnit::Plain),
@@ -70,17 +72,19 @@ impl Type {
     }
 }
 
-fn any_line(text: &[u8], dialect: Dialect, sink: &mut impl Sink) {
+fn general_line(text: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink) {
     if text.starts_with(b"_e{") {
-        return match is_event(text) {
-            true => sink.event(),
-            false => sink.bad(BadLine { line: text, reason: Reason::BadEvent }),
+        return if is_event(text) {
+            sink.event();
+        } else {
+            sink.bad(BadLine { line: text, reason: RejectReason::BadEvent });
         };
     }
     if text.starts_with(b"_sc|") {
-        return match is_check(text) {
-            true => sink.check(),
-            false => sink.bad(BadLine { line: text, reason: Reason::BadCheck }),
+        return if is_check(text) {
+            sink.check();
+        } else {
+            sink.bad(BadLine { line: text, reason: RejectReason::BadCheck });
         };
     }
     let (head, tail) = match memmem::find(text, b"|#") {
@@ -90,11 +94,16 @@ fn any_line(text: &[u8], dialect: Dialect, sink: &mut impl Sink) {
     let tags_end = memchr(b'|', tail).unwrap_or(tail.len());
     let fields = tail.get(tags_end + 1..).unwrap_or_default();
     let Some(colon) = memchr(b':', head) else {
-        return sink.bad(BadLine { line: text, reason: Reason::NoType });
+        return sink.bad(BadLine { line: text, reason: RejectReason::NoType });
     };
-    let mut line =
-        Line { line: text, name: &head[..colon], tags: &tail[..tags_end], rate: None, dialect };
-    // After the tags, fields that nobody knows are a newer client's: they are let pass.
+    let mut line = LineContext {
+        line: text,
+        name: &head[..colon],
+        tags: &tail[..tags_end],
+        rate: None,
+        dialect,
+    };
+    // Unknown fields after the tags are ignored: newer clients may send them.
     for field in fields.split(|byte| *byte == b'|') {
         match field {
             [b'@', rate @ ..] => match sample_rate(rate) {
@@ -108,19 +117,19 @@ fn any_line(text: &[u8], dialect: Dialect, sink: &mut impl Sink) {
     line.values(&head[colon + 1..], sink);
 }
 
-/// What all values of a line share.
-struct Line<'p> {
+/// The context shared by all values of a line.
+struct LineContext<'p> {
     line: &'p [u8],
     name: &'p [u8],
     tags: &'p [u8],
-    /// A rate after the tags.
+    /// The rate after the tags, if any.
     rate: Option<f64>,
-    dialect: Dialect,
+    dialect: StatsdDialect,
 }
 
-impl<'p> Line<'p> {
-    /// Everything between the name and the tags: `1|c`, `1:2:3|ms|@0.1`, `1|c:2|ms`.
-    fn values(&self, text: &'p [u8], sink: &mut impl Sink) {
+impl<'p> LineContext<'p> {
+    /// Parses everything between the name and the tags: `1|c`, `1:2:3|ms|@0.1`, `1|c:2|ms`.
+    fn values(&self, text: &'p [u8], sink: &mut impl SampleSink) {
         let (mut packed, mut start) = (0, 0);
         loop {
             let end = segment_end(text, start);
@@ -135,15 +144,15 @@ impl<'p> Line<'p> {
         }
         if let Some(untyped) = text.get(packed..) {
             for _ in untyped.split(|byte| *byte == b':') {
-                self.bad(Reason::NoType, sink);
+                self.bad(RejectReason::NoType, sink);
             }
         }
     }
 
-    /// Values with the type and the fields that follow them.
-    fn typed(&self, values: &'p [u8], fields: &'p [u8], sink: &mut impl Sink) {
+    /// Parses packed values with their type and fields.
+    fn typed(&self, values: &'p [u8], fields: &'p [u8], sink: &mut impl SampleSink) {
         let mut fields = fields.split(|byte| *byte == b'|');
-        let kind = Type::of(fields.next().unwrap_or_default());
+        let kind = ValueType::parse(fields.next().unwrap_or_default());
         let rate = match self.fields(fields, sink) {
             Ok(rate) => rate,
             Err(reason) => {
@@ -155,20 +164,21 @@ impl<'p> Line<'p> {
         }
     }
 
-    /// The rate that stands in the fields behind a type. Etsy's server judges the first of them only.
+    /// Parses the fields after a type and returns the rate. Like etsy's server, only the first
+    /// unknown field is an error.
     fn fields(
         &self,
         fields: impl Iterator<Item = &'p [u8]>,
-        sink: &mut impl Sink,
-    ) -> Result<f64, Reason> {
+        sink: &mut impl SampleSink,
+    ) -> Result<f64, RejectReason> {
         let mut rate = self.rate.unwrap_or(1.0);
         for (at, field) in fields.enumerate() {
             match field {
                 [b'@', text @ ..] => rate = sample_rate(text)?,
                 [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => sink.timestamped(),
                 [b'c' | b'e', b':', ..] | [b'c', b'a', b'r', b'd', b':', ..] => {}
-                _ if at == 0 && field.trim_ascii().is_empty() => return Err(Reason::BadRate),
-                _ if at == 0 => return Err(Reason::UnknownField),
+                _ if at == 0 && field.trim_ascii().is_empty() => return Err(RejectReason::BadRate),
+                _ if at == 0 => return Err(RejectReason::UnknownField),
                 _ => {}
             }
         }
@@ -176,42 +186,44 @@ impl<'p> Line<'p> {
     }
 
     #[inline]
-    fn value(&self, text: &'p [u8], kind: Type, rate: f64, sink: &mut impl Sink) {
-        let signed = matches!(text, [b'+' | b'-', ..]) && self.dialect == Dialect::Etsy;
+    fn value(&self, text: &'p [u8], kind: ValueType, rate: f64, sink: &mut impl SampleSink) {
+        let signed = matches!(text, [b'+' | b'-', ..]) && self.dialect == StatsdDialect::Etsy;
         let value = match kind {
-            Type::Set => Ok(Value::Member(if text.is_empty() { b"0" } else { text })),
-            Type::Count => addend(text).map(Value::Count),
-            Type::Gauge if signed => addend(text).map(Value::Change),
-            Type::Gauge => number(text).map(Value::Set),
-            Type::Timer(unit) => addend(text).and_then(|value| match unit {
-                TimingUnit::Milliseconds if value < 0.0 => Err(Reason::NegativeTimer),
-                _ => Ok(Value::Timing(value, unit)),
+            ValueType::Set => Ok(SampleValue::Member(if text.is_empty() { b"0" } else { text })),
+            ValueType::Count => addend(text).map(SampleValue::Count),
+            ValueType::Gauge if signed => addend(text).map(SampleValue::Change),
+            ValueType::Gauge => number(text).map(SampleValue::Set),
+            ValueType::Timer(unit) => addend(text).and_then(|value| match unit {
+                TimingUnit::Milliseconds if value < 0.0 => Err(RejectReason::NegativeTimer),
+                _ => Ok(SampleValue::Timing(value, unit)),
             }),
         };
         let rate = match (self.dialect, kind) {
-            // The Perl server looks at the rate of counters only.
-            (Dialect::Perl, Type::Gauge | Type::Timer(_) | Type::Set) => 1.0,
+            // The Perl server applies rates only to counters.
+            (StatsdDialect::Perl, ValueType::Gauge | ValueType::Timer(_) | ValueType::Set) => 1.0,
             _ => rate,
         };
         match value {
-            Ok(Value::Count(value) | Value::Timing(value, _))
+            Ok(SampleValue::Count(value) | SampleValue::Timing(value, _))
                 if rate != 1.0 && value.abs() > ADDEND_MAX * rate =>
             {
-                self.bad(Reason::TooLarge, sink);
+                self.bad(RejectReason::TooLarge, sink);
             }
-            Ok(value) => sink.sample(&Sample { name: self.name, tags: self.tags, value, rate }),
+            Ok(value) => {
+                sink.sample(&StatsdSample { name: self.name, tags: self.tags, value, rate });
+            }
             Err(reason) => self.bad(reason, sink),
         }
     }
 
     #[cold]
-    fn bad(&self, reason: Reason, sink: &mut impl Sink) {
+    fn bad(&self, reason: RejectReason, sink: &mut impl SampleSink) {
         sink.bad(BadLine { line: self.line, reason });
     }
 }
 
-/// Where the segment that begins at `start` ends: at the next `:` that is not part of a field such
-/// as `|c:container`. Such fields stand behind a type, so a segment's second `|` comes before them.
+/// The end of the segment that starts at `start`: the next `:` that is not part of a field such as
+/// `|c:container`. Such fields follow a type, so they come after the segment's second `|`.
 fn segment_end(text: &[u8], start: usize) -> usize {
     let mut from = start;
     while let Some(colon) = memchr(b':', &text[from..]).map(|at| from + at) {
@@ -230,10 +242,10 @@ fn segment_end(text: &[u8], start: usize) -> usize {
     text.len()
 }
 
-fn sample_rate(text: &[u8]) -> Result<f64, Reason> {
+fn sample_rate(text: &[u8]) -> Result<f64, RejectReason> {
     match number(text) {
         Ok(rate) if rate > 0.0 && 1.0 / rate <= WEIGHT_MAX => Ok(rate),
-        _ => Err(Reason::BadRate),
+        _ => Err(RejectReason::BadRate),
     }
 }
 

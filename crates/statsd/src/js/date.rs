@@ -1,32 +1,30 @@
-//! [`Date`]: a moment as `new Date(…).toString()` writes it.
+//! [`JsDate`]: a time formatted like `new Date(…).toString()`.
 
 use std::fmt;
 
 use jiff::{Timestamp, tz::TimeZone};
 
-/// Shows seconds since 1970 as JavaScript does, in this machine's time zone:
+/// Formats seconds since 1970 as JavaScript does, in the system's time zone:
 /// `Sun Mar 01 2026 10:00:00 GMT+0000 (Coordinated Universal Time)`.
 ///
-/// Time zones other than UTC have their abbreviation in the brackets, `(CET)`, where JavaScript has
-/// a name from its own tables.
+/// Time zones other than UTC have their abbreviation in parentheses, `(CET)`, where JavaScript has
+/// a long name from its own tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Date(pub i64);
+pub struct JsDate(pub i64);
 
-impl Date {
-    /// The same as Perl's `localtime` writes it: `Sun Mar  1 10:00:00 2026`.
-    #[must_use]
+impl JsDate {
+    /// Formats the time like Perl's `localtime`: `Sun Mar  1 10:00:00 2026`.
     pub fn perl(self) -> String {
         self.format("%a %b %e %H:%M:%S %Y", &TimeZone::system())
     }
 
-    /// To be sorted as text: `2026-03-01 10:00:00`.
-    #[must_use]
+    /// Formats the time so that it sorts as text: `2026-03-01 10:00:00`.
     pub fn sortable(self) -> String {
         self.format("%Y-%m-%d %H:%M:%S", &TimeZone::system())
     }
 
     fn format(self, format: &str, zone: &TimeZone) -> String {
-        // Out of range is beyond the year 9999, where a clock is wrong anyway.
+        // Only times beyond the year 9999 are out of range; then the clock is wrong anyway.
         let timestamp = Timestamp::from_second(self.0).unwrap_or(Timestamp::UNIX_EPOCH);
         timestamp.to_zoned(zone.clone()).strftime(format).to_string()
     }
@@ -39,15 +37,15 @@ impl Date {
     }
 }
 
-impl fmt::Display for Date {
+impl fmt::Display for JsDate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.in_zone(&TimeZone::system()))
     }
 }
 
 #[test]
-fn dates_are_those_of_node() {
-    let date = Date(1_772_359_200);
+fn dates_match_node() {
+    let date = JsDate(1_772_359_200);
     assert_eq!(
         date.in_zone(&TimeZone::UTC),
         "Sun Mar 01 2026 10:00:00 GMT+0000 (Coordinated Universal Time)"

@@ -1,146 +1,148 @@
-//! What Node's `util.inspect` makes of plain objects, arrays, numbers and strings.
+//! Formats plain objects, arrays, numbers and strings like Node's `util.inspect`.
 //!
-//! A list goes on one line while it is short and holds no more than three levels; arrays of more than
-//! six entries are set in columns; of more than a hundred, the rest is counted.
+//! A list is on one line if it is short and has at most three levels. Arrays of more than six
+//! entries are arranged in columns; beyond a hundred entries, the rest is counted.
 //!
-//! Source: the behaviour of Node 20, which the tests' expectations come from.
+//! Source: the behaviour of Node 20, from which the test expectations were recorded.
 
 use std::{fmt::Write as _, sync::Arc};
 
-use super::Number;
+use super::JsNumber;
 
-/// A JavaScript value, as much of one as statsd's replies hold.
+/// A JavaScript value, limited to the types in statsd's replies.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum JsValue {
     /// A number.
     Number(f64),
     /// A string.
     Text(Box<str>),
-    /// Nothing.
+    /// `null`.
     Null,
     /// An array of numbers.
     Numbers(Arc<[f64]>),
     /// An array.
-    Array(Vec<Value>),
-    /// An object, its keys in order of insertion.
-    Object(Vec<(Box<str>, Value)>),
+    Array(Vec<JsValue>),
+    /// An object, with its keys in insertion order.
+    Object(Vec<(Box<str>, JsValue)>),
 }
 
-/// How to show a value.
+/// Options of [`inspect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inspect {
-    /// Levels below the outermost that are shown; deeper ones are `[Object]` or `[Array]`.
+pub struct InspectOptions {
+    /// Nested levels to print; deeper ones are printed as `[Object]` or `[Array]`.
     pub depth: usize,
-    /// Terminal colours.
+    /// Whether to use terminal colours.
     pub colors: bool,
 }
 
-impl Default for Inspect {
+impl Default for InspectOptions {
     fn default() -> Self {
         Self { depth: 2, colors: false }
     }
 }
 
-/// `util.inspect(value, options)`.
+/// Formats a value like `util.inspect(value, options)`.
 ///
 /// ```
-/// use howdah_statsd::js::{Inspect, Value, inspect};
+/// use howdah_statsd::js::{InspectOptions, JsValue, inspect};
 ///
-/// let value = Value::Object(vec![
-///     ("a.b".into(), Value::Number(1.5)),
-///     ("t".into(), Value::Numbers([1.0, 2.0, 3.0].into())),
+/// let value = JsValue::Object(vec![
+///     ("a.b".into(), JsValue::Number(1.5)),
+///     ("t".into(), JsValue::Numbers([1.0, 2.0, 3.0].into())),
 /// ]);
-/// assert_eq!(inspect(&value, Inspect::default()), "{ 'a.b': 1.5, t: [ 1, 2, 3 ] }");
+/// assert_eq!(inspect(&value, InspectOptions::default()), "{ 'a.b': 1.5, t: [ 1, 2, 3 ] }");
 /// ```
-#[must_use]
-pub fn inspect(value: &Value, options: Inspect) -> String {
-    let mut writer = Writer { options, indentation: 0, depth_last: 0 };
+pub fn inspect(value: &JsValue, options: InspectOptions) -> String {
+    let mut writer = InspectWriter { options, indentation: 0, depth_last: 0 };
     writer.value(value, 0).text
 }
 
 const BREAK_LENGTH: usize = 80;
 const ARRAY_LENGTH_MAX: usize = 100;
-/// Levels that may share a line.
+/// Maximum nested levels on one line.
 const COMPACT: usize = 3;
 const SEPARATOR: usize = 2;
 
-struct Writer {
-    options: Inspect,
+struct InspectWriter {
+    options: InspectOptions,
     indentation: usize,
-    /// The level of the list that was written last.
+    /// The level of the most recently written list.
     depth_last: usize,
 }
 
-/// Text and the columns it takes, colours not counted.
-struct Entry {
+/// Formatted text and its width in columns, excluding colour codes.
+struct InspectedText {
     text: String,
     width: usize,
 }
 
 #[derive(Clone, Copy)]
-enum Style {
+enum InspectStyle {
     Number = 33,
     Text = 32,
     Special = 36,
 }
 
-impl Writer {
-    fn value(&mut self, value: &Value, depth: usize) -> Entry {
+impl InspectWriter {
+    fn value(&mut self, value: &JsValue, depth: usize) -> InspectedText {
         match value {
-            Value::Number(number) if *number == 0.0 && number.is_sign_negative() => {
-                self.styled("-0".to_owned(), Style::Number)
+            JsValue::Number(number) if *number == 0.0 && number.is_sign_negative() => {
+                self.styled("-0".to_owned(), InspectStyle::Number)
             }
-            Value::Number(number) => self.styled(Number(*number).to_string(), Style::Number),
-            Value::Text(text) => self.styled(quoted(text), Style::Text),
-            Value::Null => Entry { text: self.bold("null"), width: 4 },
-            Value::Numbers(values) if values.is_empty() => plain("[]".to_owned()),
-            Value::Array(values) if values.is_empty() => plain("[]".to_owned()),
-            Value::Object(values) if values.is_empty() => plain("{}".to_owned()),
-            Value::Array(_) | Value::Numbers(_) if depth > self.options.depth => {
-                self.styled("[Array]".to_owned(), Style::Special)
+            JsValue::Number(number) => {
+                self.styled(JsNumber(*number).to_string(), InspectStyle::Number)
             }
-            Value::Object(_) if depth > self.options.depth => {
-                self.styled("[Object]".to_owned(), Style::Special)
+            JsValue::Text(text) => self.styled(quoted(text), InspectStyle::Text),
+            JsValue::Null => InspectedText { text: self.bold("null"), width: 4 },
+            JsValue::Numbers(values) if values.is_empty() => unstyled("[]".to_owned()),
+            JsValue::Array(values) if values.is_empty() => unstyled("[]".to_owned()),
+            JsValue::Object(values) if values.is_empty() => unstyled("{}".to_owned()),
+            JsValue::Array(_) | JsValue::Numbers(_) if depth > self.options.depth => {
+                self.styled("[Array]".to_owned(), InspectStyle::Special)
             }
-            Value::Array(values) => {
+            JsValue::Object(_) if depth > self.options.depth => {
+                self.styled("[Object]".to_owned(), InspectStyle::Special)
+            }
+            JsValue::Array(values) => {
                 let shown = &values[..values.len().min(ARRAY_LENGTH_MAX)];
                 self.array(shown, values.len(), depth)
             }
-            Value::Numbers(values) => {
-                let shown = values.iter().take(ARRAY_LENGTH_MAX).copied().map(Value::Number);
+            JsValue::Numbers(values) => {
+                let shown = values.iter().take(ARRAY_LENGTH_MAX).copied().map(JsValue::Number);
                 self.array(&shown.collect::<Vec<_>>(), values.len(), depth)
             }
-            Value::Object(values) => self.object(values, depth),
+            JsValue::Object(values) => self.object(values, depth),
         }
     }
 
-    fn array(&mut self, shown: &[Value], length: usize, depth: usize) -> Entry {
+    fn array(&mut self, shown: &[JsValue], length: usize, depth: usize) -> InspectedText {
         self.depth_last = depth;
         let mut entries: Vec<_> = shown.iter().map(|value| self.nested(value, depth)).collect();
         let rest = length - shown.len();
         if rest > 0 {
             let plural = if rest == 1 { "" } else { "s" };
-            entries.push(plain(format!("... {rest} more item{plural}")));
+            entries.push(unstyled(format!("... {rest} more item{plural}")));
         }
         let count = entries.len();
         if count > 6 {
             entries = self.columns(entries, shown);
         }
-        // Entries in columns are lines already.
+        // Entries arranged in columns are already lines.
         let whole = entries.len() == count;
         self.list(&entries, ['[', ']'], whole, depth)
     }
 
-    fn object(&mut self, values: &[(Box<str>, Value)], depth: usize) -> Entry {
+    fn object(&mut self, values: &[(Box<str>, JsValue)], depth: usize) -> InspectedText {
         self.depth_last = depth;
         let mut entries = Vec::with_capacity(values.len());
         for (key, value) in values {
-            let key = match is_identifier(key) {
-                true => plain(key.to_string()),
-                false => self.styled(quoted(key), Style::Text),
+            let key = if is_identifier(key) {
+                unstyled(key.to_string())
+            } else {
+                self.styled(quoted(key), InspectStyle::Text)
             };
             let value = self.nested(value, depth);
-            entries.push(Entry {
+            entries.push(InspectedText {
                 text: format!("{}: {}", key.text, value.text),
                 width: key.width + 2 + value.width,
             });
@@ -148,15 +150,21 @@ impl Writer {
         self.list(&entries, ['{', '}'], true, depth)
     }
 
-    fn nested(&mut self, value: &Value, depth: usize) -> Entry {
+    fn nested(&mut self, value: &JsValue, depth: usize) -> InspectedText {
         self.indentation += 2;
         let entry = self.value(value, depth + 1);
         self.indentation -= 2;
         entry
     }
 
-    /// Puts entries between braces, on one line if they fit and may be.
-    fn list(&self, entries: &[Entry], braces: [char; 2], whole: bool, depth: usize) -> Entry {
+    /// Puts entries between braces, on one line if allowed and if they fit.
+    fn list(
+        &self,
+        entries: &[InspectedText],
+        braces: [char; 2],
+        whole: bool,
+        depth: usize,
+    ) -> InspectedText {
         let [open, close] = braces;
         let start = entries.len() + self.indentation + 1 + 10;
         let width = entries.iter().map(|entry| entry.width).sum::<usize>() + entries.len() + start;
@@ -167,22 +175,24 @@ impl Writer {
         for (at, entry) in entries.iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
             // Writing into a String cannot fail.
-            let _ = match flat {
-                true => write!(text, "{comma} {}", entry.text),
-                false => write!(text, "{comma}\n{:1$}{2}", "", self.indentation + 2, entry.text),
+            let _ = if flat {
+                write!(text, "{comma} {}", entry.text)
+            } else {
+                write!(text, "{comma}\n{:1$}{2}", "", self.indentation + 2, entry.text)
             };
         }
-        let _ = match flat {
-            true => write!(text, " {close}"),
-            false => write!(text, "\n{:1$}{close}", "", self.indentation),
+        let _ = if flat {
+            write!(text, " {close}")
+        } else {
+            write!(text, "\n{:1$}{close}", "", self.indentation)
         };
-        // The width of a list matters only to the list around it, and there only if it is one line.
+        // The width matters only to the enclosing list, and only if this list is on one line.
         let width = entries.iter().map(|entry| entry.width + SEPARATOR).sum::<usize>() + 2;
-        Entry { text, width }
+        InspectedText { text, width }
     }
 
-    /// Sets many short entries in columns, one line of them an entry.
-    fn columns(&self, entries: Vec<Entry>, values: &[Value]) -> Vec<Entry> {
+    /// Arranges many short entries in columns; each line becomes one entry.
+    fn columns(&self, entries: Vec<InspectedText>, values: &[JsValue]) -> Vec<InspectedText> {
         let grouped = entries.len().min(ARRAY_LENGTH_MAX);
         let widths: Vec<_> = entries[..grouped].iter().map(|entry| entry.width).collect();
         let total = widths.iter().map(|width| width + SEPARATOR).sum::<usize>() as f64;
@@ -205,7 +215,7 @@ impl Writer {
             .map(|at| widths.iter().skip(at).step_by(columns).copied().max().unwrap_or_default())
             .collect();
         let right =
-            values.iter().take(entries.len()).all(|value| matches!(value, Value::Number(_)));
+            values.iter().take(entries.len()).all(|value| matches!(value, JsValue::Number(_)));
         let mut lines: Vec<_> = entries[..grouped]
             .chunks(columns)
             .map(|line| join_columns(line, &column_widths, right))
@@ -215,32 +225,31 @@ impl Writer {
     }
 
     fn bold(&self, text: &str) -> String {
-        match self.options.colors {
-            true => format!("\x1b[1m{text}\x1b[22m"),
-            false => text.to_owned(),
-        }
+        if self.options.colors { format!("\x1b[1m{text}\x1b[22m") } else { text.to_owned() }
     }
 
-    fn styled(&self, text: String, style: Style) -> Entry {
+    fn styled(&self, text: String, style: InspectStyle) -> InspectedText {
         let width = text.encode_utf16().count();
-        match self.options.colors {
-            true => Entry { text: format!("\x1b[{}m{text}\x1b[39m", style as u8), width },
-            false => Entry { text, width },
+        if self.options.colors {
+            InspectedText { text: format!("\x1b[{}m{text}\x1b[39m", style as u8), width }
+        } else {
+            InspectedText { text, width }
         }
     }
 }
 
-fn plain(text: String) -> Entry {
-    Entry { width: text.encode_utf16().count(), text }
+fn unstyled(text: String) -> InspectedText {
+    InspectedText { width: text.encode_utf16().count(), text }
 }
 
-fn join_columns(line: &[Entry], widths: &[usize], right: bool) -> Entry {
+fn join_columns(line: &[InspectedText], widths: &[usize], right: bool) -> InspectedText {
     let mut text = String::new();
     let last = line.len() - 1;
     for (at, (entry, width)) in line.iter().zip(widths).enumerate() {
         let padding = width - entry.width;
         let comma = if at == last { "" } else { ", " };
-        // Numbers stand right; other things left, and the last of a line needs no padding then.
+        // Numbers are right-aligned; other values left-aligned, without padding at the end of a
+        // line.
         let _ = match (right, at == last) {
             (true, _) => write!(text, "{:padding$}{}{comma}", "", entry.text),
             (false, false) => write!(text, "{}{comma}{:padding$}", entry.text, ""),
@@ -248,7 +257,7 @@ fn join_columns(line: &[Entry], widths: &[usize], right: bool) -> Entry {
         };
     }
     let width = text.encode_utf16().count();
-    Entry { text, width }
+    InspectedText { text, width }
 }
 
 fn is_identifier(key: &str) -> bool {
@@ -257,7 +266,7 @@ fn is_identifier(key: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// A string literal: in single quotes, or in others where that saves escaping.
+/// A string literal in single quotes, or in other quotes if that avoids escaping.
 fn quoted(text: &str) -> String {
     let quote = match (text.contains('\''), text.contains('"'), text.contains('`')) {
         (true, false, _) => '"',

@@ -1,40 +1,39 @@
-//! JSON on one line, as Perl's `JSON::XS` writes it.
+//! Formats JSON on one line like Perl's `JSON::XS`.
 
 use std::fmt::Write as _;
 
-use super::{Number, Value};
+use super::{JsNumber, JsValue};
 
-/// What stands between the parts.
+/// White space between JSON tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
-    /// Nothing but `,` and `:`.
+    /// No white space.
     Compact,
-    /// A blank after each of them.
+    /// A space after each `,` and `:`.
     Spaced,
 }
 
-/// The value as JSON. Numbers that JSON has no word for are `null`.
+/// Formats a value as JSON. Numbers that JSON cannot express become `null`.
 ///
 /// ```
-/// use howdah_statsd::js::{Spacing, Value, json};
+/// use howdah_statsd::js::{JsValue, Spacing, json};
 ///
-/// let value = Value::Object(vec![("a".into(), Value::Numbers([1.0, 2.5].into()))]);
+/// let value = JsValue::Object(vec![("a".into(), JsValue::Numbers([1.0, 2.5].into()))]);
 /// assert_eq!(json(&value, Spacing::Spaced), r#"{"a": [1, 2.5]}"#);
 /// assert_eq!(json(&value, Spacing::Compact), r#"{"a":[1,2.5]}"#);
 /// ```
-#[must_use]
-pub fn json(value: &Value, spacing: Spacing) -> String {
+pub fn json(value: &JsValue, spacing: Spacing) -> String {
     let mut out = String::new();
     write(value, spacing, &mut out);
     out
 }
 
-impl Value {
-    /// The same with numbers as text: Perl's JSON shows a value that came as text, and was never
-    /// calculated with, as a string.
+impl JsValue {
+    /// Converts numbers to strings: Perl's JSON prints a value that was received as text and never
+    /// used in a calculation as a string.
     #[must_use]
     pub fn with_text(&self) -> Self {
-        let text = |number: f64| Self::Text(Number(number).to_string().into());
+        let text = |number: f64| Self::Text(JsNumber(number).to_string().into());
         match self {
             Self::Number(number) => text(*number),
             Self::Numbers(numbers) => {
@@ -50,22 +49,22 @@ impl Value {
     }
 }
 
-fn write(value: &Value, spacing: Spacing, out: &mut String) {
+fn write(value: &JsValue, spacing: Spacing, out: &mut String) {
     match value {
-        Value::Null => out.push_str("null"),
-        Value::Number(number) => write_number(*number, out),
-        Value::Text(text) => write_text(text, out),
-        Value::Numbers(values) => {
+        JsValue::Null => out.push_str("null"),
+        JsValue::Number(number) => write_number(*number, out),
+        JsValue::Text(text) => write_text(text, out),
+        JsValue::Numbers(values) => {
             write_list(out, ['[', ']'], spacing, values.iter(), |number, out| {
                 write_number(*number, out);
             });
         }
-        Value::Array(values) => {
+        JsValue::Array(values) => {
             write_list(out, ['[', ']'], spacing, values.iter(), |value, out| {
                 write(value, spacing, out);
             });
         }
-        Value::Object(values) => {
+        JsValue::Object(values) => {
             write_list(out, ['{', '}'], spacing, values.iter(), |(key, value), out| {
                 write_text(key, out);
                 separate(':', spacing, out);
@@ -101,9 +100,10 @@ fn separate(sign: char, spacing: Spacing, out: &mut String) {
 
 fn write_number(number: f64, out: &mut String) {
     // Writing into a String cannot fail.
-    let _ = match number.is_finite() {
-        true => write!(out, "{}", Number(number)),
-        false => out.write_str("null"),
+    let _ = if number.is_finite() {
+        write!(out, "{}", JsNumber(number))
+    } else {
+        out.write_str("null")
     };
 }
 
@@ -124,13 +124,13 @@ fn write_text(text: &str, out: &mut String) {
 }
 
 #[test]
-fn what_is_written_reads_as_json() {
+fn written_json_parses() {
     let text: String = ('\0'..='\u{ff}').collect();
-    let value = Value::Array(vec![
-        Value::Text(text.as_str().into()),
-        Value::Number(-0.5),
-        Value::Number(f64::NAN),
-        Value::Null,
+    let value = JsValue::Array(vec![
+        JsValue::Text(text.as_str().into()),
+        JsValue::Number(-0.5),
+        JsValue::Number(f64::NAN),
+        JsValue::Null,
     ]);
     let read: serde_json::Value =
         serde_json::from_str(&json(&value, Spacing::Spaced)).expect("JSON");

@@ -1,23 +1,23 @@
-//! [`Number`]: a double as `String(x)` writes it.
+//! [`JsNumber`]: a double formatted like `String(x)`.
 
 use std::fmt;
 
-/// Shows a double as JavaScript does: the shortest digits that read back as the same number, an
+/// Formats a double as JavaScript does: the shortest digits that parse back to the same number, an
 /// exponent from 1e21 upwards and below 1e-6, `NaN`, `Infinity`, and `0` for minus zero.
 ///
 /// ```
-/// use howdah_statsd::js::Number;
+/// use howdah_statsd::js::JsNumber;
 ///
-/// assert_eq!(Number(0.1 + 0.2).to_string(), "0.30000000000000004");
-/// assert_eq!(Number(1e21).to_string(), "1e+21");
-/// assert_eq!(Number(1e-7).to_string(), "1e-7");
+/// assert_eq!(JsNumber(0.1 + 0.2).to_string(), "0.30000000000000004");
+/// assert_eq!(JsNumber(1e21).to_string(), "1e+21");
+/// assert_eq!(JsNumber(1e-7).to_string(), "1e-7");
 /// ```
 ///
 /// Source: ECMAScript, `Number::toString`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Number(pub f64);
+pub struct JsNumber(pub f64);
 
-impl fmt::Display for Number {
+impl fmt::Display for JsNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.0;
         if value == 0.0 {
@@ -29,8 +29,8 @@ impl fmt::Display for Number {
         if value.is_infinite() {
             return f.write_str(if value > 0.0 { "Infinity" } else { "-Infinity" });
         }
-        // Rust's shortest digits are JavaScript's; only where the point and the exponent stand
-        // differs, and Rust's plain form never has an exponent.
+        // Rust and JavaScript use the same shortest digits, but Rust's default format never has an
+        // exponent.
         match value.abs() {
             1e-6..1e21 => write!(f, "{value}"),
             _ => {
@@ -47,8 +47,8 @@ impl fmt::Display for Number {
 }
 
 #[test]
-fn numbers_are_those_of_node() {
-    // Each as `node -p` prints String(x).
+fn formatting_matches_node() {
+    // Expected values printed by `node -p 'String(x)'`.
     for (value, text) in [
         (0.0, "0"),
         (-0.0, "0"),
@@ -68,6 +68,6 @@ fn numbers_are_those_of_node() {
         (f64::NAN, "NaN"),
         (f64::NEG_INFINITY, "-Infinity"),
     ] {
-        assert_eq!(Number(value).to_string(), text);
+        assert_eq!(JsNumber(value).to_string(), text);
     }
 }

@@ -1,4 +1,5 @@
-//! `GET /healthz` over HTTP: 200 and `up`, or 503 and `down`, as the management port's `health` says.
+//! The health endpoint: `GET /healthz` returns 200 and `up`, or 503 and `down`, like the management
+//! port's `health`.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -7,30 +8,33 @@ use std::{
     time::Duration,
 };
 
-use super::listener::{Listener, Stopping};
-use crate::server::{Core, StartError};
+use super::listener::{PortListener, StopFlag};
+use crate::server::{ServerCore, ServerStartError};
 
-/// A request with its headers.
+/// Maximum bytes of a request with its headers.
 const REQUEST_BYTES_MAX: u64 = 16 << 10;
-/// For the whole request.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of each read and write.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECTIONS_MAX: usize = 64;
 
 /// The endpoint, open until dropped.
 #[derive(Debug)]
-pub(crate) struct Health(Listener);
+pub(crate) struct Health(PortListener);
 
 impl Health {
-    pub(crate) fn listen(address: SocketAddr, core: &Arc<Core>) -> Result<Self, StartError> {
+    pub(crate) fn listen(
+        address: SocketAddr,
+        core: &Arc<ServerCore>,
+    ) -> Result<Self, ServerStartError> {
         let core = Arc::clone(core);
-        let serve = move |stream: TcpStream, _: &Stopping| {
-            if let Err(error) = answer(&stream, &core) {
-                tracing::debug!(%error, "a health check broke");
+        let serve = move |stream: TcpStream, _: &StopFlag| {
+            if let Err(error) = serve_request(&stream, &core) {
+                tracing::debug!(%error, "health check connection failed");
             }
         };
-        Listener::open("statsd-health", address, CONNECTIONS_MAX, serve)
-            .map(Self)
-            .map_err(|source| StartError::Listen { purpose: "health checks", address, source })
+        PortListener::open("statsd-health", address, CONNECTIONS_MAX, serve).map(Self).map_err(
+            |source| ServerStartError::Listen { purpose: "health checks", address, source },
+        )
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -38,13 +42,13 @@ impl Health {
     }
 }
 
-fn answer(stream: &TcpStream, core: &Core) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn serve_request(stream: &TcpStream, core: &ServerCore) -> io::Result<()> {
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let mut request = BufReader::new(stream.take(REQUEST_BYTES_MAX));
     let mut first = String::new();
     request.read_line(&mut first)?;
-    // The rest is read so that closing does not reset the connection under the answer.
+    // Unread request data would make close reset the connection before the reply is read.
     let mut line = String::new();
     while request.read_line(&mut line)? > 2 {
         line.clear();

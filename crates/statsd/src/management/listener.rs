@@ -1,4 +1,4 @@
-//! A TCP listener with a thread for each of a few connections.
+//! A TCP listener with one thread per connection, for few connections.
 
 use std::{
     fmt, io,
@@ -13,40 +13,40 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Listens until dropped. Connections end soon after that, when they look at [`Stopping`].
-pub(super) struct Listener {
+/// Listens until dropped. Connections end soon afterwards, when they check their [`StopFlag`].
+pub(super) struct PortListener {
     address: SocketAddr,
-    stopping: Stopping,
-    /// Closing it wakes the thread.
+    stopping: StopFlag,
+    /// Closing it wakes the accepting thread.
     wake: Option<io::PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Tells connections that the listener is gone.
+/// Set once the listener is dropped; checked by connections.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stopping(Arc<AtomicBool>);
+pub(super) struct StopFlag(Arc<AtomicBool>);
 
-impl Stopping {
-    pub(super) fn is_ordered(&self) -> bool {
+impl StopFlag {
+    pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-impl Listener {
-    /// Calls `serve` in a thread of its own for every connection; more than `connections_max` at once
-    /// are closed without a word.
+impl PortListener {
+    /// Calls `serve` in a new thread for every connection. Connections beyond `connections_max` are
+    /// closed without a reply.
     pub(super) fn open(
         name: &'static str,
         address: SocketAddr,
         connections_max: usize,
-        serve: impl Fn(TcpStream, &Stopping) + Send + Sync + 'static,
+        serve: impl Fn(TcpStream, &StopFlag) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let (woken, wake) = io::pipe()?;
-        let stopping = Stopping::default();
-        let accept = Accept {
+        let stopping = StopFlag::default();
+        let accept = AcceptLoop {
             name,
             listener,
             woken: woken.into(),
@@ -63,36 +63,36 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for PortListener {
     fn drop(&mut self) {
         self.stopping.0.store(true, Ordering::Relaxed);
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // What went wrong in it was logged there.
+            // A panic in the thread was already logged.
             let _ = thread.join();
         }
     }
 }
 
-impl fmt::Debug for Listener {
+impl fmt::Debug for PortListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("PortListener").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
-struct Accept<S> {
+struct AcceptLoop<S> {
     name: &'static str,
     listener: TcpListener,
     woken: OwnedFd,
-    stopping: Stopping,
+    stopping: StopFlag,
     connections_max: usize,
     serve: Arc<S>,
 }
 
-impl<S: Fn(TcpStream, &Stopping) + Send + Sync + 'static> Accept<S> {
+impl<S: Fn(TcpStream, &StopFlag) + Send + Sync + 'static> AcceptLoop<S> {
     fn run(self) {
         let connections = Arc::new(AtomicUsize::new(0));
-        while !self.stopping.is_ordered() {
+        while !self.stopping.is_set() {
             let mut ready = [
                 PollFd::new(&self.listener, PollFlags::IN),
                 PollFd::new(&self.woken, PollFlags::IN),
@@ -100,13 +100,13 @@ impl<S: Fn(TcpStream, &Stopping) + Send + Sync + 'static> Accept<S> {
             if let Err(error) = poll(&mut ready, None)
                 && error != rustix::io::Errno::INTR
             {
-                tracing::error!(%error, listener = self.name, "no longer accepts connections");
+                tracing::error!(%error, listener = self.name, "cannot poll for connections; no longer accepting any");
                 return;
             }
-            // Errors of one connection, such as a reset before it was accepted, are its own.
+            // An error concerns only one connection, such as a reset before it was accepted.
             let Ok((stream, _)) = self.listener.accept() else { continue };
             if connections.load(Ordering::Relaxed) >= self.connections_max {
-                tracing::warn!(listener = self.name, "too many connections, one is closed");
+                tracing::warn!(listener = self.name, "too many connections: closed a new one");
                 continue;
             }
             self.start(stream, &connections);
@@ -115,10 +115,10 @@ impl<S: Fn(TcpStream, &Stopping) + Send + Sync + 'static> Accept<S> {
 
     fn start(&self, stream: TcpStream, connections: &Arc<AtomicUsize>) {
         let (serve, stopping) = (Arc::clone(&self.serve), self.stopping.clone());
-        let place = Place(Arc::clone(connections));
-        place.0.fetch_add(1, Ordering::Relaxed);
+        let permit = ConnectionPermit(Arc::clone(connections));
+        permit.0.fetch_add(1, Ordering::Relaxed);
         let started = thread::Builder::new().name(self.name.into()).spawn(move || {
-            let _place = place;
+            let _permit = permit;
             if stream.set_nonblocking(false).is_ok() {
                 serve(stream, &stopping);
             }
@@ -129,10 +129,10 @@ impl<S: Fn(TcpStream, &Stopping) + Send + Sync + 'static> Accept<S> {
     }
 }
 
-/// One of the connections; dropped with its thread, however that ends.
-struct Place(Arc<AtomicUsize>);
+/// Counts one connection until dropped, even if its thread panics.
+struct ConnectionPermit(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,21 +1,21 @@
-//! Whole conversations in both dialects, byte for byte.
+//! Complete transcripts in both dialects, byte for byte.
 
 use std::time::SystemTime;
 
-use super::reply::{Answer, Session, answer};
+use super::reply::{CommandReply, ManagementSession, execute};
 use crate::{
     aggregate::SharedShard,
-    backends::{Needs, Status},
-    flush::Registry,
-    ledger::{Account, Ledger, SocketAccount},
-    server::{Core, Shown},
-    settings::{Dialect, Settings},
+    backends::{BackendStatus, SnapshotRequirements},
+    flush::KeyRegistry,
+    ledger::{LossAccount, LossLedger, SocketAccount},
+    server::{CoreParts, ServerCore},
+    settings::{StatsdDialect, StatsdSettings},
 };
 
-struct Sockets;
+struct FixedLedger;
 
-impl Ledger for Sockets {
-    fn read(&self) -> Account {
+impl LossLedger for FixedLedger {
+    fn read(&self) -> LossAccount {
         let socket = SocketAccount {
             name: "udp 127.0.0.1:8125".to_owned(),
             packets_total: 7,
@@ -25,17 +25,17 @@ impl Ledger for Sockets {
             buffer_bytes: 425_984,
             ..SocketAccount::default()
         };
-        Account { sockets: vec![socket], backlog_drops_total: 1 }
+        LossAccount { sockets: vec![socket], backlog_drops_total: 1 }
     }
 }
 
-fn core(dialect: Dialect) -> (Core, SharedShard) {
-    let settings = Settings { dialect, ..Settings::default() };
+fn core(dialect: StatsdDialect) -> (ServerCore, SharedShard) {
+    let settings = StatsdSettings { dialect, ..StatsdSettings::default() };
     let started = SystemTime::now();
-    let mut registry = Registry::new(&settings, Needs::default(), started);
+    let mut registry = KeyRegistry::new(&settings, SnapshotRequirements::default(), started);
     let shard = registry.shard();
-    let graphite = Status::default();
-    let console = Status::default();
+    let graphite = BackendStatus::default();
+    let console = BackendStatus::default();
     let since = started.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
     for (name, value) in [("flush_time", 12.0), ("flush_length", 345.0), ("spooled", 0.0)] {
         graphite.set(name, value);
@@ -46,24 +46,24 @@ fn core(dialect: Dialect) -> (Core, SharedShard) {
     }
     let statuses = vec![("graphite", graphite), ("console", console)];
     let lines = ["port: 8125", "backends > 0: ./backends/console"].map(str::to_owned);
-    let shown = Shown {
+    let parts = CoreParts {
         config_lines: lines.into(),
-        ledger: std::sync::Arc::new(Sockets),
+        ledger: std::sync::Arc::new(FixedLedger),
         statuses,
         repeater: None,
         proxy: None,
     };
-    (Core::new(settings, registry, shown, started), shard)
+    (ServerCore::new(settings, registry, parts, started), shard)
 }
 
-/// What the port and a person say to each other. Ages and control characters are made visible.
-fn transcript(core: &Core, commands: &[&str]) -> String {
-    let mut session = Session::default();
+/// A transcript of commands and replies. Ages are masked and control characters escaped.
+fn transcript(core: &ServerCore, commands: &[&str]) -> String {
+    let mut session = ManagementSession::default();
     let mut transcript = String::new();
     for command in commands {
-        let (reply, end) = match answer(core, &mut session, &format!("{command}\r\n")) {
-            Answer::Reply(reply) => (reply, ""),
-            Answer::Close(reply) => (reply, "(closed)\n"),
+        let (reply, end) = match execute(core, &mut session, &format!("{command}\r\n")) {
+            CommandReply::Text(reply) => (reply, ""),
+            CommandReply::Close(reply) => (reply, "(closed)\n"),
         };
         transcript += &format!("> {command}\n");
         for line in reply.split_inclusive('\n') {
@@ -108,16 +108,16 @@ const COMMON: [&str; 21] = [
 ];
 
 #[test]
-fn etsys_transcript() {
-    let (core, shard) = core(Dialect::Etsy);
+fn etsy_transcript() {
+    let (core, shard) = core(StatsdDialect::Etsy);
     shard.lock().apply_packet(TRAFFIC);
     insta::assert_snapshot!(transcript(&core, &COMMON));
     assert!(!core.is_healthy());
 }
 
 #[test]
-fn the_perl_servers_transcript() {
-    let (core, shard) = core(Dialect::Perl);
+fn perl_transcript() {
+    let (core, shard) = core(StatsdDialect::Perl);
     shard.lock().apply_packet(TRAFFIC);
     insta::assert_snapshot!(transcript(&core, &COMMON));
     assert!(core.is_healthy());
@@ -125,15 +125,15 @@ fn the_perl_servers_transcript() {
 
 #[test]
 fn json_is_one_document_per_line() {
-    let (core, shard) = core(Dialect::Etsy);
+    let (core, shard) = core(StatsdDialect::Etsy);
     shard.lock().apply_packet(TRAFFIC);
     shard.lock().apply_packet(b"quote\"d:1|s");
-    let mut session = Session::default();
-    let mut ask = |command: &str| match answer(&core, &mut session, command) {
-        Answer::Reply(reply) => reply,
-        Answer::Close(reply) => reply,
+    let mut session = ManagementSession::default();
+    let mut request = |command: &str| match execute(&core, &mut session, command) {
+        CommandReply::Text(reply) => reply,
+        CommandReply::Close(reply) => reply,
     };
-    assert_eq!(ask("format json"), "format: json\n");
+    assert_eq!(request("format json"), "format: json\n");
     for command in [
         "counters",
         "timers",
@@ -148,24 +148,24 @@ fn json_is_one_document_per_line() {
         "help",
         "delcounters a.x b",
     ] {
-        let reply = ask(command);
+        let reply = request(command);
         assert_eq!(reply.matches('\n').count(), 1, "{reply}");
         serde_json::from_str::<serde_json::Value>(&reply).unwrap();
     }
-    let counters: serde_json::Value = serde_json::from_str(&ask("counters")).unwrap();
+    let counters: serde_json::Value = serde_json::from_str(&request("counters")).unwrap();
     assert_eq!(counters["a.b"], 3.5);
-    assert_eq!(ask("format text"), "format: text\n");
-    assert_eq!(ask("format yaml"), "ERROR\n");
+    assert_eq!(request("format text"), "format: text\n");
+    assert_eq!(request("format yaml"), "ERROR\n");
 }
 
 #[test]
-fn the_running_interval_is_shown_without_ending_it() {
-    let (core, shard) = core(Dialect::Etsy);
-    let mut session = Session::default();
+fn queries_do_not_finish_running_interval() {
+    let (core, shard) = core(StatsdDialect::Etsy);
+    let mut session = ManagementSession::default();
     shard.lock().apply_packet(b"t:1|ms");
     let timers = "{ t: [ 1 ] }\nEND\n\n".to_owned();
-    assert_eq!(answer(&core, &mut session, "timers"), Answer::Reply(timers));
+    assert_eq!(execute(&core, &mut session, "timers"), CommandReply::Text(timers));
     shard.lock().apply_packet(b"t:2|ms");
     let timers = "{ t: [ 1, 2 ] }\nEND\n\n".to_owned();
-    assert_eq!(answer(&core, &mut session, "timers"), Answer::Reply(timers));
+    assert_eq!(execute(&core, &mut session, "timers"), CommandReply::Text(timers));
 }

@@ -1,8 +1,9 @@
-//! Health checks: every so often each node's management port is asked for `health`, all at once.
+//! Health checks: at each interval, `health` is sent to the management ports of all nodes
+//! concurrently.
 //!
-//! A node is up if `up` is in its answer, as etsy's proxy has it. The first check that fails takes it
-//! off the ring, the first that succeeds puts it back. An answer may take as long as the time between
-//! two checks.
+//! A node is up if its reply contains `up`, as in etsy's proxy. The first failed check removes it
+//! from the ring, the first successful one adds it again. The timeout of a check is the check
+//! interval.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -11,56 +12,57 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Mutex, PoisonError, Shared};
-use howdah_post::Connection;
+use super::{Mutex, PoisonError, ProxyState};
+use howdah_post::DeadlineStream;
 
-/// Shortest time between two rounds, however many datagrams come back.
-const ROUND_MIN: Duration = Duration::from_millis(100);
-/// Most bytes of an answer that are read.
-const ANSWER_BYTES_MAX: usize = 4096;
+/// Minimum time between two checks, however many datagrams are refused.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Maximum bytes of a reply that are read.
+const REPLY_BYTES_MAX: usize = 4096;
 
-/// When to check next, and when to stop.
+/// Schedules the checks, and stops them.
 #[derive(Debug, Default)]
-pub(super) struct Checks {
-    state: Mutex<State>,
+pub(super) struct CheckSchedule {
+    state: Mutex<ScheduleState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ScheduleState {
     stopped: bool,
-    hurry: bool,
-    none_is_up_said: Option<Instant>,
+    check_requested: bool,
+    all_down_warned_at: Option<Instant>,
 }
 
-impl Checks {
+impl CheckSchedule {
     pub(super) fn stop(&self) {
         self.lock().stopped = true;
         self.changed.notify_all();
     }
 
-    /// A datagram came back: a node may be gone.
-    pub(super) fn hurry(&self) {
-        self.lock().hurry = true;
+    /// Requests a check soon, because a datagram was refused and its node may be down.
+    pub(super) fn request_check(&self) {
+        self.lock().check_requested = true;
         self.changed.notify_all();
     }
 
-    /// Logs that lines are dropped, at most every ten seconds.
-    pub(super) fn say_none_is_up(&self) {
+    /// Logs that lines are dropped because all nodes are down, at most every ten seconds.
+    pub(super) fn warn_all_down(&self) {
         let mut state = self.lock();
         let now = Instant::now();
-        let due = |said: Instant| now.duration_since(said) >= Duration::from_secs(10);
-        if state.none_is_up_said.is_none_or(due) {
-            state.none_is_up_said = Some(now);
-            tracing::warn!("no node is up: lines are dropped");
+        let is_expired =
+            |warned_at: Instant| now.duration_since(warned_at) >= Duration::from_secs(10);
+        if state.all_down_warned_at.is_none_or(is_expired) {
+            state.all_down_warned_at = Some(now);
+            tracing::warn!("all nodes are down: lines are dropped");
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ScheduleState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next round; false when there is none.
+    /// Waits for the next check; returns false if the checks were stopped.
     fn wait(&self, interval: Duration) -> bool {
         let start = Instant::now();
         let mut state = self.lock();
@@ -69,25 +71,26 @@ impl Checks {
             if state.stopped {
                 return false;
             }
-            let due = if state.hurry { ROUND_MIN.min(interval) } else { interval };
-            if passed >= due {
-                state.hurry = false;
+            let delay =
+                if state.check_requested { CHECK_INTERVAL_MIN.min(interval) } else { interval };
+            if passed >= delay {
+                state.check_requested = false;
                 return true;
             }
-            let waited = self.changed.wait_timeout(state, due - passed);
+            let waited = self.changed.wait_timeout(state, delay - passed);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-/// Checks until told to stop.
-pub(super) fn run(shared: &Arc<Shared>) {
+/// Checks all nodes at each interval until stopped.
+pub(super) fn run(shared: &Arc<ProxyState>) {
     loop {
         let deadline = Instant::now() + shared.interval;
         thread::scope(|scope| {
             for node in 0..shared.nodes.len() {
                 scope.spawn(move || {
-                    shared.checked(node, is_up(&shared.nodes[node].admin, deadline));
+                    shared.record_check(node, is_up(&shared.nodes[node].admin, deadline));
                 });
             }
         });
@@ -98,20 +101,21 @@ pub(super) fn run(shared: &Arc<Shared>) {
 }
 
 fn is_up((host, port): &(String, u16), deadline: Instant) -> bool {
-    let ask = || -> io::Result<bool> {
-        let mut connection = Connection::open(host, *port, deadline)?;
+    let check = || -> io::Result<bool> {
+        let mut connection = DeadlineStream::open(host, *port, deadline)?;
         connection.write_all(b"health\r\n")?;
-        let mut answer = Vec::new();
+        let mut reply = Vec::new();
         let mut buffer = [0; 512];
-        // The answer may come in pieces; etsy's ends in a newline and leaves the connection open.
-        while answer.len() < ANSWER_BYTES_MAX && !answer.contains(&b'\n') {
+        // The reply may arrive in several reads; etsy's ends in a newline and keeps the connection
+        // open.
+        while reply.len() < REPLY_BYTES_MAX && !reply.contains(&b'\n') {
             match connection.read(&mut buffer)? {
                 0 => break,
-                bytes => answer.extend_from_slice(&buffer[..bytes]),
+                bytes => reply.extend_from_slice(&buffer[..bytes]),
             }
         }
-        Ok(answer.windows(2).any(|pair| pair == b"up"))
+        Ok(reply.windows(2).any(|pair| pair == b"up"))
     };
-    // Why a node does not answer is not our business; that it does not is logged by the ring.
-    ask().unwrap_or(false)
+    // The reason of a failed check is irrelevant; the change of the ring is logged.
+    check().unwrap_or(false)
 }

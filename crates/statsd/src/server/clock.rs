@@ -1,58 +1,61 @@
-//! When to flush.
+//! [`FlushClock`]: schedules flushes.
 //!
-//! Etsy's server is phase-locked: with its start rounded to a whole second, flushes are due at whole
-//! intervals after it, the first 0.5 to 1.5 intervals after the start, and lateness never adds up.
-//! The Perl server flushes at whole intervals after its start.
+//! Etsy's server is phase-locked: its start is rounded to a full second, and flushes are scheduled
+//! at full intervals after it, the first 0.5 to 1.5 intervals after the start, so delays never
+//! accumulate. The Perl server flushes at full intervals after its start.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::settings::Dialect;
+use crate::settings::StatsdDialect;
 
-/// Times in milliseconds since 1970.
+/// The flush schedule. Times are in milliseconds since 1970.
 #[derive(Debug)]
 pub(super) struct FlushClock {
     phase_ms: u64,
     interval_ms: u64,
-    due_ms: u64,
-    rounds: bool,
+    next_flush_ms: u64,
+    rounds_start: bool,
 }
 
 impl FlushClock {
-    pub(super) fn new(dialect: Dialect, interval: Duration, started: SystemTime) -> Self {
+    pub(super) fn new(dialect: StatsdDialect, interval: Duration, started: SystemTime) -> Self {
         let started_ms = milliseconds(started);
         let (phase_ms, rounds) = match dialect {
-            Dialect::Etsy | Dialect::Dogstatsd => ((started_ms + 500) / 1000 * 1000, true),
-            Dialect::Perl => (started_ms, false),
+            StatsdDialect::Etsy | StatsdDialect::Dogstatsd => {
+                ((started_ms + 500) / 1000 * 1000, true)
+            }
+            StatsdDialect::Perl => (started_ms, false),
         };
         let interval_ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX).max(1);
-        let mut clock = Self { phase_ms, interval_ms, due_ms: 0, rounds };
-        clock.due_ms = clock.next(started_ms);
+        let mut clock = Self { phase_ms, interval_ms, next_flush_ms: 0, rounds_start: rounds };
+        clock.next_flush_ms = clock.next_after(started_ms);
         clock
     }
 
-    /// How long until the next flush.
-    pub(super) fn until_due(&self, now: SystemTime) -> Duration {
-        // A clock that was set back by hours must not stop the flushes for hours.
-        let wait = self.due_ms.saturating_sub(milliseconds(now)).min(2 * self.interval_ms);
+    /// The time until the next flush.
+    pub(super) fn time_until_flush(&self, now: SystemTime) -> Duration {
+        // If the clock is set back by hours, flushes must not stop for hours.
+        let wait = self.next_flush_ms.saturating_sub(milliseconds(now)).min(2 * self.interval_ms);
         Duration::from_millis(wait)
     }
 
-    /// If a flush is due, how late it is; the next one is due later then.
-    pub(super) fn take_due(&mut self, now: SystemTime) -> Option<Duration> {
+    /// If it is time to flush, returns the delay and schedules the next flush.
+    pub(super) fn poll_flush(&mut self, now: SystemTime) -> Option<Duration> {
         let now_ms = milliseconds(now);
-        let set_back = self.due_ms > now_ms + 2 * self.interval_ms;
-        if now_ms < self.due_ms && !set_back {
+        let set_back = self.next_flush_ms > now_ms + 2 * self.interval_ms;
+        if now_ms < self.next_flush_ms && !set_back {
             return None;
         }
-        let lag = now_ms.saturating_sub(self.due_ms);
-        self.due_ms = self.next(now_ms);
+        let lag = now_ms.saturating_sub(self.next_flush_ms);
+        self.next_flush_ms = self.next_after(now_ms);
         Some(Duration::from_millis(lag))
     }
 
-    /// The first time on the grid after `now`, for etsy at least half an interval after it.
-    fn next(&self, now_ms: u64) -> u64 {
+    /// The next scheduled time after `now_ms`, in etsy's dialect at least half an interval after
+    /// it.
+    fn next_after(&self, now_ms: u64) -> u64 {
         let since = now_ms.saturating_sub(self.phase_ms);
-        let half = if self.rounds { self.interval_ms / 2 } else { 0 };
+        let half = if self.rounds_start { self.interval_ms / 2 } else { 0 };
         self.phase_ms + ((since + half) / self.interval_ms + 1) * self.interval_ms
     }
 }
@@ -71,27 +74,28 @@ mod tests {
     }
 
     #[test]
-    fn etsys_flushes_are_phase_locked_to_a_whole_second() {
-        let mut clock = FlushClock::new(Dialect::Etsy, Duration::from_secs(10), at(1_400));
-        assert_eq!(clock.until_due(at(1_400)), Duration::from_millis(9_600));
-        assert_eq!(clock.take_due(at(10_999)), None);
-        assert_eq!(clock.take_due(at(11_030)), Some(Duration::from_millis(30)));
-        assert_eq!(clock.until_due(at(11_030)), Duration::from_millis(9_970));
-        // Very late: one flush, and the next on the grid at least half an interval later.
-        assert_eq!(clock.take_due(at(37_000)), Some(Duration::from_secs(16)));
-        assert_eq!(clock.until_due(at(37_000)), Duration::from_secs(14));
+    fn etsy_flushes_are_phase_locked_to_full_second() {
+        let mut clock = FlushClock::new(StatsdDialect::Etsy, Duration::from_secs(10), at(1_400));
+        assert_eq!(clock.time_until_flush(at(1_400)), Duration::from_millis(9_600));
+        assert_eq!(clock.poll_flush(at(10_999)), None);
+        assert_eq!(clock.poll_flush(at(11_030)), Some(Duration::from_millis(30)));
+        assert_eq!(clock.time_until_flush(at(11_030)), Duration::from_millis(9_970));
+        // Very late: one flush, and the next scheduled one at least half an interval later.
+        assert_eq!(clock.poll_flush(at(37_000)), Some(Duration::from_secs(16)));
+        assert_eq!(clock.time_until_flush(at(37_000)), Duration::from_secs(14));
     }
 
     #[test]
-    fn perls_first_flush_is_one_interval_after_the_start() {
-        let clock = FlushClock::new(Dialect::Perl, Duration::from_secs(10), at(1_400));
-        assert_eq!(clock.until_due(at(1_400)), Duration::from_secs(10));
+    fn perl_first_flush_is_one_interval_after_start() {
+        let clock = FlushClock::new(StatsdDialect::Perl, Duration::from_secs(10), at(1_400));
+        assert_eq!(clock.time_until_flush(at(1_400)), Duration::from_secs(10));
     }
 
     #[test]
-    fn a_clock_set_back_does_not_stop_the_flushes() {
-        let mut clock = FlushClock::new(Dialect::Etsy, Duration::from_secs(10), at(7_200_000));
-        assert!(clock.until_due(at(0)) <= Duration::from_secs(20));
-        assert!(clock.take_due(at(0)).is_some());
+    fn clock_set_to_past_does_not_stop_flushes() {
+        let mut clock =
+            FlushClock::new(StatsdDialect::Etsy, Duration::from_secs(10), at(7_200_000));
+        assert!(clock.time_until_flush(at(0)) <= Duration::from_secs(20));
+        assert!(clock.poll_flush(at(0)).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! What the threads of a server share.
+//! [`ServerCore`]: the state shared by the server's threads.
 
 use std::{
     sync::{
@@ -9,45 +9,45 @@ use std::{
 };
 
 use crate::{
-    backends::{Repeater, Status},
-    flush::{BackendAccount, FlushTime, Registry, Snapshot},
-    ledger::{Account, Ledger},
-    proxy::Proxy,
-    settings::Settings,
+    backends::{BackendStatus, PacketRepeater},
+    flush::{BackendFigures, FlushSnapshot, FlushTime, KeyRegistry},
+    ledger::{LossAccount, LossLedger},
+    proxy::StatsdProxy,
+    settings::StatsdSettings,
 };
 
 /// Shared by the flush thread, the management port and the health endpoint.
-pub(crate) struct Core {
-    settings: RwLock<Arc<Settings>>,
+pub(crate) struct ServerCore {
+    settings: RwLock<Arc<StatsdSettings>>,
     config_lines: RwLock<Vec<String>>,
-    registry: Mutex<Registry>,
-    ledger: Arc<dyn Ledger>,
-    statuses: Vec<(&'static str, Status)>,
-    repeater: Mutex<Option<Repeater>>,
-    proxy: Option<Proxy>,
+    registry: Mutex<KeyRegistry>,
+    ledger: Arc<dyn LossLedger>,
+    statuses: Vec<(&'static str, BackendStatus)>,
+    repeater: Mutex<Option<PacketRepeater>>,
+    proxy: Option<StatsdProxy>,
     healthy: AtomicBool,
     started: SystemTime,
 }
 
-/// What is only looked at.
-pub(crate) struct Shown {
-    /// What `config` shows.
+/// The parts of a [`ServerCore`] besides settings and registry.
+pub(crate) struct CoreParts {
+    /// The lines displayed by `config`.
     pub(crate) config_lines: Vec<String>,
-    pub(crate) ledger: Arc<dyn Ledger>,
-    /// The backends' accounts, in the order of the settings.
-    pub(crate) statuses: Vec<(&'static str, Status)>,
-    pub(crate) repeater: Option<Repeater>,
-    pub(crate) proxy: Option<Proxy>,
+    pub(crate) ledger: Arc<dyn LossLedger>,
+    /// The status of each backend, in the order of the settings.
+    pub(crate) statuses: Vec<(&'static str, BackendStatus)>,
+    pub(crate) repeater: Option<PacketRepeater>,
+    pub(crate) proxy: Option<StatsdProxy>,
 }
 
-impl Core {
+impl ServerCore {
     pub(crate) fn new(
-        settings: Settings,
-        registry: Registry,
-        shown: Shown,
+        settings: StatsdSettings,
+        registry: KeyRegistry,
+        parts: CoreParts,
         started: SystemTime,
     ) -> Self {
-        let Shown { config_lines, ledger, statuses, repeater, proxy } = shown;
+        let CoreParts { config_lines, ledger, statuses, repeater, proxy } = parts;
         Self {
             healthy: AtomicBool::new(settings.healthy),
             settings: RwLock::new(Arc::new(settings)),
@@ -61,37 +61,37 @@ impl Core {
         }
     }
 
-    /// The settings of the moment.
-    pub(crate) fn settings(&self) -> Arc<Settings> {
+    /// The current settings.
+    pub(crate) fn settings(&self) -> Arc<StatsdSettings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What `config` shows.
+    /// The lines displayed by `config`.
     pub(crate) fn config_lines(&self) -> Vec<String> {
         self.config_lines.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The registry, locked. Not to be held while writing to anybody.
-    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+    /// Locks the registry. The lock must not be held while writing to a socket.
+    pub(crate) fn registry(&self) -> MutexGuard<'_, KeyRegistry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The registry with all that has arrived so far, locked.
-    pub(crate) fn running_interval(&self) -> MutexGuard<'_, Registry> {
+    /// Locks the registry after collecting everything received so far.
+    pub(crate) fn running_interval(&self) -> MutexGuard<'_, KeyRegistry> {
         let mut registry = self.registry();
         registry.collect(SystemTime::now());
         registry
     }
 
-    /// Ends the interval.
-    pub(crate) fn flush(&self, time: FlushTime, account: Account) -> Arc<Snapshot> {
+    /// Finishes the interval.
+    pub(crate) fn flush(&self, time: FlushTime, account: LossAccount) -> Arc<FlushSnapshot> {
         let mut snapshot = self.registry().flush(time, account);
-        snapshot.own.backends = self.backend_accounts();
+        snapshot.self_metrics.backends = self.backend_accounts();
         Arc::new(snapshot)
     }
 
-    fn backend_accounts(&self) -> Vec<BackendAccount> {
-        let mut accounts: Vec<BackendAccount> = Vec::new();
+    fn backend_accounts(&self) -> Vec<BackendFigures> {
+        let mut accounts: Vec<BackendFigures> = Vec::new();
         for (kind, status) in self.statuses() {
             let before =
                 accounts.iter().filter(|account| account.name.split('-').next() == Some(kind));
@@ -99,30 +99,30 @@ impl Core {
                 0 => kind.to_owned(),
                 others => format!("{kind}-{}", others + 1),
             };
-            accounts.push(BackendAccount { name, values: status.all() });
+            accounts.push(BackendFigures { name, values: status.all() });
         }
         accounts
     }
 
-    pub(crate) fn ledger(&self) -> &dyn Ledger {
+    pub(crate) fn ledger(&self) -> &dyn LossLedger {
         &*self.ledger
     }
 
-    /// The backends' accounts, in the order of the settings, and those who see packets after them.
-    pub(crate) fn statuses(&self) -> Vec<(&'static str, Status)> {
+    /// The status of each backend, in the order of the settings, followed by repeater and proxy.
+    pub(crate) fn statuses(&self) -> Vec<(&'static str, BackendStatus)> {
         let repeater = self.repeater.lock().unwrap_or_else(PoisonError::into_inner);
         let repeater = repeater.as_ref().map(|repeater| ("repeater", repeater.status()));
         let proxy = self.proxy.as_ref().map(|proxy| ("proxy", proxy.status()));
         self.statuses.iter().cloned().chain(repeater).chain(proxy).collect()
     }
 
-    /// The repeater, to be ended.
-    pub(crate) fn take_repeater(&self) -> Option<Repeater> {
+    /// Takes the repeater out, to finish it.
+    pub(crate) fn take_repeater(&self) -> Option<PacketRepeater> {
         self.repeater.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The proxy, if this server is one.
-    pub(crate) fn proxy(&self) -> Option<&Proxy> {
+    pub(crate) fn proxy(&self) -> Option<&StatsdProxy> {
         self.proxy.as_ref()
     }
 
@@ -138,8 +138,12 @@ impl Core {
         self.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// See [`super::Server::reload`].
-    pub(crate) fn reload(&self, new: &Settings, config_lines: Vec<String>) -> Vec<&'static str> {
+    /// See [`super::StatsdServer::reload`].
+    pub(crate) fn reload(
+        &self,
+        new: &StatsdSettings,
+        config_lines: Vec<String>,
+    ) -> Vec<&'static str> {
         let old = self.settings();
         let restart = [
             ("dialect", old.dialect != new.dialect),
@@ -153,11 +157,11 @@ impl Core {
             ("backends", old.backends != new.backends),
             ("proxy", old.proxy != new.proxy),
         ];
-        let live = Settings {
+        let live = StatsdSettings {
             aggregation: new.aggregation.clone(),
             key_flush: new.key_flush.clone(),
-            shutdown_patience: new.shutdown_patience,
-            ..Settings::clone(&old)
+            shutdown_timeout: new.shutdown_timeout,
+            ..StatsdSettings::clone(&old)
         };
         self.registry().reload(&live.aggregation, SystemTime::now());
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
@@ -166,8 +170,8 @@ impl Core {
     }
 }
 
-impl std::fmt::Debug for Core {
+impl std::fmt::Debug for ServerCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("started", &self.started).finish_non_exhaustive()
+        f.debug_struct("ServerCore").field("started", &self.started).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! The log of the busiest keys, in the form that each of the two servers writes.
+//! The log of the busiest keys, in the format of etsy's or the Perl server.
 
 use std::{
     fs::OpenOptions,
@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use super::Core;
+use super::ServerCore;
 use crate::{
     js,
-    settings::{Dialect, KeyFlush},
+    settings::{KeyFlush, StatsdDialect},
 };
 
-/// When it is due.
+/// Schedules the key log.
 #[derive(Debug)]
 pub(super) struct KeyLog {
     last: Instant,
@@ -23,31 +23,31 @@ impl KeyLog {
         Self { last: now }
     }
 
-    /// How long until it is; `None` if it is not wanted.
-    pub(super) fn until_due(&self, settings: &KeyFlush, now: Instant) -> Option<Duration> {
+    /// The time until the next write; `None` if the key log is off.
+    pub(super) fn time_until_write(&self, settings: &KeyFlush, now: Instant) -> Option<Duration> {
         (!settings.interval.is_zero())
             .then(|| (self.last + settings.interval).saturating_duration_since(now))
     }
 
-    /// Whether it is due; then it is due next an interval later.
-    pub(super) fn take_due(&mut self, settings: &KeyFlush, now: Instant) -> bool {
-        let due = self.until_due(settings, now).is_some_and(|wait| wait.is_zero());
-        if due {
+    /// Whether it is time to write; if so, schedules the next write.
+    pub(super) fn poll_write(&mut self, settings: &KeyFlush, now: Instant) -> bool {
+        let is_expired = self.time_until_write(settings, now).is_some_and(|wait| wait.is_zero());
+        if is_expired {
             self.last = now;
         }
-        due
+        is_expired
     }
 }
 
-/// Writes it to where the settings say, and begins to count again.
-pub(super) fn write(core: &Core) {
+/// Writes the key log to the configured destination and restarts the counts.
+pub(super) fn write(core: &ServerCore) {
     let settings = core.settings();
     let keys = core.running_interval().key_flush(settings.key_flush.percent);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let date = js::Date(i64::try_from(time.as_secs()).unwrap_or_default());
+    let date = js::JsDate(i64::try_from(time.as_secs()).unwrap_or_default());
     let date = match settings.dialect {
-        Dialect::Etsy | Dialect::Dogstatsd => date.to_string(),
-        Dialect::Perl => date.sortable(),
+        StatsdDialect::Etsy | StatsdDialect::Dogstatsd => date.to_string(),
+        StatsdDialect::Perl => date.sortable(),
     };
     let mut text = String::new();
     for (name, count) in keys {
@@ -63,6 +63,6 @@ pub(super) fn write(core: &Core) {
     };
     if let Err(error) = written {
         let path = settings.key_flush.log.as_deref().unwrap_or("standard output".as_ref());
-        tracing::error!(%error, path = %path.display(), "cannot write the log of busy keys");
+        tracing::error!(%error, path = %path.display(), "cannot write the key log");
     }
 }

@@ -1,45 +1,46 @@
-//! Things that the log says once, or once in a while, however often they happen.
+//! [`ThrottledNotices`]: warnings that are logged only once or at intervals, however often they
+//! apply.
 
 use std::time::{Duration, Instant};
 
-use crate::flush::OwnMetrics;
+use crate::flush::SelfMetrics;
 
-/// How often a set at its limit is worth a line.
+/// Minimum time between warnings about sets at their limit.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What was said already.
+/// Which notices were already logged.
 #[derive(Debug, Default)]
-pub(super) struct Notices {
+pub(super) struct ThrottledNotices {
     events: bool,
     timestamps: bool,
     capped: Option<Instant>,
 }
 
-impl Notices {
-    /// Looks at a flush's account of the server.
-    pub(super) fn flushed(&mut self, own: &OwnMetrics, members_max: usize) {
-        if own.events_total + own.checks_total > 0 && !self.events {
+impl ThrottledNotices {
+    /// Checks the server's own metrics after a flush, and logs notices.
+    pub(super) fn flushed(&mut self, self_metrics: &SelfMetrics, members_max: usize) {
+        if self_metrics.events_total + self_metrics.checks_total > 0 && !self.events {
             self.events = true;
             tracing::warn!(
-                events = own.events_total,
-                service_checks = own.checks_total,
-                "events and service checks of DogStatsD are counted, and their text is dropped: no \
-                 backend takes it"
+                events = self_metrics.events_total,
+                service_checks = self_metrics.checks_total,
+                "DogStatsD events and service checks are counted but their content is dropped: no \
+                 backend supports it"
             );
         }
-        if own.timestamps_total > 0 && !self.timestamps {
+        if self_metrics.timestamps_total > 0 && !self.timestamps {
             self.timestamps = true;
             tracing::warn!(
-                "timestamps of DogStatsD (|T) are not used: such values count in the interval in \
-                 which they arrive"
+                "DogStatsD timestamps (|T) are ignored: values count in the interval in which they \
+                 arrive"
             );
         }
-        let due = self.capped.is_none_or(|last| last.elapsed() >= REPEAT_INTERVAL);
-        if let Some(set) = own.capped_set.as_ref().filter(|_| due) {
+        let is_expired = self.capped.is_none_or(|last| last.elapsed() >= REPEAT_INTERVAL);
+        if let Some(set) = self_metrics.capped_set.as_ref().filter(|_| is_expired) {
             self.capped = Some(Instant::now());
             tracing::warn!(
                 set = %set,
-                "a set has more than {members_max} members in one interval, and the rest is not \
+                "a set exceeds {members_max} members in one interval, further members are not \
                  counted: raise limits.set-members"
             );
         }

@@ -1,11 +1,11 @@
-//! A backend with its thread and its queue.
+//! [`BackendRunner`]: a backend with its thread and queue.
 //!
 //! ```text
 //!                 room                      the thread is free
-//!  flush thread ───────► waiting intervals ───────────────────► Backend::flush
+//!  flush thread ───────► waiting intervals ───────────────────► MetricBackend::flush
 //!       │ no room             ▲
-//!       ├─ joins ─────────────┘ added to the newest that waits
-//!       └─ joins not ─► dropped, and counted
+//!       ├─ can join ──────────┘ joined to the newest waiting interval
+//!       └─ cannot join ─► dropped and counted
 //! ```
 
 use std::{
@@ -21,58 +21,60 @@ use std::{
 
 use crate::{
     backends::{
-        Backend, DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, SPOOL_BATCHES, Status, chain,
+        BackendStatus, DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, MetricBackend,
+        SPOOL_BATCHES, chain,
     },
-    flush::Snapshot,
+    flush::FlushSnapshot,
 };
 
-/// Intervals that a backend has at once: the one it works on, and two that wait.
+/// Maximum intervals of a backend at once: one in progress and two waiting.
 const INTERVALS_MAX: usize = 3;
-/// Metrics in them, because an interval of a million keys takes some 100 MB. One interval is taken
-/// however large it is.
+/// Maximum metrics in these intervals, because an interval of a million keys takes about 100 MB. A
+/// single interval is always accepted.
 const METRICS_MAX: u64 = 1_000_000;
 
-/// A backend that runs.
+/// A running backend.
 #[derive(Debug)]
-pub(super) struct Runner {
+pub(super) struct BackendRunner {
     name: &'static str,
-    status: Status,
+    status: BackendStatus,
     joins: bool,
-    queue: Arc<Queue>,
+    queue: Arc<SnapshotQueue>,
     ended: Receiver<Result<(), String>>,
 }
 
-/// What became of an interval that was given to a backend.
+/// The result of queueing an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Queued {
-    /// It waits for the backend.
-    Waits,
-    /// The backend is behind: it is part of another interval now.
+pub(super) enum QueueOutcome {
+    /// The interval was queued.
+    Queued,
+    /// The queue was full: the interval was joined to a waiting one.
     Joined,
-    /// The backend is behind, and takes no intervals of more than one time.
+    /// The queue was full, and the backend does not join intervals.
     Dropped,
 }
 
-/// Intervals on their way to the backend's thread.
+/// The intervals waiting for the backend's thread.
 #[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<QueueState>,
+struct SnapshotQueue {
+    state: Mutex<SnapshotQueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct QueueState {
-    waiting: VecDeque<Arc<Snapshot>>,
-    /// Metrics of the interval that the backend works on.
+struct SnapshotQueueState {
+    waiting: VecDeque<Arc<FlushSnapshot>>,
+    /// Number of metrics in the interval in progress.
     in_work: Option<u64>,
-    finish: Option<(Arc<Snapshot>, Instant)>,
-    /// The server was dropped, or the backend's thread is gone.
+    finish: Option<(Arc<FlushSnapshot>, Instant)>,
+    /// The server was dropped, or the backend's thread has ended.
     closed: bool,
 }
 
-impl QueueState {
+impl SnapshotQueueState {
     fn has_room(&self, metrics: u64) -> bool {
-        let waiting = self.waiting.iter().map(|snapshot| snapshot.own.num_stats).sum::<u64>();
+        let waiting =
+            self.waiting.iter().map(|snapshot| snapshot.self_metrics.num_stats).sum::<u64>();
         let intervals = self.waiting.len() + usize::from(self.in_work.is_some());
         intervals == 0
             || intervals < INTERVALS_MAX
@@ -80,44 +82,44 @@ impl QueueState {
     }
 }
 
-/// What the backend's thread is to do next.
-enum Job {
-    Flush(Arc<Snapshot>),
-    Finish(Arc<Snapshot>, Instant),
+/// A job of the backend's thread.
+enum BackendJob {
+    Flush(Arc<FlushSnapshot>),
+    Finish(Arc<FlushSnapshot>, Instant),
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
+impl SnapshotQueue {
+    fn lock(&self) -> MutexGuard<'_, SnapshotQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues an interval. Only the flush thread calls it.
-    fn push(&self, snapshot: Arc<Snapshot>, joins: bool) -> Queued {
+    /// Queues an interval. Called only by the flush thread.
+    fn push(&self, snapshot: Arc<FlushSnapshot>, joins: bool) -> QueueOutcome {
         let mut state = self.lock();
         if state.closed {
-            return Queued::Dropped;
+            return QueueOutcome::Dropped;
         }
-        let queued = match (state.has_room(snapshot.own.num_stats), joins) {
+        let queued = match (state.has_room(snapshot.self_metrics.num_stats), joins) {
             (true, _) => {
                 state.waiting.push_back(snapshot);
-                Queued::Waits
+                QueueOutcome::Queued
             }
-            (false, false) => Queued::Dropped,
+            (false, false) => QueueOutcome::Dropped,
             (false, true) => match state.waiting.pop_back() {
-                // One may wait beside the one in work, however large: it takes in all that follow, so
-                // there are never more than two.
+                // One interval of any size may wait beside the one in progress. All later ones are
+                // joined to it, so there are never more than two.
                 None => {
                     state.waiting.push_back(snapshot);
-                    Queued::Waits
+                    QueueOutcome::Queued
                 }
                 Some(earlier) => {
-                    // Joined without the lock, as that may take a second. The backend finds the queue
-                    // empty meanwhile, or an older interval, and is woken below.
+                    // Joining may take a second, so it happens without the lock. Meanwhile the
+                    // backend finds the queue empty, or an older interval, and is woken below.
                     drop(state);
                     let joined = Arc::new(earlier.joined(&snapshot));
                     state = self.lock();
                     state.waiting.push_back(joined);
-                    Queued::Joined
+                    QueueOutcome::Joined
                 }
             },
         };
@@ -126,18 +128,18 @@ impl Queue {
         queued
     }
 
-    /// Waits for something to do; `None` when the server is gone. What was given before is done.
-    fn next(&self) -> Option<Job> {
+    /// Marks the previous job as done and waits for the next one; `None` if the queue was closed.
+    fn next(&self) -> Option<BackendJob> {
         let mut state = self.lock();
         state.in_work = None;
         loop {
             if let Some(snapshot) = state.waiting.pop_front() {
-                state.in_work = Some(snapshot.own.num_stats);
-                return Some(Job::Flush(snapshot));
+                state.in_work = Some(snapshot.self_metrics.num_stats);
+                return Some(BackendJob::Flush(snapshot));
             }
             if let Some((snapshot, deadline)) = state.finish.take() {
                 state.closed = true;
-                return Some(Job::Finish(snapshot, deadline));
+                return Some(BackendJob::Finish(snapshot, deadline));
             }
             if state.closed {
                 return None;
@@ -152,15 +154,15 @@ impl Queue {
     }
 }
 
-/// A backend that is to end.
+/// A backend that is finishing.
 #[derive(Debug)]
-pub(super) struct Finishing {
+pub(super) struct PendingFinish {
     name: &'static str,
     ended: Receiver<Result<(), String>>,
 }
 
-impl Runner {
-    pub(super) fn start(backend: Box<dyn Backend>, started: SystemTime) -> io::Result<Self> {
+impl BackendRunner {
+    pub(super) fn start(backend: Box<dyn MetricBackend>, started: SystemTime) -> io::Result<Self> {
         let (name, status, joins) = (backend.name(), backend.status(), backend.joins_intervals());
         let seconds = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().round();
         for first in ["last_flush", "last_exception"] {
@@ -168,9 +170,9 @@ impl Runner {
                 status.set(first, seconds);
             }
         }
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(SnapshotQueue::default());
         let (end, ended) = mpsc::channel();
-        let (account, jobs) = (status.clone(), Closing(Arc::clone(&queue)));
+        let (account, jobs) = (status.clone(), QueueCloser(Arc::clone(&queue)));
         thread::Builder::new().name(format!("statsd-{name}")).spawn(move || {
             let result = run(backend, &account, &jobs.0);
             let _ = end.send(result);
@@ -182,18 +184,18 @@ impl Runner {
         self.name
     }
 
-    pub(super) fn status(&self) -> Status {
+    pub(super) fn status(&self) -> BackendStatus {
         self.status.clone()
     }
 
     /// Queues an interval.
-    pub(super) fn flush(&self, snapshot: Arc<Snapshot>) -> Queued {
-        let metrics = snapshot.own.num_stats;
+    pub(super) fn flush(&self, snapshot: Arc<FlushSnapshot>) -> QueueOutcome {
+        let metrics = snapshot.self_metrics.num_stats;
         let queued = self.queue.push(snapshot, self.joins);
         match queued {
-            Queued::Waits => {}
-            Queued::Joined => self.status.add(FLUSHES_JOINED, 1.0),
-            Queued::Dropped => {
+            QueueOutcome::Queued => {}
+            QueueOutcome::Joined => self.status.add(FLUSHES_JOINED, 1.0),
+            QueueOutcome::Dropped => {
                 self.status.add(FLUSHES_DROPPED, 1.0);
                 self.status.add(DROPPED_METRICS, metrics as f64);
             }
@@ -201,20 +203,24 @@ impl Runner {
         queued
     }
 
-    /// Queues the last interval and the end.
-    pub(super) fn finish(mut self, snapshot: Arc<Snapshot>, deadline: Instant) -> Finishing {
+    /// Queues the last interval and makes the backend finish.
+    pub(super) fn finish(
+        mut self,
+        snapshot: Arc<FlushSnapshot>,
+        deadline: Instant,
+    ) -> PendingFinish {
         self.queue.lock().finish = Some((snapshot, deadline));
         self.queue.changed.notify_one();
-        // The end of the thread closes this one.
+        // Keeps the real receiver out of the dropped runner.
         let (_, none) = mpsc::channel();
-        Finishing { name: self.name, ended: std::mem::replace(&mut self.ended, none) }
+        PendingFinish { name: self.name, ended: std::mem::replace(&mut self.ended, none) }
     }
 }
 
-impl Drop for Runner {
+impl Drop for BackendRunner {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        // One that is to finish ends by itself.
+        // A runner that is finishing closes the queue itself.
         if state.finish.is_none() {
             state.closed = true;
         }
@@ -223,35 +229,39 @@ impl Drop for Runner {
     }
 }
 
-/// Closes a queue when its thread ends, however it does.
-struct Closing(Arc<Queue>);
+/// Closes a queue when its thread ends, also by a panic.
+struct QueueCloser(Arc<SnapshotQueue>);
 
-impl Drop for Closing {
+impl Drop for QueueCloser {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
-impl Finishing {
-    /// Waits for the end; tells what went wrong.
+impl PendingFinish {
+    /// Waits until the backend has finished; returns the error, if any.
     pub(super) fn wait(self, deadline: Instant) -> Option<(&'static str, String)> {
         match self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Ok(())) => None,
             Ok(Err(why)) => Some((self.name, why)),
-            Err(_) => Some((self.name, "it did not end in time".to_owned())),
+            Err(_) => Some((self.name, "the backend did not finish in time".to_owned())),
         }
     }
 }
 
-fn run(mut backend: Box<dyn Backend>, status: &Status, queue: &Queue) -> Result<(), String> {
+fn run(
+    mut backend: Box<dyn MetricBackend>,
+    status: &BackendStatus,
+    queue: &SnapshotQueue,
+) -> Result<(), String> {
     while let Some(job) = queue.next() {
         match job {
-            // Its memory is free before there is room for another.
-            Job::Flush(snapshot) => drop(flush(&mut *backend, status, &snapshot)),
-            Job::Finish(snapshot, deadline) => {
+            // Frees the snapshot's memory before the queue has room for another.
+            BackendJob::Flush(snapshot) => drop(flush(&mut *backend, status, &snapshot)),
+            BackendJob::Finish(snapshot, deadline) => {
                 let flushed = flush(&mut *backend, status, &snapshot);
-                let patience = deadline.saturating_duration_since(Instant::now());
-                let finished = backend.finish(patience).map_err(|error| chain(&error));
+                let timeout = deadline.saturating_duration_since(Instant::now());
+                let finished = backend.finish(timeout).map_err(|error| chain(&error));
                 return flushed.and(finished);
             }
         }
@@ -260,14 +270,14 @@ fn run(mut backend: Box<dyn Backend>, status: &Status, queue: &Queue) -> Result<
 }
 
 fn flush(
-    backend: &mut dyn Backend,
-    status: &Status,
-    snapshot: &Arc<Snapshot>,
+    backend: &mut dyn MetricBackend,
+    status: &BackendStatus,
+    snapshot: &Arc<FlushSnapshot>,
 ) -> Result<(), String> {
     let result = backend.flush(snapshot);
     match &result {
-        // What is kept to be sent again has not been flushed.
-        Ok(()) if status.get(SPOOL_BATCHES).is_some_and(|kept| kept > 0.0) => {}
+        // Spooled values have not been flushed yet.
+        Ok(()) if status.get(SPOOL_BATCHES).is_some_and(|batches| batches > 0.0) => {}
         Ok(()) => status.set_now("last_flush"),
         Err(error) => {
             status.set_now("last_exception");
@@ -281,57 +291,71 @@ fn flush(
 mod tests {
     use super::*;
     use crate::{
-        backends::{Graphite, testing},
-        settings::{Dialect, Graphite as GraphiteSettings},
+        backends::{GraphiteBackend, testing},
+        settings::{GraphiteSettings, StatsdDialect},
     };
 
-    fn interval(metrics: u64) -> Arc<Snapshot> {
-        let mut snapshot = Snapshot::clone(&testing::snapshot());
-        snapshot.own.num_stats = metrics;
+    fn interval(metrics: u64) -> Arc<FlushSnapshot> {
+        let mut snapshot = FlushSnapshot::clone(&testing::snapshot());
+        snapshot.self_metrics.num_stats = metrics;
         Arc::new(snapshot)
     }
 
-    fn push(queue: &Queue, metrics: u64, joins: bool) -> Queued {
+    fn push(queue: &SnapshotQueue, metrics: u64, joins: bool) -> QueueOutcome {
         queue.push(interval(metrics), joins)
     }
 
     #[test]
-    fn few_large_intervals_wait_or_three_small_ones() {
-        let queue = Queue::default();
+    fn queue_is_limited_by_intervals_and_metrics() {
+        let queue = SnapshotQueue::default();
         let queued = [9, 9, 9, 9].map(|metrics| push(&queue, metrics, false));
-        assert_eq!(queued, [Queued::Waits, Queued::Waits, Queued::Waits, Queued::Dropped]);
-        let queue = Queue::default();
-        assert_eq!(push(&queue, 5_000_000, false), Queued::Waits, "one however large");
-        assert_eq!(push(&queue, 1, false), Queued::Dropped);
+        assert_eq!(
+            queued,
+            [
+                QueueOutcome::Queued,
+                QueueOutcome::Queued,
+                QueueOutcome::Queued,
+                QueueOutcome::Dropped
+            ]
+        );
+        let queue = SnapshotQueue::default();
+        assert_eq!(
+            push(&queue, 5_000_000, false),
+            QueueOutcome::Queued,
+            "a single interval of any size"
+        );
+        assert_eq!(push(&queue, 1, false), QueueOutcome::Dropped);
     }
 
     #[test]
-    fn intervals_without_room_are_joined_to_the_newest_that_waits() {
-        let queue = Queue::default();
+    fn excess_intervals_join_newest_waiting_one() {
+        let queue = SnapshotQueue::default();
         let mut joined = 0;
         for _ in 0..10 {
-            joined += u32::from(push(&queue, 600_000, true) == Queued::Joined);
+            joined += u32::from(push(&queue, 600_000, true) == QueueOutcome::Joined);
         }
         assert_eq!(joined, 9);
         assert_eq!(queue.lock().waiting.len(), 1);
-        let Some(Job::Flush(snapshot)) = queue.next() else { panic!("it waits") };
+        let Some(BackendJob::Flush(snapshot)) = queue.next() else {
+            panic!("an interval must be waiting")
+        };
         let hits = snapshot.counters.iter().find(|counter| counter.name.key() == "api.hits");
         assert_eq!(hits.map(|hits| (hits.value, hits.rate)), Some((300.0, 3.0)));
-        // The next one waits beside the one that is worked on.
-        assert_eq!(push(&queue, 600_000, true), Queued::Waits);
-        assert_eq!(push(&queue, 600_000, true), Queued::Joined);
+        // The next interval waits beside the one in progress.
+        assert_eq!(push(&queue, 600_000, true), QueueOutcome::Queued);
+        assert_eq!(push(&queue, 600_000, true), QueueOutcome::Joined);
     }
 
     #[test]
-    fn what_is_kept_for_later_is_no_flush() {
-        // A port that was free a moment ago: nobody listens.
+    fn spooled_values_do_not_update_last_flush() {
+        // A port that was free a moment ago, so connections are refused.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let settings = GraphiteSettings {
             host: free.ip().to_string(),
             port: free.port(),
             ..GraphiteSettings::default()
         };
-        let mut backend = Graphite::new(settings, Dialect::Etsy);
+        let mut backend = GraphiteBackend::new(settings, StatsdDialect::Etsy);
         let status = backend.status();
         status.set("last_flush", 1.0);
         flush(&mut backend, &status, &testing::snapshot()).unwrap();

@@ -1,4 +1,4 @@
-//! Whole servers on free ports.
+//! Complete servers on free ports.
 
 use std::{
     io::{Read as _, Write as _},
@@ -8,59 +8,67 @@ use std::{
 
 use super::*;
 use crate::{
-    backends::{BackendError, Status},
-    flush::Snapshot,
-    settings::{Aggregation, Listen},
+    backends::{BackendError, BackendStatus},
+    flush::FlushSnapshot,
+    settings::{Aggregation, ListenSettings},
 };
 
-/// Keeps what it is given.
+/// Maximum wait for an expected event.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Records all snapshots.
 #[derive(Clone, Default)]
-struct Keeper {
-    snapshots: Arc<Mutex<Vec<Arc<Snapshot>>>>,
-    status: Status,
+struct RecordingBackend {
+    snapshots: Arc<Mutex<Vec<Arc<FlushSnapshot>>>>,
+    status: BackendStatus,
     fails: bool,
 }
 
-impl Backend for Keeper {
+impl MetricBackend for RecordingBackend {
     fn name(&self) -> &'static str {
-        "keeper"
+        "recording"
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> BackendStatus {
         self.status.clone()
     }
 
-    fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
+    fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
         self.snapshots.lock().unwrap().push(Arc::clone(snapshot));
-        match self.fails {
-            true => Err(BackendError {
+        if self.fails {
+            Err(BackendError {
                 receiver: "nowhere".to_owned(),
                 action: "sending",
                 source: "it is a test".into(),
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }
 
-fn settings() -> Settings {
+fn settings() -> StatsdSettings {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    Settings {
-        listen: vec![Listen::Udp { address: any, readers: 1, buffer_bytes: 1 << 20 }],
+    StatsdSettings {
+        listen: vec![ListenSettings::Udp { address: any, readers: 1, buffer_bytes: 1 << 20 }],
         management: Some(any),
         health: Some(any),
         flush_interval: Duration::from_secs(3600),
-        ..Settings::default()
+        ..StatsdSettings::default()
     }
 }
 
-fn start(settings: Settings, keeper: &Keeper) -> Server {
-    Server::start(Parts { settings, backends: vec![Box::new(keeper.clone())], ..Parts::default() })
-        .unwrap()
+fn start(settings: StatsdSettings, backend: &RecordingBackend) -> StatsdServer {
+    StatsdServer::start(ServerParts {
+        settings,
+        backends: vec![Box::new(backend.clone())],
+        ..ServerParts::default()
+    })
+    .unwrap()
 }
 
-/// Sends packets, and waits until the server has got them.
-fn send(server: &Server, packets: &[&[u8]]) {
+/// Sends packets and waits until the server has received them.
+fn send(server: &StatsdServer, packets: &[&[u8]]) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let before: u64 = server.account().sockets.iter().map(|socket| socket.packets_total).sum();
     for packet in packets {
@@ -68,12 +76,12 @@ fn send(server: &Server, packets: &[&[u8]]) {
     }
     let arrived =
         || server.account().sockets.iter().map(|socket| socket.packets_total).sum::<u64>() - before;
-    while arrived() < packets.len() as u64 {
-        thread::yield_now();
-    }
+    howdah_lab::wait_until("the packets to arrive", TEST_TIMEOUT, || {
+        arrived() >= packets.len() as u64
+    });
 }
 
-fn ask(address: SocketAddr, text: &str) -> String {
+fn request(address: SocketAddr, text: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(text.as_bytes()).unwrap();
     let mut reply = String::new();
@@ -82,15 +90,15 @@ fn ask(address: SocketAddr, text: &str) -> String {
 }
 
 #[test]
-fn the_last_flush_leaves_and_the_ledger_closes() {
-    let keeper = Keeper::default();
-    let server = start(settings(), &keeper);
+fn stop_delivers_last_flush_and_balances_ledger() {
+    let backend = RecordingBackend::default();
+    let server = start(settings(), &backend);
     send(&server, &[b"a:1|c", b"a:2|c\nb:3|g", b"nonsense"]);
-    let ended = server.stop();
-    assert_eq!(ended.undelivered, []);
-    let socket = &ended.account.sockets[0];
+    let report = server.stop();
+    assert_eq!(report.undelivered, []);
+    let socket = &report.account.sockets[0];
     assert_eq!((socket.packets_total, socket.drops_total, socket.unread_bytes), (3, 0, 0));
-    let snapshots = keeper.snapshots.lock().unwrap();
+    let snapshots = backend.snapshots.lock().unwrap();
     let value = |key: &str| {
         let counters = &snapshots.last().unwrap().counters;
         counters.iter().find(|counter| counter.name.key() == key).map(|counter| counter.value)
@@ -102,34 +110,37 @@ fn the_last_flush_leaves_and_the_ledger_closes() {
 }
 
 #[test]
-fn a_backend_that_fails_is_named_at_the_end() {
-    let keeper = Keeper { fails: true, ..Keeper::default() };
-    let server = start(settings(), &keeper);
-    let ended = server.stop();
-    assert_eq!(ended.undelivered, [("keeper", "nowhere: sending failed: it is a test".to_owned())]);
+fn failing_backend_is_named_in_shutdown_report() {
+    let backend = RecordingBackend { fails: true, ..RecordingBackend::default() };
+    let server = start(settings(), &backend);
+    let report = server.stop();
+    assert_eq!(
+        report.undelivered,
+        [("recording", "nowhere: sending failed: it is a test".to_owned())]
+    );
 }
 
 #[test]
-fn flushes_come_by_themselves() {
-    let keeper = Keeper::default();
-    let settings = Settings { flush_interval: Duration::from_millis(20), ..settings() };
-    let server = start(settings, &keeper);
-    while keeper.snapshots.lock().unwrap().len() < 3 {
-        thread::yield_now();
-    }
-    assert!(keeper.status.get("last_flush").is_some());
+fn flushes_run_at_interval() {
+    let backend = RecordingBackend::default();
+    let settings = StatsdSettings { flush_interval: Duration::from_millis(20), ..settings() };
+    let server = start(settings, &backend);
+    howdah_lab::wait_until("three flushes", TEST_TIMEOUT, || {
+        backend.snapshots.lock().unwrap().len() >= 3
+    });
+    assert!(backend.status.get("last_flush").is_some());
     assert_eq!(server.stop().undelivered, []);
 }
 
 #[test]
-fn the_management_port_takes_commands_one_after_the_other_or_all_at_once() {
-    let server = start(settings(), &Keeper::default());
+fn management_port_accepts_sequential_and_pipelined_commands() {
+    let server = start(settings(), &RecordingBackend::default());
     send(&server, &[b"a:1|c"]);
     let management = server.management().unwrap();
-    let reply = ask(management, "health\r\ncounters\nquit\n");
+    let reply = request(management, "health\r\ncounters\nquit\n");
     assert!(reply.starts_with("health: up\n{\n  'statsd.bad_lines_seen': 0,"), "{reply}");
     assert!(reply.ends_with("a: 1\n}\nEND\n\n"), "{reply}");
-    // Without a newline, and without closing: etsy's server takes what arrives together.
+    // Without newline and without closing: etsy's server executes what arrives in one read.
     let mut stream = TcpStream::connect(management).unwrap();
     stream.write_all(b"health").unwrap();
     let mut reply = [0; 11];
@@ -138,23 +149,23 @@ fn the_management_port_takes_commands_one_after_the_other_or_all_at_once() {
 }
 
 #[test]
-fn health_is_told_over_http_too() {
-    let server = start(settings(), &Keeper::default());
+fn health_endpoint_reports_health_status() {
+    let server = start(settings(), &RecordingBackend::default());
     let health = server.health().unwrap();
-    let request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
-    assert!(ask(health, request).starts_with("HTTP/1.1 200 OK\r\n"));
-    ask(server.management().unwrap(), "health down\nquit\n");
-    let reply = ask(health, request);
+    let get_health = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+    assert!(request(health, get_health).starts_with("HTTP/1.1 200 OK\r\n"));
+    request(server.management().unwrap(), "health down\nquit\n");
+    let reply = request(health, get_health);
     assert!(reply.starts_with("HTTP/1.1 503 ") && reply.ends_with("\r\n\r\ndown\n"), "{reply}");
-    assert!(ask(health, "GET /nothing HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    assert!(request(health, "GET /nothing HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
 }
 
 #[test]
-fn a_reload_says_what_it_cannot_do() {
-    let keeper = Keeper::default();
-    let server = start(settings(), &keeper);
+fn reload_reports_settings_that_need_restart() {
+    let backend = RecordingBackend::default();
+    let server = start(settings(), &backend);
     let aggregation = Aggregation { prefix: "other".to_owned(), ..Aggregation::default() };
-    let new = Settings {
+    let new = StatsdSettings {
         aggregation,
         flush_interval: Duration::from_secs(5),
         dump_messages: true,
@@ -163,39 +174,41 @@ fn a_reload_says_what_it_cannot_do() {
     assert_eq!(server.reload(&new, Vec::new()), ["flush-interval", "dump-messages"]);
     send(&server, &[b"a:1|c"]);
     let _ = server.stop();
-    let snapshots = keeper.snapshots.lock().unwrap();
+    let snapshots = backend.snapshots.lock().unwrap();
     let keys: Vec<&str> = snapshots[0].counters.iter().map(|c| c.name.key()).collect();
     assert!(keys.contains(&"other.packets_received"), "{keys:?}");
 }
 
 #[test]
-fn a_taken_port_is_named() {
-    let first = start(settings(), &Keeper::default());
-    let taken = Settings { management: first.management(), ..settings() };
-    let error = Server::start(Parts { settings: taken, ..Parts::default() }).unwrap_err();
+fn start_error_names_port_in_use() {
+    let first = start(settings(), &RecordingBackend::default());
+    let conflicting = StatsdSettings { management: first.management(), ..settings() };
+    let error =
+        StatsdServer::start(ServerParts { settings: conflicting, ..ServerParts::default() })
+            .unwrap_err();
     let text = error.to_string();
-    assert!(text.starts_with("cannot listen at 127.0.0.1:"), "{text}");
+    assert!(text.starts_with("cannot listen on 127.0.0.1:"), "{text}");
     assert!(text.ends_with(" for the management port"), "{text}");
 }
 
-/// Adds counters up, as slowly as its gate lets it.
-struct Slow {
-    status: Status,
+/// Sums a counter, one flush per permit from `gate`.
+struct SlowBackend {
+    status: BackendStatus,
     gate: mpsc::Receiver<()>,
     total: Arc<Mutex<f64>>,
 }
 
-impl Backend for Slow {
+impl MetricBackend for SlowBackend {
     fn name(&self) -> &'static str {
         "slow"
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> BackendStatus {
         self.status.clone()
     }
 
-    fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
-        // Closed at the end of the test: then it is quick.
+    fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
+        // The gate is closed at the end of the test; then flushes do not block.
         let _ = self.gate.recv();
         let hits = snapshot.counters.iter().filter(|counter| counter.name.key() == "hits");
         *self.total.lock().unwrap() += hits.map(|hits| hits.value).sum::<f64>();
@@ -204,18 +217,21 @@ impl Backend for Slow {
 }
 
 #[test]
-fn busy_backend_loses_no_increment() {
+fn busy_backend_delivers_every_increment() {
     let (open, gate) = mpsc::channel();
-    let (status, total) = (Status::default(), Arc::new(Mutex::new(0.0)));
-    let slow = Slow { status: status.clone(), gate, total: Arc::clone(&total) };
-    let settings = Settings { flush_interval: Duration::from_millis(5), ..settings() };
-    let server =
-        Server::start(Parts { settings, backends: vec![Box::new(slow)], ..Parts::default() })
-            .unwrap();
+    let (status, total) = (BackendStatus::default(), Arc::new(Mutex::new(0.0)));
+    let slow = SlowBackend { status: status.clone(), gate, total: Arc::clone(&total) };
+    let settings = StatsdSettings { flush_interval: Duration::from_millis(5), ..settings() };
+    let server = StatsdServer::start(ServerParts {
+        settings,
+        backends: vec![Box::new(slow)],
+        ..ServerParts::default()
+    })
+    .unwrap();
     let mut sent = 0;
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while status.get("flushes_joined").unwrap_or_default() < 5.0 {
-        assert!(Instant::now() < deadline, "five intervals to be joined");
+        assert!(Instant::now() < deadline, "five intervals must be joined in time");
         send(&server, &[b"hits:1|c"]);
         sent += 1;
     }

@@ -1,4 +1,4 @@
-//! Where values go. A backend is on when its section is there.
+//! Backend settings. A backend is enabled by its section.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -7,61 +7,62 @@ use serde::Deserialize;
 /// `[statsd.backends]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Backends {
+pub struct BackendSettings {
     /// `[[statsd.backends.graphite]]`.
-    pub graphite: Vec<Graphite>,
-    /// `[statsd.backends.console]`: to standard output.
-    pub console: Option<Console>,
+    pub graphite: Vec<GraphiteSettings>,
+    /// `[statsd.backends.console]`: prints to standard output.
+    pub console: Option<ConsoleSettings>,
     /// `[statsd.backends.file]`.
-    pub file: Option<File>,
-    /// `[[statsd.backends.repeater]]`: raw packets to other servers.
-    pub repeater: Vec<Repeater>,
-    /// `[statsd.backends.prometheus]`: an endpoint to be scraped.
-    pub prometheus: Option<Prometheus>,
+    pub file: Option<FileSettings>,
+    /// `[[statsd.backends.repeater]]`: forwards raw packets to other servers.
+    pub repeater: Vec<RepeaterSettings>,
+    /// `[statsd.backends.prometheus]`: an endpoint for scrapes.
+    pub prometheus: Option<PrometheusSettings>,
     /// `[[statsd.backends.influx]]`.
-    pub influx: Vec<Influx>,
+    pub influx: Vec<InfluxSettings>,
     /// `[[statsd.backends.otlp]]`.
-    pub otlp: Vec<Otlp>,
+    pub otlp: Vec<OtlpSettings>,
     /// `[[statsd.backends.postgres]]`.
-    pub postgres: Vec<Postgres>,
+    pub postgres: Vec<PostgresSettings>,
 }
 
-/// Carbon, by text lines or pickles.
+/// The Graphite backend: sends text lines or pickles to Carbon.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Graphite {
-    /// Host name or address; values are discarded if empty.
+pub struct GraphiteSettings {
+    /// Host name or address. If empty, values are discarded.
     pub host: String,
     /// Port of the text protocol.
     pub port: u16,
     /// Port of the pickle protocol.
     pub pickle_port: u16,
-    /// Which protocol.
+    /// The protocol to use.
     pub protocol: GraphiteProtocol,
-    /// `stats.`, `stats_counts.`, `stats.timers.`, `stats.gauges.`, `stats.sets.` as in old days;
-    /// else the prefixes below.
+    /// Use the legacy prefixes `stats.`, `stats_counts.`, `stats.timers.`, `stats.gauges.`,
+    /// `stats.sets.` instead of the ones below.
     pub legacy_namespace: bool,
-    /// First level of all names; left out if empty. Only without the legacy namespace.
+    /// First level of all names; omitted if empty. Only without the legacy namespace.
     pub global_prefix: String,
-    /// Second level of counters; left out if empty.
+    /// Second level of counters; omitted if empty.
     pub prefix_counter: String,
-    /// Second level of timers; left out if empty.
+    /// Second level of timers; omitted if empty.
     pub prefix_timer: String,
-    /// Second level of gauges; left out if empty.
+    /// Second level of gauges; omitted if empty.
     pub prefix_gauge: String,
-    /// Second level of sets; left out if empty.
+    /// Second level of sets; omitted if empty.
     pub prefix_set: String,
-    /// Last level of all names; left out if empty.
+    /// Last level of all names; omitted if empty.
     pub global_suffix: String,
-    /// Send counts of counters beside their rates.
+    /// Send counts of counters in addition to their rates.
     pub flush_counts: bool,
-    /// Keep one connection, instead of one per flush.
+    /// Use one persistent connection instead of one per flush.
     pub persistent: bool,
-    /// Bytes kept for a receiver that is away. 0 drops at once, as etsy's server does.
+    /// Maximum bytes spooled while the receiver is unreachable. 0 drops values at once, as etsy's
+    /// server does.
     pub spool_bytes: usize,
 }
 
-impl Default for Graphite {
+impl Default for GraphiteSettings {
     fn default() -> Self {
         Self {
             host: String::new(),
@@ -82,7 +83,7 @@ impl Default for Graphite {
     }
 }
 
-/// How to speak to Carbon.
+/// The protocol for Carbon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GraphiteProtocol {
@@ -93,39 +94,39 @@ pub enum GraphiteProtocol {
     Pickle,
 }
 
-/// All of an interval, printed.
+/// The console backend: prints each interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Console {
-    /// Over several lines.
+pub struct ConsoleSettings {
+    /// Print five levels deep and in colour.
     pub pretty: bool,
 }
 
-/// One line per value, appended to a file.
+/// The file backend: appends one line per value to a file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct File {
-    /// Where.
+pub struct FileSettings {
+    /// Path of the file.
     pub path: PathBuf,
-    /// Begin each line with the flush's second.
+    /// Start each line with the flush's timestamp in seconds.
     #[serde(default)]
     pub timestamps: bool,
 }
 
-/// Every packet as it came, to another server.
+/// The repeater: forwards every packet unchanged to another server.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Repeater {
+pub struct RepeaterSettings {
     /// Host name or address.
     pub host: String,
-    /// Its port.
+    /// Port.
     pub port: u16,
-    /// How to send.
+    /// The protocol to use.
     #[serde(default)]
     pub protocol: RepeaterProtocol,
 }
 
-/// How to repeat packets.
+/// The protocol of the repeater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RepeaterProtocol {
@@ -134,44 +135,44 @@ pub enum RepeaterProtocol {
     Udp4,
     /// Datagrams over IPv6.
     Udp6,
-    /// A connection; each packet ends with a newline.
+    /// A TCP connection; each packet ends with a newline.
     Tcp,
 }
 
-/// An endpoint for Prometheus.
+/// The Prometheus backend: an endpoint for scrapes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Prometheus {
-    /// Where `/metrics` is served; port 0 takes a free one.
+pub struct PrometheusSettings {
+    /// Address that serves `/metrics`; port 0 selects a free port.
     pub listen: SocketAddr,
-    /// What timers, histograms and distributions become, unless the mapping file says otherwise.
-    pub timers: Observer,
+    /// How timers, histograms and distributions are exposed, unless overridden by the mapping file.
+    pub timers: ObserverType,
     /// Quantiles of summaries, each from 0 to 1.
     pub quantiles: Vec<f64>,
-    /// How far back the quantiles of summaries look.
+    /// Time window of the quantiles of summaries.
     #[serde(deserialize_with = "super::duration")]
     pub quantile_age: Duration,
     /// Upper bounds of the classic buckets of histograms, ascending, in seconds for timers in
     /// milliseconds.
     pub buckets: Vec<f64>,
-    /// Native histograms: how much a bucket's bound is larger than the one before, at most.
+    /// Native histograms: maximum growth factor from one bucket bound to the next.
     pub native_bucket_factor: f64,
-    /// Native histograms: most buckets of one series; beyond, neighbours are merged.
+    /// Native histograms: maximum buckets per series; beyond it, adjacent buckets are merged.
     pub native_buckets_max: usize,
-    /// A mapping file as statsd_exporter reads it.
+    /// A mapping file in statsd_exporter's format.
     pub mapping: Option<PathBuf>,
-    /// Series that were idle for so long are forgotten; never if zero.
+    /// Series idle for this long are removed; never if zero.
     #[serde(deserialize_with = "super::duration")]
     pub ttl: Duration,
-    /// Most series; more are dropped and counted.
+    /// Maximum series; values of further ones are dropped and counted.
     pub series_max: usize,
 }
 
-impl Default for Prometheus {
+impl Default for PrometheusSettings {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 9102)),
-            timers: Observer::default(),
+            timers: ObserverType::default(),
             quantiles: vec![0.5, 0.9, 0.99],
             quantile_age: Duration::from_secs(600),
             buckets: vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
@@ -184,103 +185,103 @@ impl Default for Prometheus {
     }
 }
 
-/// What a timer becomes for Prometheus.
+/// How a timer is exposed to Prometheus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Observer {
+pub enum ObserverType {
     /// Quantiles, sum and count.
     #[default]
     Summary,
-    /// Buckets: classic ones, and native ones for a Prometheus that asks for them.
+    /// Classic buckets, and native ones if the scraper requests them.
     Histogram,
 }
 
-/// InfluxDB's line protocol over HTTP.
+/// The InfluxDB backend: line protocol over HTTP.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Influx {
+pub struct InfluxSettings {
     /// The write endpoint with its parameters: `http://host:8086/api/v2/write?org=o&bucket=b`,
     /// `http://host:8086/write?db=d`.
     pub url: String,
-    /// A file that holds the token; none for servers without.
+    /// File that contains the token, if the server requires one.
     pub token_file: Option<PathBuf>,
-    /// A file of root certificates for https; the system's if none.
+    /// File with root certificates for https. Default: the system's.
     pub ca_file: Option<PathBuf>,
-    /// Bytes kept for a receiver that is away.
+    /// Maximum bytes spooled while the receiver is unreachable.
     #[serde(default = "spool")]
     pub spool_bytes: usize,
 }
 
-/// Without the URL's query, which may hold a password.
-impl fmt::Debug for Influx {
+/// Omits the URL's query, which may contain a password.
+impl fmt::Debug for InfluxSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = self.url.split('?').next().unwrap_or_default();
-        f.debug_struct("Influx")
+        f.debug_struct("InfluxSettings")
             .field("url", &url)
             .field("token_file", &self.token_file)
             .finish_non_exhaustive()
     }
 }
 
-/// OpenTelemetry's protocol over HTTP, protobuf.
+/// The OTLP backend: OpenTelemetry's protocol over HTTP with protobuf.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Otlp {
+pub struct OtlpSettings {
     /// The endpoint: `http://host:4318/v1/metrics`.
     pub url: String,
-    /// Sums since the start, or those of each interval.
+    /// Whether to send cumulative values or those of each interval.
     #[serde(default)]
     pub temporality: Temporality,
-    /// Attributes of the resource. Without `service.name` it is `statsd`.
+    /// Resource attributes. `service.name` defaults to `statsd`.
     #[serde(default)]
     pub resource: BTreeMap<String, String>,
-    /// A file that holds a bearer token; none for servers without.
+    /// File that contains a bearer token, if the server requires one.
     pub token_file: Option<PathBuf>,
-    /// A file of root certificates for https; the system's if none.
+    /// File with root certificates for https. Default: the system's.
     pub ca_file: Option<PathBuf>,
-    /// Bytes kept for a receiver that is away.
+    /// Maximum bytes spooled while the receiver is unreachable.
     #[serde(default = "spool")]
     pub spool_bytes: usize,
 }
 
-/// What OTLP's sums and histograms count from.
+/// The start of OTLP sums and histograms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Temporality {
-    /// From when the key was first seen.
+    /// When the key was first received.
     #[default]
     Cumulative,
-    /// From the flush before.
+    /// The previous flush.
     Delta,
 }
 
-/// A partitioned table in PostgreSQL, filled by COPY.
+/// The PostgreSQL backend: copies values into a partitioned table.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Postgres {
-    /// A connection URI or keyword string; the password better in a password file.
+pub struct PostgresSettings {
+    /// Connection URI or keyword/value string. Prefer a password file for the password.
     pub connection: String,
-    /// The table, created if missing; `schema.table` is fine.
+    /// The table, created if missing; may be `schema.table`.
     #[serde(default = "table")]
     pub table: String,
-    /// What one partition holds.
+    /// Time range of a partition.
     #[serde(default)]
     pub partition: Partition,
-    /// Partitions older than this are dropped; kept for ever if zero.
+    /// Partitions older than this are dropped; never if zero.
     #[serde(default, deserialize_with = "super::duration")]
     pub retention: Duration,
-    /// How COPY carries values.
+    /// The COPY format.
     #[serde(default)]
-    pub format: CopyFormat,
-    /// Bytes kept for a server that is away.
+    pub format: PostgresCopyFormat,
+    /// Maximum bytes spooled while the server is unreachable.
     #[serde(default = "spool")]
     pub spool_bytes: usize,
 }
 
-/// Without the connection string, which may hold a password.
-impl fmt::Debug for Postgres {
+/// Omits the connection string, which may contain a password.
+impl fmt::Debug for PostgresSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Postgres")
+        f.debug_struct("PostgresSettings")
             .field("table", &self.table)
             .field("partition", &self.partition)
             .field("retention", &self.retention)
@@ -289,7 +290,7 @@ impl fmt::Debug for Postgres {
     }
 }
 
-/// What one partition holds, in UTC.
+/// The time range of a partition, in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Partition {
@@ -302,14 +303,14 @@ pub enum Partition {
     Month,
 }
 
-/// How COPY carries values.
+/// The format of COPY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CopyFormat {
-    /// PostgreSQL's binary format: cheaper for the server.
+pub enum PostgresCopyFormat {
+    /// PostgreSQL's binary format, which is cheaper for the server.
     #[default]
     Binary,
-    /// Text, which anything between us and the server can read.
+    /// Text, which intermediaries can read.
     Text,
 }
 
@@ -321,12 +322,12 @@ fn spool() -> usize {
     16 << 20
 }
 
-/// Consistent hashing over other statsd servers.
+/// The proxy: consistent hashing over other statsd servers.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Proxy {
+pub struct ProxySettings {
     /// The servers.
-    pub nodes: Vec<ProxyNode>,
+    pub nodes: Vec<ProxyNodeSettings>,
     /// Time between health checks.
     #[serde(default = "check_interval", deserialize_with = "super::duration")]
     pub check_interval: Duration,
@@ -336,14 +337,14 @@ fn check_interval() -> Duration {
     Duration::from_secs(10)
 }
 
-/// One server behind the proxy.
+/// A node of the proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct ProxyNode {
+pub struct ProxyNodeSettings {
     /// Host name or address.
     pub host: String,
-    /// Where it takes samples.
+    /// Port that receives samples.
     pub port: u16,
-    /// Its management port, asked for `health`.
+    /// Management port, used for health checks.
     pub admin_port: u16,
 }

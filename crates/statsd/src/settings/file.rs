@@ -1,46 +1,46 @@
-//! A settings file of any of the three forms into [`Settings`].
+//! Reads settings files of all supported formats into [`StatsdSettings`].
 
 use std::fmt;
 
 use super::{
-    Settings, foreign,
-    literal::{self, Surroundings},
+    StatsdSettings, etsy_config,
+    literal::{self, ExpressionContext},
 };
 
-/// What a file says.
+/// The result of reading a settings file.
 #[derive(Clone, Debug)]
-pub struct Read {
-    /// The settings, checked.
-    pub settings: Settings,
-    /// Which form the file has.
-    pub form: Form,
-    /// What is understood and not acted upon.
-    pub warnings: Vec<Remark>,
-    /// The file's settings as etsy's management port shows them.
+pub struct ParsedSettings {
+    /// The settings, validated.
+    pub settings: StatsdSettings,
+    /// The format of the file.
+    pub format: SettingsFormat,
+    /// Keys without effect, and other warnings.
+    pub warnings: Vec<SettingsDiagnostic>,
+    /// The settings as displayed by etsy's management port.
     pub config_lines: Vec<String>,
 }
 
-/// The form of a settings file, told by its first character that is no comment.
+/// The format of a settings file, detected by its first character outside of comments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum SettingsFormat {
     /// TOML with a `[statsd]` section.
     Howdah,
     /// An object literal: etsy's `config.js`, or the Perl server's JSON.
     Literal,
 }
 
-/// Something about one key of a file.
+/// An error or warning about a key of a settings file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remark {
-    /// The line, from 1; 0 if nobody knows.
+pub struct SettingsDiagnostic {
+    /// The line, from 1; 0 if unknown.
     pub line: usize,
-    /// The key with its path, `graphite.legacyNamespace`; empty if it is about no key.
+    /// The key with its path, `graphite.legacyNamespace`; empty if it does not concern a key.
     pub key: String,
-    /// What is wrong with it, or not done.
+    /// The message.
     pub text: String,
 }
 
-impl fmt::Display for Remark {
+impl fmt::Display for SettingsDiagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.line > 0 {
             write!(f, "line {}: ", self.line)?;
@@ -52,32 +52,34 @@ impl fmt::Display for Remark {
     }
 }
 
-/// Everything that is wrong with a file.
+/// All errors of a settings file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Wrong(pub Vec<Remark>);
+pub struct SettingsErrors(pub Vec<SettingsDiagnostic>);
 
-impl fmt::Display for Wrong {
+impl fmt::Display for SettingsErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, remark) in self.0.iter().enumerate() {
+        for (at, diagnostic) in self.0.iter().enumerate() {
             let end = if at == 0 { "" } else { "\n" };
-            write!(f, "{end}{remark}")?;
+            write!(f, "{end}{diagnostic}")?;
         }
         Ok(())
     }
 }
 
-impl Settings {
-    /// Reads a file's text. `host` is the machine's name, for `require('os').hostname()`.
+impl StatsdSettings {
+    /// Parses the text of a settings file. `host` is the machine's name, for
+    /// `require('os').hostname()`.
     ///
     /// # Errors
     ///
-    /// It is no file of any form, or has values that cannot be; a howdah.toml also if it has keys that
-    /// are not known. In files of other servers those are warnings, as they are ignored there.
-    pub fn read(text: &str, host: &str) -> Result<Read, Wrong> {
+    /// The text has none of the formats or contains invalid values, or a howdah.toml contains
+    /// unknown keys. In files of other servers unknown keys are warnings, because those servers
+    /// ignore them.
+    pub fn read(text: &str, host: &str) -> Result<ParsedSettings, SettingsErrors> {
         Self::read_with(text, host, &|_| None)
     }
 
-    /// The same with the variables of the environment, for `process.env.NAME`.
+    /// As [`read`](Self::read), with environment variables for `process.env.NAME`.
     ///
     /// # Errors
     ///
@@ -86,20 +88,18 @@ impl Settings {
         text: &str,
         host: &str,
         variable: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Read, Wrong> {
-        let read = match literal::is_literal(text) {
-            true => foreign::read(text, Surroundings { host, variable }),
-            false => toml_section(text),
+    ) -> Result<ParsedSettings, SettingsErrors> {
+        let read = if literal::is_literal(text) {
+            etsy_config::read(text, ExpressionContext { host, variable })
+        } else {
+            toml_section(text)
         }?;
-        let wrong = read.settings.wrong();
-        match wrong.is_empty() {
-            true => Ok(read),
-            false => Err(Wrong(wrong)),
-        }
+        let violations = read.settings.violations();
+        if violations.is_empty() { Ok(read) } else { Err(SettingsErrors(violations)) }
     }
 
-    /// What cannot be, whichever form it was written in.
-    fn wrong(&self) -> Vec<Remark> {
+    /// Violations of rules that apply to all formats.
+    fn violations(&self) -> Vec<SettingsDiagnostic> {
         let limits = &self.limits;
         let rules = [
             (
@@ -135,45 +135,59 @@ impl Settings {
                 "key-flush.percent",
                 "must be between 0 and 100",
             ),
-            (self.listen.is_empty(), "listen", "at least one place to receive at is needed"),
+            (self.listen.is_empty(), "listen", "at least one listener is required"),
         ];
-        let wrong = rules.into_iter().filter(|(wrong, _, _)| *wrong);
-        wrong
-            .map(|(_, key, text)| Remark { line: 0, key: key.to_owned(), text: text.to_owned() })
+        let violated = rules.into_iter().filter(|(violated, _, _)| *violated);
+        violated
+            .map(|(_, key, text)| SettingsDiagnostic {
+                line: 0,
+                key: key.to_owned(),
+                text: text.to_owned(),
+            })
             .collect()
     }
 }
 
-fn toml_section(text: &str) -> Result<Read, Wrong> {
-    /// The file of all commands; the other sections are theirs.
+fn toml_section(text: &str) -> Result<ParsedSettings, SettingsErrors> {
+    /// howdah.toml; other sections belong to other commands.
     #[derive(serde::Deserialize)]
-    struct File {
-        statsd: Option<Settings>,
+    struct HowdahToml {
+        statsd: Option<StatsdSettings>,
     }
-    let wrong = |line: usize, text: String| Wrong(vec![Remark { line, key: String::new(), text }]);
-    let file: File = toml::from_str(text).map_err(|error| {
+    let diagnose = |line: usize, text: String| {
+        SettingsErrors(vec![SettingsDiagnostic { line, key: String::new(), text }])
+    };
+    let file: HowdahToml = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(0, |span| 1 + text[..span.start].matches('\n').count());
-        wrong(line, error.message().to_owned())
+        diagnose(line, error.message().to_owned())
     })?;
     let settings = file.statsd.ok_or_else(|| {
-        wrong(0, "it has no [statsd] section, and is no object literal { … } either".to_owned())
+        diagnose(
+            0,
+            "the file has no [statsd] section and is not an object literal { … }".to_owned(),
+        )
     })?;
     let table: toml::Table = toml::from_str(text).unwrap_or_default();
     let mut config_lines = Vec::new();
     if let Some(toml::Value::Table(section)) = table.get("statsd") {
-        lines("", section, &mut config_lines);
+        flatten_section("", section, &mut config_lines);
     }
-    Ok(Read { settings, form: Form::Howdah, warnings: Vec::new(), config_lines })
+    Ok(ParsedSettings {
+        settings,
+        format: SettingsFormat::Howdah,
+        warnings: Vec::new(),
+        config_lines,
+    })
 }
 
-/// `key: value`, `section > key: value`.
-fn lines(path: &str, table: &toml::Table, found: &mut Vec<String>) {
+/// Flattens a section into lines `key: value` and `section > key: value`.
+fn flatten_section(path: &str, table: &toml::Table, lines: &mut Vec<String>) {
     for (key, value) in table {
         let path = if path.is_empty() { key.clone() } else { format!("{path} > {key}") };
         match value {
-            toml::Value::Table(section) => lines(&path, section, found),
-            toml::Value::String(text) => found.push(format!("{path}: {text}")),
-            other => found.push(format!("{path}: {other}")),
+            toml::Value::Table(section) => flatten_section(&path, section, lines),
+            toml::Value::String(text) => lines.push(format!("{path}: {text}")),
+            other => lines.push(format!("{path}: {other}")),
         }
     }
 }

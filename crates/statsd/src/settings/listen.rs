@@ -1,77 +1,75 @@
-//! Where samples come in.
+//! Listener settings.
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use serde::Deserialize;
 
-/// One place to receive at: `[[statsd.listen]]`.
+/// A listener for samples: `[[statsd.listen]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Listen {
-    /// Datagrams.
+pub enum ListenSettings {
+    /// UDP datagrams.
     Udp {
-        /// IPv4 or IPv6; port 0 takes a free one.
+        /// IPv4 or IPv6 address; port 0 selects a free port.
         #[serde(default = "everywhere")]
         address: SocketAddr,
-        /// Sockets on the address, each with a reader; the kernel spreads senders over them.
+        /// Number of sockets on the address, each with a reader; the kernel distributes senders
+        /// over them.
         #[serde(default = "one")]
         readers: usize,
-        /// The receive buffer asked for.
+        /// Requested receive buffer size.
         #[serde(default = "buffer", rename = "buffer-bytes")]
         buffer_bytes: usize,
     },
-    /// A stream of lines.
+    /// Lines over TCP connections.
     Tcp {
-        /// IPv4 or IPv6; port 0 takes a free one.
+        /// IPv4 or IPv6 address; port 0 selects a free port.
         #[serde(default = "everywhere")]
         address: SocketAddr,
-        /// Connections served at once; more are closed at once, and counted.
+        /// Maximum concurrent connections; further ones are closed and counted.
         #[serde(default = "connections")]
         connections: usize,
     },
-    /// Datagrams on a unix socket: a sender waits while it is full.
+    /// Datagrams on a unix socket; senders block while it is full.
     Unixgram {
-        /// Made at start, removed at the end.
+        /// Path of the socket, created at start and removed at shutdown.
         path: PathBuf,
-        /// Permissions, such as 0o660.
+        /// File permissions, such as 0o660.
         mode: Option<u32>,
-        /// The receive buffer asked for.
+        /// Requested receive buffer size.
         #[serde(default = "buffer", rename = "buffer-bytes")]
         buffer_bytes: usize,
     },
-    /// A stream of lines on a unix socket.
+    /// Lines over connections on a unix socket.
     Unix {
-        /// Made at start, removed at the end.
+        /// Path of the socket, created at start and removed at shutdown.
         path: PathBuf,
-        /// Permissions, such as 0o660.
+        /// File permissions, such as 0o660.
         mode: Option<u32>,
-        /// Connections served at once; more are closed at once, and counted.
+        /// Maximum concurrent connections; further ones are closed and counted.
         #[serde(default = "connections")]
         connections: usize,
     },
 }
 
-impl Listen {
-    /// UDP at an address, with the defaults for the rest.
-    #[must_use]
+impl ListenSettings {
+    /// UDP at an address, with defaults otherwise.
     pub fn udp(address: SocketAddr) -> Self {
         Self::Udp { address, readers: one(), buffer_bytes: buffer() }
     }
 
-    /// TCP at an address, with the defaults for the rest.
-    #[must_use]
+    /// TCP at an address, with defaults otherwise.
     pub fn tcp(address: SocketAddr) -> Self {
         Self::Tcp { address, connections: connections() }
     }
 
-    /// A unix stream socket, with the defaults for the rest.
-    #[must_use]
+    /// A unix stream socket, with defaults otherwise.
     pub fn unix(path: PathBuf, mode: Option<u32>) -> Self {
         Self::Unix { path, mode, connections: connections() }
     }
 }
 
-impl Default for Listen {
+impl Default for ListenSettings {
     fn default() -> Self {
         Self::Udp { address: everywhere(), readers: one(), buffer_bytes: buffer() }
     }

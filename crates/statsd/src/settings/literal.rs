@@ -1,5 +1,5 @@
-//! Object literals: the files of etsy's server (JavaScript) and of the Perl server (JSON with comments
-//! and trailing commas), in one grammar.
+//! Parses object literals: the files of etsy's server (JavaScript) and of the Perl server (JSON
+//! with comments and trailing commas), with one grammar.
 //!
 //! ```text
 //! value   := sum (("||" | "??") sum)*
@@ -15,15 +15,15 @@
 //! comment := "//" or "#" to the end of the line, "/*" … "*/"
 //! ```
 //!
-//! Nothing is executed: of expressions these few are worked out, and any other is an error that says so.
+//! No code is executed: only these expressions are evaluated, any other is an error.
 
 use std::{iter::Peekable, str::CharIndices};
 
-use crate::js::Number;
+use crate::js::JsNumber;
 
-/// A value and the line it begins in, from 1.
+/// A value and its first line, from 1.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
+pub(crate) struct LiteralNode {
     pub(crate) line: usize,
     pub(crate) value: Literal,
 }
@@ -35,99 +35,104 @@ pub(crate) enum Literal {
     Bool(bool),
     Number(f64),
     Text(String),
-    List(Vec<Node>),
-    Object(Vec<Entry>),
+    List(Vec<LiteralNode>),
+    Object(Vec<LiteralEntry>),
 }
 
-/// A key with its value. A key that stands twice is there twice; the last one counts.
+/// A key with its value. Duplicate keys are all retained; the last one wins.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct LiteralEntry {
     pub(crate) key: String,
     pub(crate) line: usize,
-    pub(crate) value: Node,
+    pub(crate) value: LiteralNode,
 }
 
-/// Why a text is no literal.
+/// Why a text is not a valid literal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {why}")]
-pub(crate) struct SyntaxError {
+#[error("line {line}: {reason}")]
+pub(crate) struct LiteralSyntaxError {
     pub(crate) line: usize,
-    pub(crate) why: String,
+    pub(crate) reason: String,
 }
 
-/// Levels of objects and lists. Nobody's settings have five.
+/// Maximum nesting of objects and lists; real files have fewer than five levels.
 const DEPTH_MAX: usize = 32;
 
-/// What expressions of a file may ask for.
+/// The environment available to expressions in a file.
 #[derive(Clone, Copy)]
-pub(crate) struct Surroundings<'s> {
-    /// What `require('os').hostname()` stands for.
+pub(crate) struct ExpressionContext<'s> {
+    /// The value of `require('os').hostname()`.
     pub(crate) host: &'s str,
-    /// Variables of the environment, for `process.env.NAME`.
+    /// Looks up an environment variable, for `process.env.NAME`.
     pub(crate) variable: &'s dyn Fn(&str) -> Option<String>,
 }
 
-/// Reads a whole file.
-pub(crate) fn parse(text: &str, surroundings: Surroundings<'_>) -> Result<Node, SyntaxError> {
-    let mut parser = Parser::new(text, surroundings);
-    parser.space()?;
+/// Parses a complete file.
+pub(crate) fn parse(
+    text: &str,
+    context: ExpressionContext<'_>,
+) -> Result<LiteralNode, LiteralSyntaxError> {
+    let mut parser = LiteralParser::new(text, context);
+    parser.skip_space()?;
     let root = parser.value(0)?;
-    parser.space()?;
+    parser.skip_space()?;
     parser.eat(';');
-    parser.space()?;
+    parser.skip_space()?;
     match parser.peek() {
         None => Ok(root),
-        Some(char) => Err(parser.error(format!("{char:?} after the end of the settings"))),
+        Some(char) => {
+            Err(parser.error(format!("unexpected {char:?} after the end of the settings")))
+        }
     }
 }
 
-/// Whether a text looks like a literal rather than TOML: its first character that is no comment is `{`.
+/// Whether a text is a literal rather than TOML: its first character outside of comments is `{`.
 pub(crate) fn is_literal(text: &str) -> bool {
-    let mut parser = Parser::new(text, Surroundings { host: "", variable: &|_| None });
-    parser.space().is_err() || parser.peek() == Some('{')
+    let mut parser = LiteralParser::new(text, ExpressionContext { host: "", variable: &|_| None });
+    parser.skip_space().is_err() || parser.peek() == Some('{')
 }
 
-struct Parser<'t> {
+struct LiteralParser<'t> {
     text: &'t str,
     chars: Peekable<CharIndices<'t>>,
     line: usize,
-    surroundings: Surroundings<'t>,
+    context: ExpressionContext<'t>,
 }
 
-impl<'t> Parser<'t> {
-    fn new(text: &'t str, surroundings: Surroundings<'t>) -> Self {
-        Self { text, chars: text.char_indices().peekable(), line: 1, surroundings }
+impl<'t> LiteralParser<'t> {
+    fn new(text: &'t str, context: ExpressionContext<'t>) -> Self {
+        Self { text, chars: text.char_indices().peekable(), line: 1, context }
     }
 
-    fn value(&mut self, depth: usize) -> Result<Node, SyntaxError> {
+    fn value(&mut self, depth: usize) -> Result<LiteralNode, LiteralSyntaxError> {
         let line = self.line;
         let mut value = self.sum(depth)?;
         loop {
-            self.space()?;
-            let keep = match self.rest().get(..2) {
+            self.skip_space()?;
+            let use_left = match self.rest().get(..2) {
                 Some("||") => is_true(&value),
                 Some("??") => value != Literal::Null,
-                _ => return Ok(Node { line, value }),
+                _ => return Ok(LiteralNode { line, value }),
             };
             self.next();
             self.next();
-            self.space()?;
+            self.skip_space()?;
             let other = self.sum(depth)?;
-            value = if keep { value } else { other };
+            value = if use_left { value } else { other };
         }
     }
 
-    fn sum(&mut self, depth: usize) -> Result<Literal, SyntaxError> {
+    fn sum(&mut self, depth: usize) -> Result<Literal, LiteralSyntaxError> {
         let mut left = self.product(depth)?;
         loop {
-            self.space()?;
+            self.skip_space()?;
             let Some(sign @ ('+' | '-')) = self.peek() else { return Ok(left) };
             self.next();
-            self.space()?;
+            self.skip_space()?;
             let right = self.product(depth)?;
             left = match (sign, &left, &right) {
                 ('+', Literal::Text(_), _) | ('+', _, Literal::Text(_)) => {
-                    Literal::Text(self.joined(&left)? + &self.joined(&right)?)
+                    Literal::Text(self.string_operand(&left)? + &self.string_operand(&right)?)
                 }
                 ('+', ..) => Literal::Number(self.operand(&left)? + self.operand(&right)?),
                 _ => Literal::Number(self.operand(&left)? - self.operand(&right)?),
@@ -135,14 +140,14 @@ impl<'t> Parser<'t> {
         }
     }
 
-    fn product(&mut self, depth: usize) -> Result<Literal, SyntaxError> {
+    fn product(&mut self, depth: usize) -> Result<Literal, LiteralSyntaxError> {
         let mut left = self.factor(depth)?;
         loop {
-            // Comments go first, as both begin with a slash.
-            self.space()?;
+            // Comments are skipped first, because they also start with a slash.
+            self.skip_space()?;
             let Some(sign @ ('*' | '/' | '%')) = self.peek() else { return Ok(left) };
             self.next();
-            self.space()?;
+            self.skip_space()?;
             let right = self.factor(depth)?;
             let (one, other) = (self.operand(&left)?, self.operand(&right)?);
             left = Literal::Number(match sign {
@@ -153,39 +158,40 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// A value that is calculated with.
-    fn operand(&self, value: &Literal) -> Result<f64, SyntaxError> {
-        number_of(value).ok_or_else(|| self.error("only numbers can be calculated with".to_owned()))
+    /// The value of an arithmetic operand.
+    fn operand(&self, value: &Literal) -> Result<f64, LiteralSyntaxError> {
+        to_number(value)
+            .ok_or_else(|| self.error("only numbers can be used in calculations".to_owned()))
     }
 
-    /// A value that is part of a string.
-    fn joined(&self, value: &Literal) -> Result<String, SyntaxError> {
+    /// The value of an operand of string concatenation.
+    fn string_operand(&self, value: &Literal) -> Result<String, LiteralSyntaxError> {
         match value {
             Literal::Text(text) => Ok(text.clone()),
-            Literal::Number(number) => Ok(Number(*number).to_string()),
-            _ => Err(self.error("only strings and numbers can be joined".to_owned())),
+            Literal::Number(number) => Ok(JsNumber(*number).to_string()),
+            _ => Err(self.error("only strings and numbers can be concatenated".to_owned())),
         }
     }
 
-    fn factor(&mut self, depth: usize) -> Result<Literal, SyntaxError> {
+    fn factor(&mut self, depth: usize) -> Result<Literal, LiteralSyntaxError> {
         if depth > DEPTH_MAX {
-            return Err(self.error(format!("more than {DEPTH_MAX} levels")));
+            return Err(self.error(format!("nested more than {DEPTH_MAX} levels deep")));
         }
         Ok(match self.peek() {
             Some(sign @ ('-' | '+')) => {
                 self.next();
-                self.space()?;
+                self.skip_space()?;
                 let value = self.factor(depth + 1)?;
                 let number = self.operand(&value)?;
                 Literal::Number(if sign == '-' { -number } else { number })
             }
             Some('(') => {
                 self.next();
-                self.space()?;
+                self.skip_space()?;
                 let value = self.value(depth + 1)?.value;
-                self.space()?;
+                self.skip_space()?;
                 if !self.eat(')') {
-                    return Err(self.error("a ) is missing".to_owned()));
+                    return Err(self.error("missing )".to_owned()));
                 }
                 value
             }
@@ -193,57 +199,57 @@ impl<'t> Parser<'t> {
             Some('[') => Literal::List(self.list(depth)?),
             Some(quote @ ('"' | '\'' | '`')) => Literal::Text(self.string(quote)?),
             Some('0'..='9' | '.') => self.number()?,
-            Some(char) if is_word(char) => self.word(depth)?,
-            Some(char) => return Err(self.error(format!("a value cannot begin with {char:?}"))),
-            None => return Err(self.error("a value is missing at the end".to_owned())),
+            Some(char) if is_word_char(char) => self.keyword(depth)?,
+            Some(char) => return Err(self.error(format!("a value cannot start with {char:?}"))),
+            None => return Err(self.error("missing value at the end".to_owned())),
         })
     }
 
-    fn object(&mut self, depth: usize) -> Result<Vec<Entry>, SyntaxError> {
+    fn object(&mut self, depth: usize) -> Result<Vec<LiteralEntry>, LiteralSyntaxError> {
         self.next();
         let mut entries = Vec::new();
         loop {
-            self.space()?;
+            self.skip_space()?;
             if self.eat('}') {
                 return Ok(entries);
             }
             let line = self.line;
             let key = match self.peek() {
                 Some(quote @ ('"' | '\'')) => self.string(quote)?,
-                Some(char) if is_word(char) => self.take_while(is_word).to_owned(),
-                Some(char) => return Err(self.error(format!("a key cannot begin with {char:?}"))),
-                None => return Err(self.error("the last { is not closed".to_owned())),
+                Some(char) if is_word_char(char) => self.take_while(is_word_char).to_owned(),
+                Some(char) => return Err(self.error(format!("a key cannot start with {char:?}"))),
+                None => return Err(self.error("missing } at the end".to_owned())),
             };
-            self.space()?;
+            self.skip_space()?;
             if !self.eat(':') {
-                return Err(self.error(format!("a colon is missing after {key:?}")));
+                return Err(self.error(format!("missing colon after {key:?}")));
             }
-            self.space()?;
-            entries.push(Entry { key, line, value: self.value(depth + 1)? });
-            self.space()?;
+            self.skip_space()?;
+            entries.push(LiteralEntry { key, line, value: self.value(depth + 1)? });
+            self.skip_space()?;
             if !self.eat(',') && self.peek() != Some('}') {
-                return Err(self.error("a comma or } is missing".to_owned()));
+                return Err(self.error("missing comma or }".to_owned()));
             }
         }
     }
 
-    fn list(&mut self, depth: usize) -> Result<Vec<Node>, SyntaxError> {
+    fn list(&mut self, depth: usize) -> Result<Vec<LiteralNode>, LiteralSyntaxError> {
         self.next();
         let mut values = Vec::new();
         loop {
-            self.space()?;
+            self.skip_space()?;
             if self.eat(']') {
                 return Ok(values);
             }
             values.push(self.value(depth + 1)?);
-            self.space()?;
+            self.skip_space()?;
             if !self.eat(',') && self.peek() != Some(']') {
-                return Err(self.error("a comma or ] is missing".to_owned()));
+                return Err(self.error("missing comma or ]".to_owned()));
             }
         }
     }
 
-    fn string(&mut self, quote: char) -> Result<String, SyntaxError> {
+    fn string(&mut self, quote: char) -> Result<String, LiteralSyntaxError> {
         self.next();
         let mut text = String::new();
         loop {
@@ -251,18 +257,18 @@ impl<'t> Parser<'t> {
                 Some(char) if char == quote => return Ok(text),
                 Some('\\') => self.escape(&mut text)?,
                 Some('\n') if quote != '`' => {
-                    return Err(self.error("a string is not closed".to_owned()));
+                    return Err(self.error("unterminated string".to_owned()));
                 }
                 Some('$') if quote == '`' && self.peek() == Some('{') => {
                     return Err(self.error("${} is not evaluated: write the value".to_owned()));
                 }
                 Some(char) => text.push(char),
-                None => return Err(self.error("a string is not closed".to_owned())),
+                None => return Err(self.error("unterminated string".to_owned())),
             }
         }
     }
 
-    fn escape(&mut self, text: &mut String) -> Result<(), SyntaxError> {
+    fn escape(&mut self, text: &mut String) -> Result<(), LiteralSyntaxError> {
         let char = match self.next() {
             Some('n') => '\n',
             Some('t') => '\t',
@@ -272,35 +278,36 @@ impl<'t> Parser<'t> {
             Some('v') => '\u{b}',
             Some('0') => '\0',
             Some('\n') => return Ok(()),
-            Some('x') => self.code(2)?,
-            Some('u') => self.code(4)?,
+            Some('x') => self.hex_escape(2)?,
+            Some('u') => self.hex_escape(4)?,
             Some(char) => char,
-            None => return Err(self.error("a string is not closed".to_owned())),
+            None => return Err(self.error("unterminated string".to_owned())),
         };
         text.push(char);
         Ok(())
     }
 
-    fn code(&mut self, digits: usize) -> Result<char, SyntaxError> {
+    fn hex_escape(&mut self, digits: usize) -> Result<char, LiteralSyntaxError> {
         let mut code = 0;
         for _ in 0..digits {
             let digit = self.next().and_then(|char| char.to_digit(16));
-            let digit = digit.ok_or_else(|| self.error("an escape is too short".to_owned()))?;
+            let digit = digit.ok_or_else(|| self.error("incomplete escape sequence".to_owned()))?;
             code = code * 16 + digit;
         }
-        // Half of a surrogate pair alone is no character; etsy's server would send a broken one.
-        char::from_u32(code).ok_or_else(|| self.error("an escape is no character".to_owned()))
+        // Half of a surrogate pair is not a character; etsy's server would send invalid UTF-8.
+        char::from_u32(code)
+            .ok_or_else(|| self.error("escape sequence is not a valid character".to_owned()))
     }
 
-    fn number(&mut self) -> Result<Literal, SyntaxError> {
+    fn number(&mut self) -> Result<Literal, LiteralSyntaxError> {
         let rest = self.rest();
         let hexadecimal = rest.starts_with("0x") || rest.starts_with("0X");
-        // A sign belongs to a number behind its exponent only.
+        // A sign is part of a number only after `e`.
         let mut before = ' ';
         let end = rest.find(|char| {
             let exponent = matches!(before, 'e' | 'E') && !hexadecimal;
             before = char;
-            !(is_word(char) || char == '.' || matches!(char, '+' | '-') && exponent)
+            !(is_word_char(char) || char == '.' || matches!(char, '+' | '-') && exponent)
         });
         let text = &rest[..end.unwrap_or(rest.len())];
         for _ in text.chars() {
@@ -308,74 +315,74 @@ impl<'t> Parser<'t> {
         }
         match crate::grammar::number(text.as_bytes()) {
             Ok(number) => Ok(Literal::Number(number)),
-            Err(_) => Err(self.error(format!("{text:?} is no number"))),
+            Err(_) => Err(self.error(format!("{text:?} is not a number"))),
         }
     }
 
-    fn word(&mut self, depth: usize) -> Result<Literal, SyntaxError> {
-        match self.take_while(is_word) {
+    fn keyword(&mut self, depth: usize) -> Result<Literal, LiteralSyntaxError> {
+        match self.take_while(is_word_char) {
             "true" => Ok(Literal::Bool(true)),
             "false" => Ok(Literal::Bool(false)),
             "null" | "undefined" => Ok(Literal::Null),
-            "require" => self.host(),
+            "require" => self.hostname(),
             "process" => self.variable(),
             function @ ("parseInt" | "Number") => self.function(function, depth),
             word => Err(self.error(format!(
-                "{word:?} is an expression, and nothing is executed here: write the value, \
+                "{word:?} is an expression, which is not executed: write the value, \
                  process.env.NAME || \"value\", or require('os').hostname()"
             ))),
         }
     }
 
-    /// `process.env.NAME`, which is undefined if there is no such variable.
-    fn variable(&mut self) -> Result<Literal, SyntaxError> {
-        let wrong = "of process, only process.env.NAME is known";
-        if !self.tokens(&[".", "env"])? {
-            return Err(self.error(wrong.to_owned()));
+    /// Parses `process.env.NAME`, which is undefined if the variable is not set.
+    fn variable(&mut self) -> Result<Literal, LiteralSyntaxError> {
+        let unsupported = "only process.env.NAME is supported of process";
+        if !self.match_tokens(&[".", "env"])? {
+            return Err(self.error(unsupported.to_owned()));
         }
-        self.space()?;
+        self.skip_space()?;
         let name = match self.next() {
             Some('.') => {
-                self.space()?;
-                self.take_while(is_word).to_owned()
+                self.skip_space()?;
+                self.take_while(is_word_char).to_owned()
             }
             Some('[') => {
-                self.space()?;
+                self.skip_space()?;
                 let name = match self.peek() {
                     Some(quote @ ('"' | '\'')) => self.string(quote)?,
                     _ => String::new(),
                 };
-                self.space()?;
+                self.skip_space()?;
                 if self.eat(']') { name } else { String::new() }
             }
             _ => String::new(),
         };
         if name.is_empty() {
-            return Err(self.error(wrong.to_owned()));
+            return Err(self.error(unsupported.to_owned()));
         }
-        Ok((self.surroundings.variable)(&name).map_or(Literal::Null, Literal::Text))
+        Ok((self.context.variable)(&name).map_or(Literal::Null, Literal::Text))
     }
 
-    /// `parseInt(value, 10)` and `Number(value)`. What is not a number there is undefined here, so that
-    /// the default of a key, or what stands behind `||`, counts.
-    fn function(&mut self, function: &str, depth: usize) -> Result<Literal, SyntaxError> {
-        self.space()?;
+    /// Parses `parseInt(value, 10)` and `Number(value)`. NaN becomes undefined, so that the key's
+    /// default, or the value after `||`, is used.
+    fn function(&mut self, function: &str, depth: usize) -> Result<Literal, LiteralSyntaxError> {
+        self.skip_space()?;
         if !self.eat('(') {
-            return Err(self.error(format!("a ( is missing after {function}")));
+            return Err(self.error(format!("missing ( after {function}")));
         }
-        self.space()?;
+        self.skip_space()?;
         let value = self.value(depth + 1)?.value;
-        self.space()?;
+        self.skip_space()?;
         if self.eat(',') {
-            self.space()?;
+            self.skip_space()?;
             let radix = self.value(depth + 1)?.value;
             if function != "parseInt" || radix != Literal::Number(10.0) {
-                return Err(self.error("only parseInt(…, 10) is known".to_owned()));
+                return Err(self.error("only parseInt(…, 10) is supported".to_owned()));
             }
-            self.space()?;
+            self.skip_space()?;
         }
         if !self.eat(')') {
-            return Err(self.error("a ) is missing".to_owned()));
+            return Err(self.error("missing )".to_owned()));
         }
         let number = match (&value, function) {
             (Literal::Text(text), "parseInt") => {
@@ -384,7 +391,7 @@ impl<'t> Parser<'t> {
                 let end = text[sign..].find(|char: char| !char.is_ascii_digit());
                 text[..end.map_or(text.len(), |end| sign + end)].parse().ok()
             }
-            _ => number_of(&value).map(|number| match function {
+            _ => to_number(&value).map(|number| match function {
                 "parseInt" => number.trunc(),
                 _ => number,
             }),
@@ -392,30 +399,32 @@ impl<'t> Parser<'t> {
         Ok(number.map_or(Literal::Null, Literal::Number))
     }
 
-    /// The one expression that etsy's own example shows.
-    fn host(&mut self) -> Result<Literal, SyntaxError> {
-        let is_host = self.tokens(&["(", "'os'", ")", ".", "hostname", "(", ")"])?;
+    /// Parses `require('os').hostname()`, the one expression in etsy's example file.
+    fn hostname(&mut self) -> Result<Literal, LiteralSyntaxError> {
+        let is_host = self.match_tokens(&["(", "'os'", ")", ".", "hostname", "(", ")"])?;
         if !is_host {
             return Err(self.error(
-                "of all require(…), only require('os').hostname() with or without \
-                 .split('.')[0] is known"
+                "only require('os').hostname(), with or without .split('.')[0], is supported of \
+                 require(…)"
                     .to_owned(),
             ));
         }
-        let whole = self.surroundings.host.to_owned();
+        let whole = self.context.host.to_owned();
         if self.peek() != Some('.') {
             return Ok(Literal::Text(whole));
         }
-        match self.tokens(&[".", "split", "(", "'.'", ")", "[", "0", "]"])? {
-            true => Ok(Literal::Text(whole.split('.').next().unwrap_or_default().to_owned())),
-            false => Err(self.error("after hostname(), only .split('.')[0] is known".to_owned())),
+        if self.match_tokens(&[".", "split", "(", "'.'", ")", "[", "0", "]"])? {
+            Ok(Literal::Text(whole.split('.').next().unwrap_or_default().to_owned()))
+        } else {
+            Err(self.error("only .split('.')[0] is supported after hostname()".to_owned()))
         }
     }
 
-    /// Reads these tokens, white space between them; quotes may be of either kind.
-    fn tokens(&mut self, tokens: &[&str]) -> Result<bool, SyntaxError> {
+    /// Consumes these tokens with optional white space; strings may use either quote. Returns false
+    /// at the first mismatch.
+    fn match_tokens(&mut self, tokens: &[&str]) -> Result<bool, LiteralSyntaxError> {
         for token in tokens {
-            self.space()?;
+            self.skip_space()?;
             let fits = match token.strip_prefix('\'').and_then(|text| text.strip_suffix('\'')) {
                 Some(text) => match self.peek() {
                     Some(quote @ ('"' | '\'')) => self.string(quote)? == text,
@@ -431,7 +440,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Skips white space and comments.
-    fn space(&mut self) -> Result<(), SyntaxError> {
+    fn skip_space(&mut self) -> Result<(), LiteralSyntaxError> {
         loop {
             let rest = self.rest();
             if rest.starts_with("//") || rest.starts_with('#') {
@@ -440,7 +449,7 @@ impl<'t> Parser<'t> {
                 }
             } else if let Some(comment) = rest.strip_prefix("/*") {
                 let Some(length) = comment.find("*/") else {
-                    return Err(self.error("a comment is not closed".to_owned()));
+                    return Err(self.error("unterminated comment".to_owned()));
                 };
                 let end = rest.len() - length - 4;
                 while self.rest().len() > end {
@@ -487,12 +496,12 @@ impl<'t> Parser<'t> {
         fits
     }
 
-    fn error(&self, why: String) -> SyntaxError {
-        SyntaxError { line: self.line, why }
+    fn error(&self, reason: String) -> LiteralSyntaxError {
+        LiteralSyntaxError { line: self.line, reason }
     }
 }
 
-/// Whether JavaScript takes a value for true.
+/// Whether a value is truthy in JavaScript.
 pub(super) fn is_true(value: &Literal) -> bool {
     match value {
         Literal::Null => false,
@@ -503,8 +512,8 @@ pub(super) fn is_true(value: &Literal) -> bool {
     }
 }
 
-/// A number, or a string that is one.
-pub(super) fn number_of(value: &Literal) -> Option<f64> {
+/// A number, or a string that contains one.
+pub(super) fn to_number(value: &Literal) -> Option<f64> {
     match value {
         Literal::Number(number) => Some(*number),
         Literal::Text(text) => crate::grammar::number(text.as_bytes()).ok(),
@@ -512,7 +521,7 @@ pub(super) fn number_of(value: &Literal) -> Option<f64> {
     }
 }
 
-fn is_word(char: char) -> bool {
+fn is_word_char(char: char) -> bool {
     char.is_alphanumeric() || matches!(char, '_' | '$')
 }
 
@@ -522,17 +531,17 @@ mod tests {
 
     use super::*;
 
-    fn surroundings() -> Surroundings<'static> {
+    fn context() -> ExpressionContext<'static> {
         let variable: &dyn Fn(&str) -> Option<String> = &|name| match name {
             "PORT" => Some("8130".to_owned()),
             "EMPTY" => Some(String::new()),
             _ => None,
         };
-        Surroundings { host: "db1.example.org", variable }
+        ExpressionContext { host: "db1.example.org", variable }
     }
 
     fn text(value: &str) -> String {
-        fn show(node: &Node) -> String {
+        fn show(node: &LiteralNode) -> String {
             match &node.value {
                 Literal::Null => "null".to_owned(),
                 Literal::Bool(value) => value.to_string(),
@@ -542,19 +551,20 @@ mod tests {
                     format!("[{}]", values.iter().map(show).collect::<Vec<_>>().join(","))
                 }
                 Literal::Object(entries) => {
-                    let one = |entry: &Entry| format!("{}:{}", entry.key, show(&entry.value));
+                    let one =
+                        |entry: &LiteralEntry| format!("{}:{}", entry.key, show(&entry.value));
                     format!("{{{}}}", entries.iter().map(one).collect::<Vec<_>>().join(","))
                 }
             }
         }
-        match parse(value, surroundings()) {
+        match parse(value, context()) {
             Ok(node) => show(&node),
             Err(error) => error.to_string(),
         }
     }
 
     #[test]
-    fn etsys_form() {
+    fn etsy_config_parses() {
         let config = "/* main */\n{ // ports\n  port: 8125, 'mgmt_port': 0x1fbe\n, backends: \
                       [ \"./backends/console\", ], graphite: { globalSuffix: \
                       require('os').hostname().split('.')[0], legacyNamespace: false } };\n";
@@ -569,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_expressions_and_environment_variables_are_worked_out() {
+    fn constant_expressions_and_environment_variables_are_evaluated() {
         assert_eq!(
             text("{a: 1000 * 10, b: 1 + 2*3 - 4/8, c: (1+2)*-3, d: 7 % 4}"),
             "{a:10000,b:6.5,c:-9,d:3}"
@@ -594,38 +604,41 @@ mod tests {
     }
 
     #[test]
-    fn perls_form() {
+    fn perl_config_parses() {
         assert_eq!(text("# x\n{ \"port\": 8125, # y\n \"a\": [1,2,], }"), "{port:8125,a:[1,2]}");
     }
 
     #[test]
-    fn what_is_no_literal_is_told_with_its_line() {
+    fn syntax_errors_name_their_line() {
         let cases = [
-            ("{\n a: process.argv }", "line 2: of process, only process.env.NAME"),
+            ("{\n a: process.argv }", "line 2: only process.env.NAME is supported"),
             ("{\n a: f(1) }", "line 2: \"f\" is an expression"),
-            ("{ a: 1 + {} }", "line 1: only numbers can be calculated with"),
-            ("{ a: (1 }", "line 1: a ) is missing"),
-            ("{ a: require('fs') }", "line 1: of all require(…)"),
-            ("{ a: require('os').hostname().length }", "line 1: after hostname()"),
-            ("{ a: 1 b: 2 }", "line 1: a comma or } is missing"),
-            ("{ a 1 }", "line 1: a colon is missing after \"a\""),
-            ("{ a: 'x\n }", "line 2: a string is not closed"),
-            ("{ a: 1.2.3 }", "line 1: \"1.2.3\" is no number"),
+            ("{ a: 1 + {} }", "line 1: only numbers can be used in calculations"),
+            ("{ a: (1 }", "line 1: missing )"),
+            ("{ a: require('fs') }", "line 1: only require('os').hostname()"),
+            (
+                "{ a: require('os').hostname().length }",
+                "line 1: only .split('.')[0] is supported after",
+            ),
+            ("{ a: 1 b: 2 }", "line 1: missing comma or }"),
+            ("{ a 1 }", "line 1: missing colon after \"a\""),
+            ("{ a: 'x\n }", "line 2: unterminated string"),
+            ("{ a: 1.2.3 }", "line 1: \"1.2.3\" is not a number"),
             ("{ a: `${b}` }", "line 1: ${} is not evaluated"),
-            ("{ /* x }", "line 1: a comment is not closed"),
-            ("{} x", "line 1: 'x' after the end of the settings"),
-            ("{", "line 1: the last { is not closed"),
-            ("", "line 1: a value is missing at the end"),
+            ("{ /* x }", "line 1: unterminated comment"),
+            ("{} x", "line 1: unexpected 'x' after the end of the settings"),
+            ("{", "line 1: missing } at the end"),
+            ("", "line 1: missing value at the end"),
         ];
-        for (config, why) in cases {
-            assert!(text(config).starts_with(why), "{config}: {}", text(config));
+        for (config, message) in cases {
+            assert!(text(config).starts_with(message), "{config}: {}", text(config));
         }
         let deep = "[".repeat(100_000);
-        assert_eq!(text(&deep), "line 1: more than 32 levels");
+        assert_eq!(text(&deep), "line 1: nested more than 32 levels deep");
     }
 
     #[test]
-    fn forms_are_told_apart_by_their_first_character() {
+    fn format_is_detected_by_first_character() {
         assert!(is_literal("// x\n/* y */ # z\n{}"));
         assert!(!is_literal("# x\n[statsd]\n"));
         assert!(!is_literal(""));
@@ -633,8 +646,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_gives_a_value_or_a_line(config in "[{}\\[\\]:,'\"`a1.$/*# \n\\\\]{0,40}") {
-            match parse(&config, surroundings()) {
+        fn any_text_yields_value_or_error_line(config in "[{}\\[\\]:,'\"`a1.$/*# \n\\\\]{0,40}") {
+            match parse(&config, context()) {
                 Ok(node) => prop_assert!(node.line >= 1),
                 Err(error) => prop_assert!(error.line <= 1 + config.matches('\n').count()),
             }

@@ -1,19 +1,21 @@
-//! Carbon, from PyPI, by both of its protocols.
+//! Carbon from PyPI, with both of its protocols.
 
 use std::{fs, process::Command};
 
-use howdah_statsd::settings::{Backends, Graphite, GraphiteProtocol};
+use howdah_lab::wait_for;
+use howdah_statsd::settings::{BackendSettings, GraphiteProtocol, GraphiteSettings};
 
 use crate::support::{
-    AT_THE_END, Receiver, free_port, python, send, serve, skipped, stop, wait_for, wait_for_port,
+    NO_PERIODIC_FLUSH, RECEIVER_TIMEOUT, ReceiverProcess, free_port, python, report_skipped, send,
+    serve, stop, wait_for_port,
 };
 
 #[test]
-fn carbon_keeps_what_was_sent_by_text_and_by_pickle() {
+fn carbon_stores_text_and_pickle_values() {
     let (python, how) = (python(), "run scripts/setup, or set HOWDAH_TEST_PYTHON");
     let carbon = python.with_file_name("carbon-cache.py");
     if !carbon.is_file() {
-        return skipped("carbon-cache.py", how).unwrap_or_default();
+        return report_skipped("carbon-cache.py", how).unwrap_or_default();
     }
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
@@ -46,12 +48,16 @@ CARBON_METRIC_INTERVAL = 0
     let mut command = Command::new(&python);
     command.arg(&carbon).arg(format!("--config={}", at("carbon.conf")));
     command.args(["--nodaemon", "start"]).env("GRAPHITE_ROOT", folder.path());
-    let _carbon = Receiver::start(&mut command, &folder.path().join("output"));
+    let _carbon = ReceiverProcess::start(&mut command, &folder.path().join("output"));
     wait_for_port(text);
     wait_for_port(pickle);
 
-    let by_text = Graphite { host: "127.0.0.1".to_owned(), port: text, ..Graphite::default() };
-    let by_pickle = Graphite {
+    let by_text = GraphiteSettings {
+        host: "127.0.0.1".to_owned(),
+        port: text,
+        ..GraphiteSettings::default()
+    };
+    let by_pickle = GraphiteSettings {
         protocol: GraphiteProtocol::Pickle,
         pickle_port: pickle,
         legacy_namespace: false,
@@ -59,12 +65,13 @@ CARBON_METRIC_INTERVAL = 0
         persistent: true,
         ..by_text.clone()
     };
-    let backends = Backends { graphite: vec![by_text, by_pickle], ..Backends::default() };
-    let server = serve(backends, AT_THE_END);
+    let backends =
+        BackendSettings { graphite: vec![by_text, by_pickle], ..BackendSettings::default() };
+    let server = serve(backends, NO_PERIODIC_FLUSH);
     send(&server);
     stop(server);
 
-    // Prints the values that a file holds.
+    // Prints the values stored in a Whisper file.
     let script = "import sys, time, whisper\n\
         info, values = whisper.fetch(sys.argv[1], int(time.time()) - 3600)\n\
         print(*[value for value in values if value is not None])";
@@ -79,12 +86,12 @@ CARBON_METRIC_INTERVAL = 0
         ("pickled/gauges/pool/size", "-2.5"),
     ] {
         let file = folder.path().join("whisper").join(format!("{metric}.wsp"));
-        let found = wait_for(metric, || {
+        let stored = wait_for(metric, RECEIVER_TIMEOUT, || {
             let mut command = Command::new(&python);
             let output = command.args(["-c", script]).arg(&file).output().ok()?;
             let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
             (!text.is_empty()).then_some(text)
         });
-        assert_eq!(found, value, "{metric}");
+        assert_eq!(stored, value, "{metric}");
     }
 }

@@ -1,4 +1,4 @@
-//! InfluxDB, as Debian has it, over HTTP and over HTTPS.
+//! InfluxDB from Debian, over HTTP and HTTPS.
 
 use std::{
     fs,
@@ -8,31 +8,34 @@ use std::{
     process::Command,
 };
 
-use howdah_statsd::settings::{Backends, Influx};
+use howdah_lab::wait_for;
+use howdah_statsd::settings::{BackendSettings, InfluxSettings};
 
 use crate::support::{
-    AT_THE_END, Certificate, Receiver, encoded, free_port, http, program, send, serve, stop,
-    wait_for, wait_for_port,
+    NO_PERIODIC_FLUSH, RECEIVER_TIMEOUT, ReceiverProcess, TestCertificate, encoded, free_port,
+    http, program, send, serve, stop, wait_for_port,
 };
 
 #[test]
-fn influxdb_gives_back_what_was_sent() {
+fn influxdb_stores_sent_values() {
     let Some(influxd) = program("influxd", "run scripts/setup") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let influx = Database { program: &influxd, folder: folder.path() };
+    let influx = InfluxServer { program: &influxd, folder: folder.path() };
     let (_running, port) = influx.start(None);
     influx.create(port);
     deliver(&format!("http://127.0.0.1:{port}"), None);
-    read_back(port);
+    check_stored_values(port);
 }
 
 #[test]
-fn influxdb_gives_back_what_was_sent_over_tls() {
+fn influxdb_stores_values_sent_with_tls() {
     let Some(influxd) = program("influxd", "run scripts/setup") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let Some(certificate) = Certificate::make(folder.path(), "influx", "localhost") else { return };
-    let influx = Database { program: &influxd, folder: folder.path() };
-    // We speak TLS to it, and no TLS before and after.
+    let Some(certificate) = TestCertificate::make(folder.path(), "influx", "localhost") else {
+        return;
+    };
+    let influx = InfluxServer { program: &influxd, folder: folder.path() };
+    // TLS is used only to deliver values, not to set up and check the database.
     let (running, port) = influx.start(None);
     influx.create(port);
     drop(running);
@@ -41,27 +44,30 @@ fn influxdb_gives_back_what_was_sent_over_tls() {
     deliver(&format!("https://localhost:{port}"), Some(&certificate));
     drop(running);
     let (_running, port) = influx.start(None);
-    read_back(port);
+    check_stored_values(port);
 }
 
 #[test]
-fn influxdb_refusing_one_point_loses_only_that_one() {
+fn refused_influxdb_point_drops_only_itself() {
     let Some(influxd) = program("influxd", "run scripts/setup") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let influx = Database { program: &influxd, folder: folder.path() };
+    let influx = InfluxServer { program: &influxd, folder: folder.path() };
     let (_running, port) = influx.start(None);
     influx.create(port);
-    // Another client has made `value` of pool.size a string: InfluxDB refuses numbers there.
+    // With a string stored in `value` of pool.size, InfluxDB refuses numbers in this field.
     let text = "pool.size,metric_type=gauge value=\"text\"";
     let reply = post(port, "/write?db=howdah&precision=s", text);
     assert!(reply.starts_with("HTTP/1.1 204"), "{reply}");
-    let influx = Influx {
+    let influx = InfluxSettings {
         url: format!("http://127.0.0.1:{port}/write?db=howdah&precision=s"),
         token_file: None,
         ca_file: None,
         spool_bytes: 1 << 20,
     };
-    let server = serve(Backends { influx: vec![influx], ..Backends::default() }, AT_THE_END);
+    let server = serve(
+        BackendSettings { influx: vec![influx], ..BackendSettings::default() },
+        NO_PERIODIC_FLUSH,
+    );
     send(&server);
     let undelivered = server.stop().undelivered;
     let [(name, why)] = &undelivered[..] else { panic!("{undelivered:?}") };
@@ -71,7 +77,7 @@ fn influxdb_refusing_one_point_loses_only_that_one() {
         .next()
         .and_then(|before| before.rsplit(' ').next()?.parse().ok())
         .unwrap();
-    // One point of about ten; a line has six values on average.
+    // One of about ten points; a line has six values on average.
     assert!((1..10).contains(&lost), "{why}");
     for (query, value) in [
         ("select \"count\" from \"api.hits\" where code = ''", "30"),
@@ -85,7 +91,7 @@ fn influxdb_refusing_one_point_loses_only_that_one() {
     }
 }
 
-/// Posts a body; the whole reply.
+/// Posts a body and returns the complete reply.
 fn post(port: u16, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let length = body.len();
@@ -96,13 +102,13 @@ fn post(port: u16, path: &str, body: &str) -> String {
     reply
 }
 
-struct Database<'p> {
+struct InfluxServer<'p> {
     program: &'p Path,
     folder: &'p Path,
 }
 
-impl Database<'_> {
-    fn start(&self, certificate: Option<&Certificate>) -> (Receiver, u16) {
+impl InfluxServer<'_> {
+    fn start(&self, certificate: Option<&TestCertificate>) -> (ReceiverProcess, u16) {
         let [port, other] = [free_port(), free_port()];
         let tls = certificate.map_or(String::new(), |certificate| {
             format!(
@@ -132,30 +138,33 @@ store-enabled = false
         .unwrap();
         let mut command = Command::new(self.program);
         command.arg("-config").arg(&config);
-        (Receiver::start(&mut command, &self.folder.join("output")), port)
+        (ReceiverProcess::start(&mut command, &self.folder.join("output")), port)
     }
 
     fn create(&self, port: u16) {
         let create = format!("/query?q={}", encoded("create database howdah"));
-        wait_for("creating a database", || {
+        wait_for("the database to be created", RECEIVER_TIMEOUT, || {
             http(port, "POST", &create).filter(|reply| reply.contains("statement_id"))
         });
     }
 }
 
-fn deliver(to: &str, certificate: Option<&Certificate>) {
-    let influx = Influx {
+fn deliver(to: &str, certificate: Option<&TestCertificate>) {
+    let influx = InfluxSettings {
         url: format!("{to}/write?db=howdah&precision=s"),
         token_file: None,
         ca_file: certificate.map(|certificate| certificate.certificate.clone()),
         spool_bytes: 1 << 20,
     };
-    let server = serve(Backends { influx: vec![influx], ..Backends::default() }, AT_THE_END);
+    let server = serve(
+        BackendSettings { influx: vec![influx], ..BackendSettings::default() },
+        NO_PERIODIC_FLUSH,
+    );
     send(&server);
     stop(server);
 }
 
-fn read_back(port: u16) {
+fn check_stored_values(port: u16) {
     wait_for_port(port);
     for (query, value) in [
         ("select \"count\" from \"api.hits\" where code = ''", "30"),

@@ -1,11 +1,12 @@
-//! The whole server against receivers as people run them: samples go in by UDP, values are read back
-//! from Carbon, Prometheus, InfluxDB and an OpenTelemetry collector. (PostgreSQL has its tests beside
-//! its backend.)
+//! The complete server with real receivers: samples are sent by UDP, and values are read back from
+//! Carbon, Prometheus, InfluxDB and an OpenTelemetry collector. (PostgreSQL is tested next to its
+//! backend.)
 //!
-//! `scripts/setup` brings Carbon, Prometheus and InfluxDB, `make receivers` the collector. A receiver
-//! that is not there makes its test say so and pass; with `HOWDAH_RECEIVERS_REQUIRED=1` it fails.
+//! `scripts/setup` installs Carbon, Prometheus and InfluxDB, `make receivers` the collector. If a
+//! receiver is missing, its test prints a message and passes; with `HOWDAH_RECEIVERS_REQUIRED=1` it
+//! fails.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "test code")]
 
 mod carbon;
 mod influx;

@@ -1,22 +1,24 @@
-//! An OpenTelemetry collector, built by `make receivers`, that prints what it receives.
+//! An OpenTelemetry collector, built by `make receivers`, that prints the received metrics.
 
 use std::{collections::BTreeMap, fs, process::Command};
 
-use howdah_statsd::settings::{Backends, Otlp, Temporality};
+use howdah_lab::wait_for;
+use howdah_statsd::settings::{BackendSettings, OtlpSettings, Temporality};
 
 use crate::support::{
-    AT_THE_END, Certificate, Receiver, free_port, program, send, serve, stop, wait_for,
-    wait_for_port,
+    NO_PERIODIC_FLUSH, RECEIVER_TIMEOUT, ReceiverProcess, TestCertificate, free_port, program,
+    send, serve, stop, wait_for_port,
 };
 
 #[test]
-fn a_collector_understands_what_was_sent() {
+fn collector_decodes_sent_metrics() {
     let Some(program) = program("otel-receiver", "run make receivers") else { return };
-    // Plain, and over TLS.
+    // Without and with TLS.
     for (temporality, secure) in [(Temporality::Cumulative, false), (Temporality::Delta, true)] {
         let folder = tempfile::tempdir().unwrap();
-        let certificate =
-            secure.then(|| Certificate::make(folder.path(), "collector", "localhost")).flatten();
+        let certificate = secure
+            .then(|| TestCertificate::make(folder.path(), "collector", "localhost"))
+            .flatten();
         let tls = certificate.as_ref().map_or(String::new(), |made| {
             let (certificate, key) = (made.certificate.display(), made.key.display());
             format!(", tls: {{cert_file: '{certificate}', key_file: '{key}'}}")
@@ -29,11 +31,13 @@ fn a_collector_understands_what_was_sent() {
              pipelines: {{metrics: {{receivers: [otlp], exporters: [debug]}}}}}}}}"
         );
         let output = folder.path().join("output");
-        let _collector =
-            Receiver::start(Command::new(&program).arg(format!("--config={config}")), &output);
+        let _collector = ReceiverProcess::start(
+            Command::new(&program).arg(format!("--config={config}")),
+            &output,
+        );
         wait_for_port(port);
 
-        let otlp = Otlp {
+        let otlp = OtlpSettings {
             url: match &certificate {
                 Some(_) => format!("https://localhost:{port}/v1/metrics"),
                 None => format!("http://127.0.0.1:{port}/v1/metrics"),
@@ -44,11 +48,14 @@ fn a_collector_understands_what_was_sent() {
             ca_file: certificate.map(|made| made.certificate),
             spool_bytes: 1 << 20,
         };
-        let server = serve(Backends { otlp: vec![otlp], ..Backends::default() }, AT_THE_END);
+        let server = serve(
+            BackendSettings { otlp: vec![otlp], ..BackendSettings::default() },
+            NO_PERIODIC_FLUSH,
+        );
         send(&server);
         stop(server);
 
-        let text = wait_for("receiving", || {
+        let text = wait_for("the metrics to arrive", RECEIVER_TIMEOUT, || {
             fs::read_to_string(&output).ok().filter(|text| text.contains("Name: users"))
         });
         let kind = match temporality {

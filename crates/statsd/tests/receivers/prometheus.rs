@@ -1,14 +1,16 @@
-//! Prometheus, as Debian has it, with native histograms.
+//! Prometheus from Debian, with native histograms.
 
 use std::{fs, process::Command, time::Duration};
 
-use howdah_statsd::settings::{Backends, Observer, Prometheus};
+use howdah_lab::wait_for;
+use howdah_statsd::settings::{BackendSettings, ObserverType, PrometheusSettings};
 
 use crate::support::{
-    Receiver, encoded, free_port, http, program, send, serve, stop, wait_for, wait_for_port,
+    RECEIVER_TIMEOUT, ReceiverProcess, encoded, free_port, http, program, send, serve, stop,
+    wait_for_port,
 };
 
-/// The value of an expression, as text.
+/// The value of an expression as text, if there is one.
 fn query(port: u16, expression: &str) -> Option<String> {
     let reply = http(port, "GET", &format!("/api/v1/query?query={}", encoded(expression)))?;
     let reply: serde_json::Value = serde_json::from_str(&reply).ok()?;
@@ -17,16 +19,16 @@ fn query(port: u16, expression: &str) -> Option<String> {
 }
 
 #[test]
-fn prometheus_scrapes_what_was_counted() {
+fn prometheus_scrapes_counted_values() {
     let Some(program) = program("prometheus", "run scripts/setup") else { return };
     let folder = tempfile::tempdir().unwrap();
     let [ours, theirs] = [free_port(), free_port()];
-    let prometheus = Prometheus {
+    let prometheus = PrometheusSettings {
         listen: ([127, 0, 0, 1], ours).into(),
-        timers: Observer::Histogram,
-        ..Prometheus::default()
+        timers: ObserverType::Histogram,
+        ..PrometheusSettings::default()
     };
-    let backends = Backends { prometheus: Some(prometheus), ..Backends::default() };
+    let backends = BackendSettings { prometheus: Some(prometheus), ..BackendSettings::default() };
     let server = serve(backends, Duration::from_secs(1));
     send(&server);
 
@@ -42,27 +44,32 @@ fn prometheus_scrapes_what_was_counted() {
         .arg(format!("--web.listen-address=127.0.0.1:{theirs}"))
         .args(["--enable-feature=native-histograms", "--log.level=warn"])
         .current_dir(folder.path());
-    let _prometheus = Receiver::start(&mut command, &folder.path().join("output"));
+    let _prometheus = ReceiverProcess::start(&mut command, &folder.path().join("output"));
     wait_for_port(theirs);
 
     for (expression, value) in [
         ("api_hits_total{code=''}", "30"),
         ("api_hits_total{code='500'}", "2"),
         ("pool_size", "-2.5"),
-        // A set that was idle since has no members.
+        // After an idle interval the set has no members.
         ("max_over_time(users[5m]) <= 2", "2"),
         ("histogram_count(api_latency_seconds)", "3"),
         ("statsd_kernel_drops_total", "0"),
     ] {
-        let found = wait_for(expression, || query(theirs, expression));
-        assert!(found == value || expression.starts_with("max_over_time"), "{expression}: {found}");
+        let result = wait_for(expression, RECEIVER_TIMEOUT, || query(theirs, expression));
+        assert!(
+            result == value || expression.starts_with("max_over_time"),
+            "{expression}: {result}"
+        );
     }
-    // Within a bucket whose bounds are 9 % apart.
-    let median =
-        wait_for("a quantile", || query(theirs, "histogram_quantile(0.5, api_latency_seconds)"));
+    // Accurate to a bucket whose bounds are 9 % apart.
+    let median = wait_for("a quantile", RECEIVER_TIMEOUT, || {
+        query(theirs, "histogram_quantile(0.5, api_latency_seconds)")
+    });
     let median: f64 = median.parse().unwrap();
     assert!((0.018..0.0225).contains(&median), "{median}");
-    let sum = wait_for("a sum", || query(theirs, "histogram_sum(api_latency_seconds)"));
+    let sum =
+        wait_for("a sum", RECEIVER_TIMEOUT, || query(theirs, "histogram_sum(api_latency_seconds)"));
     assert!((sum.parse::<f64>().unwrap() - 0.06).abs() < 1e-9, "{sum}");
     stop(server);
 }

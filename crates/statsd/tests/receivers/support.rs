@@ -1,28 +1,28 @@
-//! Programs to be started, a server to send to, and the little HTTP that reading back takes.
+//! Starts receivers and servers, and reads values back over HTTP.
 
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use howdah_connect::Environment;
 use howdah_statsd::{
     backends,
-    server::{Parts, Server},
-    settings::{Backends, Listen, Settings},
+    server::{ServerParts, StatsdServer},
+    settings::{BackendSettings, ListenSettings, StatsdSettings},
 };
 
-/// How long a receiver may take to do what it does at once.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum wait for a receiver.
+pub(crate) const RECEIVER_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// The Python that `scripts/setup` made; `HOWDAH_TEST_PYTHON` names another.
+/// The Python installed by `scripts/setup`, or the one in `HOWDAH_TEST_PYTHON`.
 pub(crate) fn python() -> PathBuf {
     match std::env::var_os("HOWDAH_TEST_PYTHON") {
         Some(python) => python.into(),
@@ -30,8 +30,8 @@ pub(crate) fn python() -> PathBuf {
     }
 }
 
-/// The program of that name among the tools or in the path; or `None`, after saying on stderr that the
-/// test is skipped.
+/// Finds a program among the installed tools or in the path; `None`, with a message on stderr, if
+/// it is missing.
 pub(crate) fn program(name: &str, how: &str) -> Option<PathBuf> {
     let tools = match std::env::var_os("HOWDAH_RECEIVERS") {
         Some(folder) => PathBuf::from(folder),
@@ -39,23 +39,23 @@ pub(crate) fn program(name: &str, how: &str) -> Option<PathBuf> {
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = [tools].into_iter().chain(std::env::split_paths(&path));
-    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
-    found.or_else(|| skipped(name, how))
+    let program = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
+    program.or_else(|| report_skipped(name, how))
 }
 
-/// Says that a receiver is missing.
-pub(crate) fn skipped<T>(name: &str, how: &str) -> Option<T> {
+/// Reports on stderr that a receiver is missing.
+pub(crate) fn report_skipped<T>(name: &str, how: &str) -> Option<T> {
     let required = std::env::var_os("HOWDAH_RECEIVERS_REQUIRED").is_some_and(|value| value == "1");
-    assert!(!required, "there is no {name}: {how}");
-    // To stderr itself, which the test harness does not hide even when a test passes.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: there is no {name}: {how}");
+    assert!(!required, "{name} is missing: {how}");
+    // Written to stderr directly, which the test harness does not capture.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {name} is missing: {how}");
     None
 }
 
-/// A receiver that runs until it is dropped.
-pub(crate) struct Receiver(Child);
+/// A receiver process, killed when dropped.
+pub(crate) struct ReceiverProcess(Child);
 
-impl Receiver {
+impl ReceiverProcess {
     pub(crate) fn start(command: &mut Command, output: &Path) -> Self {
         let output = std::fs::File::create(output).unwrap();
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
@@ -63,46 +63,36 @@ impl Receiver {
     }
 }
 
-impl Drop for Receiver {
+impl Drop for ReceiverProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A port that nobody has now. Programs that cannot tell which one they took need to be told.
+/// A currently free port, for programs that do not report a port chosen by the kernel.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Looks again and again until there is something.
-#[track_caller]
-pub(crate) fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what} did not happen");
-        // Receivers tell nobody when they have stored something: there is nothing to wait on.
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
+/// Waits until a local port accepts connections.
 pub(crate) fn wait_for_port(port: u16) {
-    wait_for("listening", || TcpStream::connect(("127.0.0.1", port)).ok());
+    let what = format!("port {port} to accept connections");
+    howdah_lab::wait_until(&what, RECEIVER_TIMEOUT, || {
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
 }
 
-/// A certificate that signs itself, and its key.
-pub(crate) struct Certificate {
+/// A self-signed certificate and its key.
+pub(crate) struct TestCertificate {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-impl Certificate {
-    /// Made by `openssl`; `None`, after saying so, if there is none.
+impl TestCertificate {
+    /// Creates a certificate with `openssl`; `None`, with a message, if it is not installed.
     pub(crate) fn make(folder: &Path, name: &str, host: &str) -> Option<Self> {
-        let made = Self {
+        let files = Self {
             certificate: folder.join(format!("{name}.crt")),
             key: folder.join(format!("{name}.key")),
         };
@@ -112,46 +102,50 @@ impl Certificate {
             .args(["-addext", &format!("subjectAltName=DNS:{host}")])
             .args(["-addext", "basicConstraints=critical,CA:FALSE"])
             .arg("-keyout")
-            .arg(&made.key)
+            .arg(&files.key)
             .arg("-out")
-            .arg(&made.certificate)
+            .arg(&files.certificate)
             .output();
         match openssl {
-            Ok(output) if output.status.success() => Some(made),
+            Ok(output) if output.status.success() => Some(files),
             Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
-            Err(_) => skipped("openssl", "install it"),
+            Err(_) => report_skipped("openssl", "install it"),
         }
     }
 }
 
-/// A server with these backends, that flushes every `interval` and when it ends.
-pub(crate) fn serve(backends: Backends, interval: Duration) -> Server {
-    serve_within(backends, interval, Duration::from_secs(60))
+/// Starts a server with these backends that flushes every `interval` and at shutdown.
+pub(crate) fn serve(backends: BackendSettings, interval: Duration) -> StatsdServer {
+    serve_with_timeout(backends, interval, Duration::from_secs(60))
 }
 
-/// The same with a patience of its own for the end.
-pub(crate) fn serve_within(backends: Backends, interval: Duration, patience: Duration) -> Server {
-    let settings = Settings {
-        listen: vec![Listen::Udp {
+/// As [`serve`], with a shutdown timeout.
+pub(crate) fn serve_with_timeout(
+    backends: BackendSettings,
+    interval: Duration,
+    timeout: Duration,
+) -> StatsdServer {
+    let settings = StatsdSettings {
+        listen: vec![ListenSettings::Udp {
             address: ([127, 0, 0, 1], 0).into(),
             readers: 1,
             buffer_bytes: 1 << 20,
         }],
         management: None,
         flush_interval: interval,
-        shutdown_patience: patience,
+        shutdown_timeout: timeout,
         backends,
-        ..Settings::default()
+        ..StatsdSettings::default()
     };
     let backends = backends::open(&settings, &Environment::from_process()).unwrap();
-    Server::start(Parts { settings, backends, ..Parts::default() }).unwrap()
+    StatsdServer::start(ServerParts { settings, backends, ..ServerParts::default() }).unwrap()
 }
 
-/// An interval that does not end within a test: the only flush is the last one.
-pub(crate) const AT_THE_END: Duration = Duration::from_secs(3600);
+/// A flush interval longer than any test: the only flush is the one at shutdown.
+pub(crate) const NO_PERIODIC_FLUSH: Duration = Duration::from_secs(3600);
 
-/// Sends what the tests read back.
-pub(crate) fn send(server: &Server) {
+/// Sends the samples that the tests read back.
+pub(crate) fn send(server: &StatsdServer) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = server.addresses()[0].unwrap();
     for packet in [
@@ -165,14 +159,15 @@ pub(crate) fn send(server: &Server) {
     }
 }
 
-/// Ends the server, which flushes; everything has to have been taken.
-pub(crate) fn stop(server: Server) {
-    let ended = server.stop();
-    assert!(ended.undelivered.is_empty(), "{:?}", ended.undelivered);
-    assert_eq!(ended.account.drops_total(), 0);
+/// Stops the server, which flushes, and asserts that all values were delivered.
+pub(crate) fn stop(server: StatsdServer) {
+    let report = server.stop();
+    assert!(report.undelivered.is_empty(), "{:?}", report.undelivered);
+    assert_eq!(report.account.drops_total(), 0);
 }
 
-/// The body of the reply to a request without one; `None` while nobody answers.
+/// Sends a request without a body and returns the body of the reply; `None` if the receiver does
+/// not reply.
 pub(crate) fn http(port: u16, method: &str, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     let head = "HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close";
@@ -183,7 +178,7 @@ pub(crate) fn http(port: u16, method: &str, path: &str) -> Option<String> {
     Some(body.to_owned())
 }
 
-/// Text for the query of a URL.
+/// Percent-encodes text for the query of a URL.
 pub(crate) fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }

@@ -1,5 +1,5 @@
-//! HTTPS: which certificates are believed, and that what is sent arrives, at a server of a few lines
-//! that does nothing but TLS. (InfluxDB and the collector are sent to over TLS in their own tests.)
+//! HTTPS: which certificates are trusted, and delivery to a minimal TLS server. (InfluxDB and the
+//! collector are tested with TLS separately.)
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,19 +10,19 @@ use std::{
     time::Duration,
 };
 
-use howdah_statsd::settings::{Backends, Influx};
+use howdah_statsd::settings::{BackendSettings, InfluxSettings};
 use rustls::{
     ServerConfig, ServerConnection, StreamOwned,
     crypto::ring::default_provider,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-use crate::support::{AT_THE_END, Certificate, send, serve_within};
+use crate::support::{NO_PERIODIC_FLUSH, TestCertificate, send, serve_with_timeout};
 
 #[test]
-fn values_arrive_over_tls_if_the_certificate_is_believed() {
+fn values_are_delivered_with_trusted_certificate() {
     let folder = tempfile::tempdir().unwrap();
-    let made = |name: &str, host: &str| Certificate::make(folder.path(), name, host);
+    let made = |name: &str, host: &str| TestCertificate::make(folder.path(), name, host);
     let Some(certificate) = made("good", "localhost") else { return };
     let (port, request) = listen(&certificate);
     let undelivered = deliver(port, &certificate.certificate);
@@ -35,38 +35,38 @@ fn values_arrive_over_tls_if_the_certificate_is_believed() {
 }
 
 #[test]
-fn nothing_is_said_to_a_server_with_another_certificate() {
+fn nothing_is_sent_with_untrusted_certificate() {
     let folder = tempfile::tempdir().unwrap();
-    let made = |name: &str, host: &str| Certificate::make(folder.path(), name, host);
+    let made = |name: &str, host: &str| TestCertificate::make(folder.path(), name, host);
     let Some(certificate) = made("good", "localhost") else { return };
-    // Of another server, and for another host.
+    // A certificate that is not trusted, and one for another host name.
     for (name, host) in [("other", "localhost"), ("elsewhere", "elsewhere.example.org")] {
-        let pretender = made(name, host).unwrap();
-        let believed = if name == "other" { &certificate } else { &pretender };
-        let (port, request) = listen(&pretender);
-        let undelivered = deliver(port, &believed.certificate);
-        let said = format!("{undelivered:?}");
-        assert!(said.contains("influx") && said.contains("certificate"), "{said}");
+        let presented = made(name, host).unwrap();
+        let trusted = if name == "other" { &certificate } else { &presented };
+        let (port, request) = listen(&presented);
+        let undelivered = deliver(port, &trusted.certificate);
+        let errors = format!("{undelivered:?}");
+        assert!(errors.contains("influx") && errors.contains("certificate"), "{errors}");
         assert_eq!(request.join().unwrap(), "", "{name}");
     }
 }
 
-/// Sends once, when it ends; what was not delivered.
+/// Sends the samples with a flush at shutdown; returns the undelivered backends.
 fn deliver(port: u16, root: &Path) -> Vec<(&'static str, String)> {
-    let influx = Influx {
+    let influx = InfluxSettings {
         url: format!("https://localhost:{port}/write?db=x"),
         token_file: None,
         ca_file: Some(root.to_owned()),
         spool_bytes: 0,
     };
-    let backends = Backends { influx: vec![influx], ..Backends::default() };
-    let server = serve_within(backends, AT_THE_END, Duration::from_secs(20));
+    let backends = BackendSettings { influx: vec![influx], ..BackendSettings::default() };
+    let server = serve_with_timeout(backends, NO_PERIODIC_FLUSH, Duration::from_secs(20));
     send(&server);
     server.stop().undelivered
 }
 
-/// A server with that certificate, for one connection; gives what it was asked.
-fn listen(certificate: &Certificate) -> (u16, JoinHandle<String>) {
+/// Starts a server with this certificate for one connection; the thread returns the request.
+fn listen(certificate: &TestCertificate) -> (u16, JoinHandle<String>) {
     let chain = vec![CertificateDer::from_pem_file(&certificate.certificate).unwrap()];
     let key = PrivateKeyDer::from_pem_file(&certificate.key).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
@@ -83,7 +83,7 @@ fn listen(certificate: &Certificate) -> (u16, JoinHandle<String>) {
         let mut stream = StreamOwned::new(connection, peer);
         let mut request = Vec::new();
         let mut buffer = [0; 4096];
-        // The body ends in a line about the server itself.
+        // The body ends with a line of self metrics.
         while !String::from_utf8_lossy(&request).contains("metric_type=own") {
             match stream.read(&mut buffer) {
                 Ok(bytes) if bytes > 0 => request.extend_from_slice(&buffer[..bytes]),

@@ -1,39 +1,39 @@
-//! Numbers and texts as bytes: LEB128, and UTF-8 behind its length.
+//! Encodes numbers and texts: LEB128, and UTF-8 with a length prefix.
 
 use std::sync::Arc;
 
-/// A frame that is not what it should be. Nobody but the file's writer, or its disk, is at fault.
+/// A corrupt frame: a bug of its writer, or damage on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Damage {
-    /// It ends too early.
-    #[error("it ends too early")]
-    Ended,
+pub enum CorruptFrame {
+    /// The frame ends too early.
+    #[error("data ends too early")]
+    Truncated,
     /// A number has more than 64 bits.
     #[error("a number is too long")]
     Number,
     /// A text is not UTF-8.
     #[error("a text is not UTF-8")]
     Text,
-    /// It names something that was not there before.
-    #[error("it refers to something that is not there")]
+    /// A reference to something that was not defined before.
+    #[error("reference to undefined data")]
     Reference,
-    /// It has more rows, cells or texts than can be.
-    #[error("it is larger than it may be")]
+    /// More rows, cells or texts than allowed.
+    #[error("data exceeds a limit")]
     Size,
-    /// It is packed in a way that cannot be unpacked.
-    #[error("it cannot be unpacked")]
+    /// The compressed data is invalid.
+    #[error("data cannot be decompressed")]
     Packing,
-    /// A later version wrote it.
-    #[error("it is of a kind that this version does not know")]
+    /// Written by a later version.
+    #[error("unknown kind: written by a later version")]
     Kind,
 }
 
-/// Bytes that are being written.
+/// An output buffer.
 #[derive(Debug, Default)]
-pub(super) struct Out(pub(super) Vec<u8>);
+pub(super) struct ByteWriter(pub(super) Vec<u8>);
 
-impl Out {
+impl ByteWriter {
     pub(super) fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
@@ -50,7 +50,7 @@ impl Out {
         self.number(count as u64);
     }
 
-    /// Small numbers of either sign are short.
+    /// Zigzag encoding: small numbers of either sign are short.
     pub(super) fn signed(&mut self, value: i64) {
         self.number((value << 1 ^ value >> 63).cast_unsigned());
     }
@@ -61,58 +61,58 @@ impl Out {
     }
 }
 
-/// Bytes that are being read.
+/// An input buffer.
 #[derive(Debug)]
-pub(super) struct In<'a>(pub(super) &'a [u8]);
+pub(super) struct ByteReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> In<'a> {
-    pub(super) fn byte(&mut self) -> Result<u8, Damage> {
-        let (&byte, rest) = self.0.split_first().ok_or(Damage::Ended)?;
+impl<'a> ByteReader<'a> {
+    pub(super) fn byte(&mut self) -> Result<u8, CorruptFrame> {
+        let (&byte, rest) = self.0.split_first().ok_or(CorruptFrame::Truncated)?;
         self.0 = rest;
         Ok(byte)
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Damage> {
+    pub(super) fn number(&mut self) -> Result<u64, CorruptFrame> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                return Err(Damage::Number);
+                return Err(CorruptFrame::Number);
             }
             value |= bits << shift;
             if byte < 0x80 {
                 return Ok(value);
             }
         }
-        Err(Damage::Number)
+        Err(CorruptFrame::Number)
     }
 
-    /// A number of things, of which there cannot be more than `max`.
-    pub(super) fn count(&mut self, max: usize) -> Result<usize, Damage> {
+    /// Reads a count, and refuses more than `max`.
+    pub(super) fn count(&mut self, max: usize) -> Result<usize, CorruptFrame> {
         let count = usize::try_from(self.number()?).unwrap_or(usize::MAX);
-        if count > max { Err(Damage::Size) } else { Ok(count) }
+        if count > max { Err(CorruptFrame::Size) } else { Ok(count) }
     }
 
-    pub(super) fn signed(&mut self) -> Result<i64, Damage> {
+    pub(super) fn signed(&mut self) -> Result<i64, CorruptFrame> {
         let value = self.number()?;
         Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
-    pub(super) fn take(&mut self, bytes: usize) -> Result<&'a [u8], Damage> {
-        let (taken, rest) = self.0.split_at_checked(bytes).ok_or(Damage::Ended)?;
+    pub(super) fn take(&mut self, bytes: usize) -> Result<&'a [u8], CorruptFrame> {
+        let (taken, rest) = self.0.split_at_checked(bytes).ok_or(CorruptFrame::Truncated)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    pub(super) fn text(&mut self) -> Result<&'a str, Damage> {
+    pub(super) fn text(&mut self) -> Result<&'a str, CorruptFrame> {
         let bytes = self.count(self.0.len())?;
-        str::from_utf8(self.take(bytes)?).map_err(|_| Damage::Text)
+        str::from_utf8(self.take(bytes)?).map_err(|_| CorruptFrame::Text)
     }
 
-    /// A text on one line that is safe to show.
-    pub(super) fn line(&mut self) -> Result<Arc<str>, Damage> {
-        Ok(howdah_collect::shown_line(self.text()?).into())
+    /// Reads a text, and sanitizes it to one line.
+    pub(super) fn line(&mut self) -> Result<Arc<str>, CorruptFrame> {
+        Ok(howdah_collect::sanitized_line(self.text()?).into())
     }
 }
 
@@ -124,12 +124,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_and_texts_come_back(number: u64, signed: i64, text: String) {
-            let mut out = Out::default();
+        fn numbers_and_texts_round_trip(number: u64, signed: i64, text: String) {
+            let mut out = ByteWriter::default();
             out.number(number);
             out.signed(signed);
             out.text(&text);
-            let mut input = In(&out.0);
+            let mut input = ByteReader(&out.0);
             prop_assert_eq!(input.number().unwrap(), number);
             prop_assert_eq!(input.signed().unwrap(), signed);
             prop_assert_eq!(input.text().unwrap(), text);
@@ -137,19 +137,19 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
-            let mut input = In(&bytes);
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            let mut input = ByteReader(&bytes);
             while input.number().is_ok() {}
-            let _ = In(&bytes).text();
+            let _ = ByteReader(&bytes).text();
         }
     }
 
     #[test]
-    fn small_numbers_are_short() {
-        let mut out = Out::default();
+    fn small_numbers_take_one_byte() {
+        let mut out = ByteWriter::default();
         out.signed(-1);
         out.signed(63);
         assert_eq!(out.0, [1, 126]);
-        assert_eq!(In(&[0xff; 10]).number(), Err(Damage::Number));
+        assert_eq!(ByteReader(&[0xff; 10]).number(), Err(CorruptFrame::Number));
     }
 }

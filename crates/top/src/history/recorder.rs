@@ -1,4 +1,4 @@
-//! Writing a recording: appending to it, and making it smaller when it is too large or too old.
+//! Writes a recording: appends to the file, and compacts it when it is too large or too old.
 
 use std::{
     collections::BTreeSet,
@@ -10,168 +10,182 @@ use std::{
 };
 
 use super::{
-    Limits,
-    recording::{Found, scan},
-    track::Frame,
-    wire::{self, HEAD, Kind},
+    HistoryLimits,
+    file_format::{self, FILE_HEADER, FrameKind},
+    recording::{ScanItem, scan},
+    server_history::PackedFrame,
 };
 use crate::waits::WaitSecond;
 
-/// A recording that cannot be written.
+/// The recording cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RecordError {
+pub enum RecorderError {
     /// A file operation failed.
     #[error("cannot record to {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// It is a file of something else, which is left as it is.
-    #[error("{} is no recording of howdah top, and not empty: name another file", path.display())]
+    /// The file is not a recording; it is left unchanged.
+    #[error("{} is not a howdah top recording: name another file", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Another program records to it.
+    /// Another process is recording to it.
     #[error("{} is being written by another howdah top: name another file", path.display())]
     Busy {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// What was read cannot be packed.
-    #[error("what was read cannot be packed")]
+    /// The sample could not be compressed.
+    #[error("cannot compress a sample")]
     Pack(#[source] io::Error),
 }
 
-/// How long what was written may be in the operating system's memory only. It goes to the disk with the frame that
-/// finds it older, so readings of a slow disk's machine are late once in that time and not each time.
-const SYNC_AFTER: Duration = Duration::from_secs(10);
+/// Maximum time that written data stays unsynced. The frame that finds it exceeded syncs the file,
+/// so a slow disk delays one sample in that time, not every sample.
+const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A file that a history is appended to, frame by frame: after a kill, all but the last is there; after a power cut,
-/// all but those of the last ten seconds and of the reading that they end with.
+/// A recording that is appended to frame by frame. After a kill all frames but the last are intact;
+/// after a power failure all but those of the last ten seconds and of the sample that followed.
 ///
-/// One program writes it at a time. When it is larger than it may be, or when its oldest segment is older,
-/// what is to be kept is copied to `FILE.tmp`, which then takes its name: three quarters of the bytes that
-/// it may have, so that this is seldom done.
+/// Only one process writes to it. When it exceeds its maximum size, or its oldest segment exceeds
+/// the maximum age, the frames to keep are copied to `FILE.tmp`, which is then renamed: up to three
+/// quarters of the maximum size, so that this happens rarely.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct HistoryRecorder {
     path: PathBuf,
     file: File,
-    limits: Limits,
-    /// Where it ends.
+    limits: HistoryLimits,
+    /// End of the file.
     bytes: u64,
-    frames: Vec<Mark>,
-    /// Servers whose segment was begun by us. Frames behind somebody else's would not fit to it.
-    begun: BTreeSet<u64>,
-    /// When all that was written was on the disk.
-    synced: Instant,
+    frames: Vec<RecordedFrame>,
+    /// Servers whose current segment was started by this process. Frames of another process's
+    /// segment could not be continued.
+    started: BTreeSet<u64>,
+    /// Time of the last sync.
+    synced_at: Instant,
     is_finished: bool,
 }
 
-/// A frame of the file.
+/// Position of a frame in the file.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct RecordedFrame {
     offset: u64,
     bytes: u64,
     stream: u64,
     at_us: i64,
-    kind: Kind,
+    kind: FrameKind,
 }
 
-impl Recorder {
-    /// Opens a recording at its end, or begins one.
+impl HistoryRecorder {
+    /// Opens a recording at its end, or creates one.
     ///
     /// # Errors
     ///
-    /// It cannot be opened, belongs to somebody else, or is something else.
-    pub fn open(path: &Path, limits: Limits) -> Result<Self, RecordError> {
-        let io = |source| RecordError::Io { path: path.to_owned(), source };
-        let mut file = lock(path)?;
+    /// The file cannot be opened, is used by another process, or is not a recording.
+    pub fn open(path: &Path, limits: HistoryLimits) -> Result<Self, RecorderError> {
+        let io = |source| RecorderError::Io { path: path.to_owned(), source };
+        let mut file = open_locked(path)?;
         let mut frames = Vec::new();
         let mut head = Vec::new();
-        (&file).take(HEAD.len() as u64).read_to_end(&mut head).map_err(io)?;
-        if head.len() < HEAD.len() && HEAD.starts_with(&head) {
-            // Nothing yet, or killed within its first bytes.
+        (&file).take(FILE_HEADER.len() as u64).read_to_end(&mut head).map_err(io)?;
+        if head.len() < FILE_HEADER.len() && FILE_HEADER.starts_with(&head) {
+            // New, or the writer was killed within the first bytes.
             file.set_len(0).map_err(io)?;
-            file.write_all(&HEAD).map_err(io)?;
-            sync_name(path).map_err(io)?;
-        } else if head == HEAD {
+            file.write_all(&FILE_HEADER).map_err(io)?;
+            sync_directory(path).map_err(io)?;
+        } else if head == FILE_HEADER {
             scan(&file, |found| {
-                if let Found::Frame { offset, bytes, head, .. } = found {
+                if let ScanItem::Frame { offset, bytes, head, .. } = found {
                     let (stream, at_us, kind) = (head.stream, head.at_us, head.kind);
-                    frames.push(Mark { offset, bytes, stream, at_us, kind });
+                    frames.push(RecordedFrame { offset, bytes, stream, at_us, kind });
                 }
             })
             .map_err(io)?;
         } else {
-            return Err(RecordError::Foreign { path: path.to_owned() });
+            return Err(RecorderError::Foreign { path: path.to_owned() });
         }
         let bytes = file.seek(SeekFrom::End(0)).map_err(io)?;
-        let begun = BTreeSet::new();
+        let started = BTreeSet::new();
         let synced = Instant::now();
         let path = path.to_owned();
-        Ok(Self { path, file, limits, bytes, frames, begun, synced, is_finished: false })
+        Ok(Self {
+            path,
+            file,
+            limits,
+            bytes,
+            frames,
+            started,
+            synced_at: synced,
+            is_finished: false,
+        })
     }
 
-    /// Has all that was written on the disk, and takes nothing more: what comes from threads that were not told yet
-    /// that it is over is dropped.
-    pub(super) fn finish(&mut self) -> Result<(), RecordError> {
+    /// Syncs the file and accepts nothing more: samples from threads that have not been stopped yet
+    /// are dropped.
+    pub(super) fn finish(&mut self) -> Result<(), RecorderError> {
         self.is_finished = true;
         self.sync()
     }
 
-    fn sync(&mut self) -> Result<(), RecordError> {
-        self.synced = Instant::now();
+    fn sync(&mut self) -> Result<(), RecorderError> {
+        self.synced_at = Instant::now();
         match self.file.sync_data() {
-            // A pipe or a device, which have nothing to flush.
+            // Pipes and devices have nothing to flush.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             Err(source) => {
-                // Which frames the disk has lost is not known, so none may stand on those.
-                self.begun.clear();
-                Err(self.io(source))
+                // It is unknown which frames the disk has lost, so no frame may depend on them.
+                self.started.clear();
+                Err(self.io_error(source))
             }
             Ok(()) => Ok(()),
         }
     }
 
-    /// From now on its file takes nothing, as one on a full disk.
+    /// Makes all further writes fail, as on a full disk.
     #[cfg(test)]
     pub(super) fn break_for_test(&mut self) {
         self.file = File::options().read(true).write(true).open("/dev/full").expect("there is one");
     }
 
     /// Appends a frame of a server.
-    pub(super) fn frame(&mut self, name: &str, frame: &Frame) -> Result<(), RecordError> {
-        let stream = wire::stream_of(name);
+    pub(super) fn append_frame(
+        &mut self,
+        name: &str,
+        frame: &PackedFrame,
+    ) -> Result<(), RecorderError> {
+        let stream = file_format::stream_id(name);
         let kind = match frame.number {
-            0 => Kind::Segment,
-            number => Kind::Next(number),
+            0 => FrameKind::Segment,
+            number => FrameKind::Next(number),
         };
-        if kind == Kind::Segment && !self.is_finished {
+        if kind == FrameKind::Segment && !self.is_finished {
             self.trim(frame.at_us)?;
-            self.begun.insert(stream);
+            self.started.insert(stream);
         }
-        if self.is_finished || !self.begun.contains(&stream) {
+        if self.is_finished || !self.started.contains(&stream) {
             return Ok(());
         }
-        self.append(&wire::frame(name, frame), stream, frame.at_us, kind)
+        self.append(&file_format::encode_frame(name, frame), stream, frame.at_us, kind)
     }
 
-    /// Appends seconds of waits of a server.
-    pub(super) fn waits(
+    /// Appends wait events of a server.
+    pub(super) fn append_waits(
         &mut self,
         name: &str,
         at_us: i64,
         seconds: &[WaitSecond],
-    ) -> Result<(), RecordError> {
+    ) -> Result<(), RecorderError> {
         if self.is_finished || seconds.is_empty() {
             return Ok(());
         }
-        let bytes = wire::waits(name, at_us, seconds);
-        self.append(&bytes, wire::stream_of(name), at_us, Kind::Waits)
+        let bytes = file_format::encode_waits(name, at_us, seconds);
+        self.append(&bytes, file_format::stream_id(name), at_us, FrameKind::Waits)
     }
 
     fn append(
@@ -179,8 +193,8 @@ impl Recorder {
         bytes: &[u8],
         stream: u64,
         at_us: i64,
-        kind: Kind,
-    ) -> Result<(), RecordError> {
+        kind: FrameKind,
+    ) -> Result<(), RecorderError> {
         let written = self.file.write_all(bytes);
         let offset = self.bytes;
         let written = written.and_then(|()| self.file.seek(SeekFrom::End(0)));
@@ -188,33 +202,34 @@ impl Recorder {
             Ok(end) => {
                 self.bytes = end;
                 let bytes = bytes.len() as u64;
-                self.frames.push(Mark {
+                self.frames.push(RecordedFrame {
                     offset: end.saturating_sub(bytes),
                     bytes,
                     stream,
                     at_us,
                     kind,
                 });
-                if self.synced.elapsed() >= SYNC_AFTER { self.sync() } else { Ok(()) }
+                if self.synced_at.elapsed() >= SYNC_INTERVAL { self.sync() } else { Ok(()) }
             }
             Err(source) => {
-                // Half a frame may be there; what follows it in this segment would not fit.
+                // Half a frame may have been written; the rest of this segment could not be
+                // decoded.
                 self.bytes = self.file.metadata().map_or(offset, |metadata| metadata.len());
-                self.begun.remove(&stream);
-                Err(self.io(source))
+                self.started.remove(&stream);
+                Err(self.io_error(source))
             }
         }
     }
 
-    fn io(&self, source: io::Error) -> RecordError {
-        RecordError::Io { path: self.path.clone(), source }
+    fn io_error(&self, source: io::Error) -> RecorderError {
+        RecorderError::Io { path: self.path.clone(), source }
     }
 
-    /// Makes it smaller, if it is too large or too old. `now_us`: the present.
-    fn trim(&mut self, now_us: i64) -> Result<(), RecordError> {
+    /// Compacts the file if it is too large or too old. `now_us` is the current time.
+    fn trim(&mut self, now_us: i64) -> Result<(), RecorderError> {
         let age_us = i64::try_from(self.limits.age.as_micros()).unwrap_or(i64::MAX);
         let oldest_us = now_us.saturating_sub(age_us);
-        // A little more than it may be, so that a file of a steady age is not copied all the time.
+        // Some tolerance, so that a file at its maximum age is not compacted all the time.
         let is_old = self
             .frames
             .first()
@@ -222,46 +237,48 @@ impl Recorder {
         if self.bytes <= self.limits.bytes && !is_old {
             return Ok(());
         }
-        let kept = self.kept(oldest_us);
-        let is_begun = |mark: &&Mark| mark.kind == Kind::Segment;
-        let begun: BTreeSet<u64> = kept.iter().filter(is_begun).map(|mark| mark.stream).collect();
-        self.begun.retain(|stream| begun.contains(stream));
+        let retained = self.frames_to_keep(oldest_us);
+        let is_segment = |frame: &&RecordedFrame| frame.kind == FrameKind::Segment;
+        let started: BTreeSet<u64> =
+            retained.iter().filter(is_segment).map(|frame| frame.stream).collect();
+        self.started.retain(|stream| started.contains(stream));
         let mut copy = self.path.clone().into_os_string();
         copy.push(".tmp");
         let copy = PathBuf::from(copy);
-        self.copy_to(&copy, kept).map_err(|source| {
-            // A part of a copy is of no use, and on a full disk it takes what room there is.
+        self.copy_to(&copy, retained).map_err(|source| {
+            // An incomplete copy is useless, and uses space on a full disk.
             let _ = std::fs::remove_file(&copy);
-            self.io(source)
+            self.io_error(source)
         })
     }
 
-    /// What is to be kept: of each server whole segments, the youngest, and waits as old as they.
-    fn kept(&self, oldest_us: i64) -> Vec<Mark> {
+    /// Selects the frames to keep: per server the latest complete segments, and waits of the same
+    /// age.
+    fn frames_to_keep(&self, oldest_us: i64) -> Vec<RecordedFrame> {
         let bytes_max = self.limits.bytes / 4 * 3;
-        let mut bytes = HEAD.len() as u64;
+        let mut bytes = FILE_HEADER.len() as u64;
         let youngest_first = self.frames.iter().rev();
         let fitting = youngest_first
-            .take_while(|mark| {
-                bytes += mark.bytes;
-                bytes <= bytes_max && mark.at_us >= oldest_us
+            .take_while(|frame| {
+                bytes += frame.bytes;
+                bytes <= bytes_max && frame.at_us >= oldest_us
             })
             .count();
-        let mut begun = BTreeSet::new();
-        let whole = |mark: &&Mark| match mark.kind {
-            Kind::Segment => {
-                begun.insert(mark.stream);
+        let mut started = BTreeSet::new();
+        let whole = |frame: &&RecordedFrame| match frame.kind {
+            FrameKind::Segment => {
+                started.insert(frame.stream);
                 true
             }
-            Kind::Next(_) => begun.contains(&mark.stream),
-            Kind::Waits => true,
+            FrameKind::Next(_) => started.contains(&frame.stream),
+            FrameKind::Waits => true,
         };
         self.frames[self.frames.len() - fitting..].iter().filter(whole).copied().collect()
     }
 
-    /// Copies what is to be kept to a new file, which takes the name of this one.
-    fn copy_to(&mut self, path: &Path, kept: Vec<Mark>) -> io::Result<()> {
-        // What another that was killed left behind is in nobody's way.
+    /// Copies the frames to keep to a new file and renames it to this one.
+    fn copy_to(&mut self, path: &Path, retained: Vec<RecordedFrame>) -> io::Result<()> {
+        // Remove the copy that a killed process may have left.
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -269,27 +286,27 @@ impl Recorder {
         let mut file =
             howdah_files::options().read(true).append(true).create_new(true).open(path)?;
         file.try_lock().map_err(io::Error::from)?;
-        file.write_all(&HEAD)?;
-        let mut frames = Vec::with_capacity(kept.len());
-        let mut offset = HEAD.len() as u64;
+        file.write_all(&FILE_HEADER)?;
+        let mut frames = Vec::with_capacity(retained.len());
+        let mut offset = FILE_HEADER.len() as u64;
         let mut bytes = Vec::new();
-        for mark in kept {
-            bytes.resize(usize::try_from(mark.bytes).unwrap_or(usize::MAX), 0);
-            self.file.read_exact_at(&mut bytes, mark.offset)?;
+        for frame in retained {
+            bytes.resize(usize::try_from(frame.bytes).unwrap_or(usize::MAX), 0);
+            self.file.read_exact_at(&mut bytes, frame.offset)?;
             file.write_all(&bytes)?;
-            frames.push(Mark { offset, ..mark });
-            offset += mark.bytes;
+            frames.push(RecordedFrame { offset, ..frame });
+            offset += frame.bytes;
         }
         file.sync_all()?;
         std::fs::rename(path, &self.path)?;
         (self.file, self.frames, self.bytes) = (file, frames, offset);
-        self.synced = Instant::now();
-        sync_name(&self.path)
+        self.synced_at = Instant::now();
+        sync_directory(&self.path)
     }
 }
 
-/// Has a file's name on the disk, not only its bytes, where its folder may be read.
-fn sync_name(path: &Path) -> io::Result<()> {
+/// Syncs the directory entry as well as the file, if the directory is readable.
+fn sync_directory(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
@@ -298,17 +315,17 @@ fn sync_name(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file for ourselves alone.
-fn lock(path: &Path) -> Result<File, RecordError> {
-    let io = |source| RecordError::Io { path: path.to_owned(), source };
+/// Opens a file with an exclusive lock.
+fn open_locked(path: &Path) -> Result<File, RecorderError> {
+    let io = |source| RecorderError::Io { path: path.to_owned(), source };
     loop {
         let opened = howdah_files::options().read(true).append(true).create(true).open(path);
         let file = opened.map_err(io)?;
         file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => RecordError::Busy { path: path.to_owned() },
+            TryLockError::WouldBlock => RecorderError::Busy { path: path.to_owned() },
             TryLockError::Error(source) => io(source),
         })?;
-        // Another may have put a smaller copy in its place before we had the lock.
+        // Another process may have renamed a compacted copy to this path before we had the lock.
         let ours = file.metadata().map_err(io)?;
         match std::fs::metadata(path) {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => return Ok(file),

@@ -1,4 +1,4 @@
-//! Reading a recording.
+//! Reads a recording.
 
 use std::{
     collections::BTreeMap,
@@ -10,200 +10,212 @@ use std::{
 };
 
 use super::{
-    History,
-    track::{Place, Track},
-    wire::{self, HEAD, Head, Kind, PREFIX},
+    SnapshotHistory,
+    file_format::{self, FILE_HEADER, FrameHeader, FrameKind, PREFIX_BYTES},
+    server_history::{FrameLocation, ServerHistory},
 };
 
-/// A recording that cannot be read.
+/// The recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadRecordError {
+pub enum OpenRecordingError {
     /// A file operation failed.
     #[error("cannot read {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// It is something else.
-    #[error("{} is no recording of howdah top, or of a later version of it", path.display())]
+    /// The file is not a recording.
+    #[error("{} is not a howdah top recording, or was written by a later version", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// There is nothing in it.
-    #[error("{} has nothing in it yet", path.display())]
+    /// The recording has no samples.
+    #[error("{} contains no samples yet", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }
 
-/// Bytes of a file that are no frames: somebody was killed while writing them, or a disk lost them.
+/// Bytes of a file that are not valid frames: a writer was killed, or the disk is damaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gap {
-    /// How many bytes.
+pub struct RecordingGap {
+    /// Number of bytes.
     pub bytes: u64,
-    /// In how many places.
-    pub places: u64,
+    /// Number of contiguous runs.
+    pub runs: u64,
 }
 
-/// A recording that was opened.
+/// An opened recording.
 #[derive(Debug)]
-pub struct Recording {
-    /// What is in it.
-    pub history: History,
-    /// What is not.
-    pub gap: Gap,
+pub struct TopRecording {
+    /// Its contents.
+    pub history: SnapshotHistory,
+    /// Its unreadable parts.
+    pub gap: RecordingGap,
 }
 
-/// Streams that are remembered: nobody records more servers than that into one file.
+/// Maximum number of servers in a file.
 const STREAMS_MAX: usize = 10_000;
 
-/// Places in a file where no frame was found although a marker was. A file with more of them is no recording.
+/// Maximum number of markers without a valid frame. A file with more is treated as unreadable from
+/// there on.
 const GAPS_MAX: u64 = 10_000;
 
-impl Recording {
-    /// Opens a recording and finds out what is in it. It may be written to meanwhile; what comes later is
-    /// not seen.
+impl TopRecording {
+    /// Opens a recording and builds its index. It may be written to meanwhile; later frames are not
+    /// included.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or is something else.
-    pub fn open(path: &Path) -> Result<Self, ReadRecordError> {
-        let io = |source| ReadRecordError::Io { path: path.to_owned(), source };
+    /// The file cannot be read, or is not a recording.
+    pub fn open(path: &Path) -> Result<Self, OpenRecordingError> {
+        let io = |source| OpenRecordingError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
-        let mut head = [0; HEAD.len()];
+        let mut head = [0; FILE_HEADER.len()];
         match file.read_exact_at(&mut head, 0) {
-            Ok(()) if head == HEAD => {}
+            Ok(()) if head == FILE_HEADER => {}
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(io(error)),
-            _ => return Err(ReadRecordError::Foreign { path: path.to_owned() }),
+            _ => return Err(OpenRecordingError::Foreign { path: path.to_owned() }),
         }
-        Self::of_file(&Arc::new(file))
+        Self::from_file(&Arc::new(file))
             .map_err(io)?
-            .ok_or_else(|| ReadRecordError::Empty { path: path.to_owned() })
+            .ok_or_else(|| OpenRecordingError::Empty { path: path.to_owned() })
     }
 
-    fn of_file(file: &Arc<File>) -> io::Result<Option<Self>> {
-        let mut streams: BTreeMap<u64, Stream> = BTreeMap::new();
-        let mut gap = Gap::default();
+    fn from_file(file: &Arc<File>) -> io::Result<Option<Self>> {
+        let mut streams: BTreeMap<u64, ServerStream> = BTreeMap::new();
+        let mut gap = RecordingGap::default();
         scan(file, |found| match found {
-            Found::Gap(bytes) => {
+            ScanItem::Gap(bytes) => {
                 gap.bytes += bytes;
-                gap.places += 1;
+                gap.runs += 1;
             }
-            Found::Frame { offset, bytes, head, name } => {
+            ScanItem::Frame { offset, bytes, head, name } => {
                 if streams.len() >= STREAMS_MAX && !streams.contains_key(&head.stream) {
                     return;
                 }
                 let stream = streams.entry(head.stream).or_default();
-                let before = PREFIX as u64 + head.bytes as u64;
-                let place = Place {
+                let before = PREFIX_BYTES as u64 + head.bytes as u64;
+                let location = FrameLocation {
                     at_us: head.at_us,
                     offset: offset + before,
                     bytes: u32::try_from(bytes - before).unwrap_or(u32::MAX),
                 };
-                stream.add(file, head.kind, name, place);
+                stream.add(file, head.kind, name, location);
             }
         })?;
         let named = streams.into_values().filter_map(|stream| Some((stream.name?, stream.track)));
-        let mut tracks: Vec<(String, Track)> =
+        let mut tracks: Vec<(String, ServerHistory)> =
             named.filter(|(_, track)| track.range().is_some()).collect();
         tracks.sort_by(|one, other| one.0.cmp(&other.0));
         if tracks.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Self { history: History::of_tracks(tracks)?, gap }))
+        Ok(Some(Self { history: SnapshotHistory::from_servers(tracks)?, gap }))
     }
 }
 
-/// One server of a file.
+/// Frames of one server.
 #[derive(Debug, Default)]
-struct Stream {
+struct ServerStream {
     name: Option<String>,
-    track: Track,
-    /// The place in its segment that the next frame has to have.
+    track: ServerHistory,
+    /// Expected position of the next frame in its segment.
     next: Option<u32>,
     last_us: Option<i64>,
 }
 
-impl Stream {
-    fn add(&mut self, file: &Arc<File>, kind: Kind, name: Option<&str>, place: Place) {
+impl ServerStream {
+    fn add(
+        &mut self,
+        file: &Arc<File>,
+        kind: FrameKind,
+        name: Option<&str>,
+        location: FrameLocation,
+    ) {
         let number = match kind {
-            Kind::Waits => {
-                self.track.push_waits_in_file(file, place);
+            FrameKind::Waits => {
+                self.track.push_recorded_waits(file, location);
                 return;
             }
-            Kind::Segment => 0,
-            Kind::Next(number) => number,
+            FrameKind::Segment => 0,
+            FrameKind::Next(number) => number,
         };
-        // A frame behind one that is lost does not fit to what is before, nor does one of a clock set back.
-        let fits = kind == Kind::Segment || self.next == Some(number);
-        if !fits || self.last_us.is_some_and(|last_us| last_us > place.at_us) {
+        // A frame after a lost one cannot be decoded, nor is one accepted whose clock went back.
+        let fits = kind == FrameKind::Segment || self.next == Some(number);
+        if !fits || self.last_us.is_some_and(|last_us| last_us > location.at_us) {
             self.next = None;
             return;
         }
         if let Some(name) = name {
-            self.name = Some(howdah_collect::shown_line(name).into_owned());
+            self.name = Some(howdah_collect::sanitized_line(name).into_owned());
         }
-        self.track.push_in_file(file, kind == Kind::Segment, place);
+        self.track.push_recorded(file, kind == FrameKind::Segment, location);
         self.next = number.checked_add(1);
-        self.last_us = Some(place.at_us);
+        self.last_us = Some(location.at_us);
     }
 }
 
-/// Something in a file.
+/// An item found by [`scan`].
 #[derive(Debug)]
-pub(super) enum Found<'a> {
-    /// A whole frame.
+pub(super) enum ScanItem<'a> {
+    /// A valid frame.
     Frame {
-        /// Where it begins.
+        /// Offset of the frame.
         offset: u64,
-        /// How long it is, with all that stands in front.
+        /// Length including the prefix.
         bytes: u64,
-        head: Head,
+        head: FrameHeader,
         name: Option<&'a str>,
     },
-    /// So many bytes that are no frame.
+    /// Number of bytes without a valid frame.
     Gap(u64),
 }
 
-/// How much is read at a time.
-const WINDOW: usize = 1 << 20;
+/// Bytes read at a time.
+const WINDOW_BYTES: usize = 1 << 20;
 
-/// Goes through a file and tells what is there.
-pub(super) fn scan(file: &File, mut tell: impl FnMut(Found<'_>)) -> io::Result<()> {
+/// Passes all frames and gaps of a file to `visit`.
+pub(super) fn scan(file: &File, mut visit: impl FnMut(ScanItem<'_>)) -> io::Result<()> {
     let end = file.metadata()?.len();
-    let mut window = Window { file, end, from: 0, bytes: Vec::new() };
-    let mut offset = HEAD.len() as u64;
+    let mut window = FileWindow { file, end, from: 0, bytes: Vec::new() };
+    let mut offset = FILE_HEADER.len() as u64;
     let mut gaps = 0;
     while offset < end {
-        let length = match window.at(offset, PREFIX)?.try_into().map(wire::prefix) {
-            Ok(Some((length, check))) => {
-                let frame = window.at(offset, PREFIX + length)?;
-                let body = frame.get(PREFIX..PREFIX + length);
-                let body = body.filter(|body| wire::is_whole(body, check));
-                match body.map(wire::head) {
-                    Some(Ok((head, name))) => {
-                        let bytes = (PREFIX + length) as u64;
-                        tell(Found::Frame { offset, bytes, head, name });
-                        Some(bytes)
+        let length =
+            match window.at(offset, PREFIX_BYTES)?.try_into().map(file_format::parse_prefix) {
+                Ok(Some((length, check))) => {
+                    let frame = window.at(offset, PREFIX_BYTES + length)?;
+                    let body = frame.get(PREFIX_BYTES..PREFIX_BYTES + length);
+                    let body = body.filter(|body| file_format::checksum_matches(body, check));
+                    match body.map(file_format::parse_header) {
+                        Some(Ok((head, name))) => {
+                            let bytes = (PREFIX_BYTES + length) as u64;
+                            visit(ScanItem::Frame { offset, bytes, head, name });
+                            Some(bytes)
+                        }
+                        // Valid, but of a kind added by a later version.
+                        Some(Err(_)) => Some((PREFIX_BYTES + length) as u64),
+                        None => None,
                     }
-                    // Whole, and of a kind that is not known: a later version's.
-                    Some(Err(_)) => Some((PREFIX + length) as u64),
-                    None => None,
                 }
-            }
-            _ => None,
-        };
+                _ => None,
+            };
         offset += match length {
             Some(bytes) => bytes,
             None => {
                 gaps += 1;
-                let bytes = if gaps > GAPS_MAX { end - offset } else { window.gap(offset)? };
-                tell(Found::Gap(bytes));
+                let bytes = if gaps > GAPS_MAX {
+                    end - offset
+                } else {
+                    window.bytes_to_next_marker(offset)?
+                };
+                visit(ScanItem::Gap(bytes));
                 bytes
             }
         };
@@ -211,23 +223,23 @@ pub(super) fn scan(file: &File, mut tell: impl FnMut(Found<'_>)) -> io::Result<(
     Ok(())
 }
 
-/// A part of a file in memory.
-struct Window<'a> {
+/// A buffered part of a file.
+struct FileWindow<'a> {
     file: &'a File,
     end: u64,
     from: u64,
     bytes: Vec<u8>,
 }
 
-impl Window<'_> {
-    /// The bytes from `offset` on: `count`, or as many as there are.
+impl FileWindow<'_> {
+    /// The bytes from `offset` on: `count`, or fewer at the end of the file.
     fn at(&mut self, offset: u64, count: usize) -> io::Result<&[u8]> {
         let there = usize::try_from(self.end - offset).unwrap_or(usize::MAX).min(count);
         let is_here =
             offset >= self.from && offset + there as u64 <= self.from + self.bytes.len() as u64;
         if !is_here {
             let left = usize::try_from(self.end - offset).unwrap_or(usize::MAX);
-            self.bytes.resize(left.min(there.max(WINDOW)), 0);
+            self.bytes.resize(left.min(there.max(WINDOW_BYTES)), 0);
             self.from = offset;
             self.file.read_exact_at(&mut self.bytes, offset)?;
         }
@@ -235,19 +247,19 @@ impl Window<'_> {
         Ok(&self.bytes[from..from + there])
     }
 
-    /// How many bytes from `offset` to the next marker, or to the end.
-    fn gap(&mut self, offset: u64) -> io::Result<u64> {
+    /// Bytes from `offset` to the next marker, or to the end.
+    fn bytes_to_next_marker(&mut self, offset: u64) -> io::Result<u64> {
         let mut from = offset;
         while from < self.end {
-            let bytes = self.at(from, WINDOW)?;
+            let bytes = self.at(from, WINDOW_BYTES)?;
             let looked_at = bytes.len() as u64;
-            if let Some(at) = wire::next_marker(bytes) {
+            if let Some(at) = file_format::next_marker(bytes) {
                 let at = from + at as u64;
-                // One that is cut off by the end of the window is looked at again from its first byte.
+                // A marker cut off by the end of the window is checked again from its first byte.
                 return Ok(at - offset);
             }
             from += looked_at;
-            // The first byte of a window is not looked at, as it is that of a frame that is none.
+            // The search skips the first byte, so step back by one to check it in the next window.
             from -= u64::from(from < self.end);
         }
         Ok(self.end - offset)

@@ -1,74 +1,77 @@
-//! Texts of a segment, each written once and then named by its number.
+//! Texts of a segment, each written once and then referenced by number.
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::bytes::{Damage, In, Out};
+use super::bytes::{ByteReader, ByteWriter, CorruptFrame};
 
-/// Most bytes that the texts of a segment have, for a reader: far more than a writer's segment has.
-const BYTES_MAX: usize = 64 << 20;
+/// Maximum total size of a segment's texts when reading: far more than a writer produces.
+const SEGMENT_TEXT_BYTES_MAX: usize = 64 << 20;
 
-/// Texts that were written.
+/// Texts written so far.
 #[derive(Debug, Default)]
-pub(super) struct Written(HashMap<Arc<str>, i64>);
+pub(super) struct TextWriter(HashMap<Arc<str>, i64>);
 
-impl Written {
-    /// The number of a text. One that is new is put to those that stand in front of the frame.
-    pub(super) fn number(&mut self, text: &Arc<str>, fresh: &mut Vec<Arc<str>>) -> i64 {
+impl TextWriter {
+    /// Number of a text. A new text is appended to `fresh`, which precedes the frame.
+    pub(super) fn number(&mut self, text: &Arc<str>, new_texts: &mut Vec<Arc<str>>) -> i64 {
         if let Some(number) = self.0.get(text) {
             return *number;
         }
         let number = i64::try_from(self.0.len()).unwrap_or(i64::MAX);
         self.0.insert(Arc::clone(text), number);
-        fresh.push(Arc::clone(text));
+        new_texts.push(Arc::clone(text));
         number
     }
 }
 
-/// Writes the texts that are new in a frame.
-pub(super) fn put(out: &mut Out, fresh: &[Arc<str>]) {
-    out.count(fresh.len());
-    fresh.iter().for_each(|text| out.text(text));
+/// Encodes the new texts of a frame.
+pub(super) fn encode(out: &mut ByteWriter, new_texts: &[Arc<str>]) {
+    out.count(new_texts.len());
+    new_texts.iter().for_each(|text| out.text(text));
 }
 
-/// Texts that were read.
+/// Texts read so far.
 #[derive(Debug, Default)]
-pub(super) struct Read {
+pub(super) struct TextReader {
     texts: Vec<Arc<str>>,
     bytes: usize,
 }
 
-impl Read {
-    /// Reads what [`put`] wrote.
-    pub(super) fn take(&mut self, input: &mut In<'_>) -> Result<(), Damage> {
+impl TextReader {
+    /// Decodes the output of [`encode`].
+    pub(super) fn decode(&mut self, input: &mut ByteReader<'_>) -> Result<(), CorruptFrame> {
         for _ in 0..input.count(input.0.len())? {
             let text = input.text()?;
-            // With what it costs to hold it.
+            // Includes the approximate overhead of a stored text.
             self.bytes += text.len() + 32;
-            if self.bytes > BYTES_MAX {
-                return Err(Damage::Size);
+            if self.bytes > SEGMENT_TEXT_BYTES_MAX {
+                return Err(CorruptFrame::Size);
             }
             self.texts.push(text.into());
         }
         Ok(())
     }
 
-    /// The text of that number, as it was written.
-    pub(super) fn raw(&self, number: i64) -> Result<&Arc<str>, Damage> {
-        let at = usize::try_from(number).map_err(|_| Damage::Reference)?;
-        self.texts.get(at).ok_or(Damage::Reference)
+    /// The text with that number, unchanged.
+    pub(super) fn raw(&self, number: i64) -> Result<&Arc<str>, CorruptFrame> {
+        let at = usize::try_from(number).map_err(|_| CorruptFrame::Reference)?;
+        self.texts.get(at).ok_or(CorruptFrame::Reference)
     }
 
-    /// The text of that number, on one line and safe to show.
-    pub(super) fn word(&self, number: i64) -> Result<Arc<str>, Damage> {
+    /// The text with that number, sanitized to one line.
+    pub(super) fn line(&self, number: i64) -> Result<Arc<str>, CorruptFrame> {
         let text = self.raw(number)?;
-        Ok(match howdah_collect::shown_line(text) {
+        Ok(match howdah_collect::sanitized_line(text) {
             std::borrow::Cow::Borrowed(_) => Arc::clone(text),
             std::borrow::Cow::Owned(shown) => shown.into(),
         })
     }
 
-    /// The same, for a slot that may have none.
-    pub(super) fn slot(&self, slot: Option<i64>) -> Result<Option<Arc<str>>, Damage> {
-        slot.map(|number| self.word(number)).transpose()
+    /// Like [`Self::line`], for an optional field.
+    pub(super) fn optional_line(
+        &self,
+        slot: Option<i64>,
+    ) -> Result<Option<Arc<str>>, CorruptFrame> {
+        slot.map(|number| self.line(number)).transpose()
     }
 }

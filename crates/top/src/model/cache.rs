@@ -1,60 +1,60 @@
-//! The table that was made last. A held key and a wheel ask for it many times between two readings, and of ten
-//! thousand sessions it is not made in no time.
+//! Caches the last table. A held key or the mouse wheel needs it many times between two samples,
+//! and building it for ten thousand sessions takes noticeable time.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use crate::{
-    Snapshot, Table,
-    table::{Choice, Screen},
+    ScreenTable, ServerSnapshot,
+    table::{ScreenKind, TableOptions},
 };
 
-/// A table, and what it was made of.
+/// The last table and its inputs.
 #[derive(Debug, Default)]
-pub(super) struct TableCache(RefCell<Option<Made>>);
+pub(super) struct TableCache(RefCell<Option<CachedTable>>);
 
 #[derive(Debug)]
-struct Made {
-    screen: Screen,
-    /// Held, so that no other snapshot can have its place in memory.
-    snapshot: Arc<Snapshot>,
-    choice: Choice,
-    table: Option<Rc<Table>>,
+struct CachedTable {
+    screen: ScreenKind,
+    /// Kept alive, so that no other snapshot can get the same address.
+    snapshot: Arc<ServerSnapshot>,
+    options: TableOptions,
+    table: Option<Rc<ScreenTable>>,
 }
 
 impl TableCache {
-    /// The table of a snapshot, as [`Table::of`] makes it.
+    /// Returns the table of a snapshot, as built by [`ScreenTable::new`].
     pub(super) fn table(
         &self,
-        screen: Screen,
-        snapshot: &Arc<Snapshot>,
-        choice: Choice,
-    ) -> Option<Rc<Table>> {
+        screen: ScreenKind,
+        snapshot: &Arc<ServerSnapshot>,
+        options: TableOptions,
+    ) -> Option<Rc<ScreenTable>> {
         let mut cached = self.0.borrow_mut();
-        let is_of_this = |made: &Made| {
-            made.screen == screen
-                && Arc::ptr_eq(&made.snapshot, snapshot)
-                && Choice {
-                    order: choice.order,
-                    is_ascending: choice.is_ascending,
-                    ..made.choice.clone()
-                } == choice
+        let is_of_this = |cached_table: &CachedTable| {
+            cached_table.screen == screen
+                && Arc::ptr_eq(&cached_table.snapshot, snapshot)
+                && TableOptions {
+                    order: options.order,
+                    is_ascending: options.is_ascending,
+                    ..cached_table.options.clone()
+                } == options
         };
         let table = match cached.take().filter(is_of_this) {
-            Some(made) if made.choice == choice => made.table,
-            made => {
-                let order = choice.order.or(screen.order());
-                match made.and_then(|made| made.table).zip(order) {
+            Some(cached_table) if cached_table.options == options => cached_table.table,
+            cached_table => {
+                let order = options.order.or(screen.order());
+                match cached_table.and_then(|cached_table| cached_table.table).zip(order) {
                     // The same rows in another order.
                     Some((mut table, order)) => {
-                        Rc::make_mut(&mut table).sort(order, choice.is_ascending);
+                        Rc::make_mut(&mut table).sort(order, options.is_ascending);
                         Some(table)
                     }
-                    None => Table::of(screen, snapshot, &choice).map(Rc::new),
+                    None => ScreenTable::new(screen, snapshot, &options).map(Rc::new),
                 }
             }
         };
         let snapshot = Arc::clone(snapshot);
-        *cached = Some(Made { screen, snapshot, choice, table: table.clone() });
+        *cached = Some(CachedTable { screen, snapshot, options, table: table.clone() });
         table
     }
 }

@@ -1,30 +1,30 @@
-//! Clicks and the wheel.
+//! Mouse clicks and the wheel.
 
 use ratatui::crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 
 use super::{Model, Overlay};
 
-/// Where the last picture has what; the screen says.
+/// Layout of the last drawn table; set when drawing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Geometry {
-    /// The line of the titles.
-    pub heads_y: u16,
-    /// How many lines of rows there are below it.
+pub struct TableGeometry {
+    /// Line of the column titles.
+    pub titles_y: u16,
+    /// Number of row lines below the titles.
     pub rows: u16,
-    /// The row of the table that stands in the first of them.
+    /// Index of the first visible row.
     pub first_row: usize,
-    /// Columns: from where, to where (not included), and which.
+    /// Displayed columns: start, end (exclusive) and name.
     pub columns: Vec<(u16, u16, &'static str)>,
 }
 
-/// Rows that a notch of the wheel is.
-const NOTCH: isize = 3;
+/// Rows per wheel step.
+const WHEEL_ROWS: isize = 3;
 
 impl Model {
     pub(super) fn mouse(&mut self, event: MouseEvent) {
         match &self.overlay {
             Overlay::None => {}
-            // A list that waits for a yes, or a line that is typed, is not for a mouse.
+            // Confirmations and prompts ignore the mouse.
             Overlay::Confirm(_) | Overlay::Prompt(_) => return,
             _ => {
                 match event.kind {
@@ -37,8 +37,8 @@ impl Model {
             }
         }
         match event.kind {
-            MouseEventKind::ScrollUp => self.select(-NOTCH),
-            MouseEventKind::ScrollDown => self.select(NOTCH),
+            MouseEventKind::ScrollUp => self.select(-WHEEL_ROWS),
+            MouseEventKind::ScrollDown => self.select(WHEEL_ROWS),
             MouseEventKind::ScrollLeft => self.shift = self.shift.saturating_sub(1),
             MouseEventKind::ScrollRight => self.shift += 1,
             MouseEventKind::Down(MouseButton::Left) => self.click(event.column, event.row),
@@ -46,9 +46,9 @@ impl Model {
         }
     }
 
-    /// A click on a title sorts by it, and again the other way round; on a row it selects it.
+    /// A click on a title sorts by it, or reverses the order; a click on a row selects it.
     fn click(&mut self, x: u16, y: u16) {
-        let Geometry { heads_y, rows, first_row, columns } = &self.geometry;
+        let TableGeometry { titles_y: heads_y, rows, first_row, columns } = &self.geometry;
         if y == *heads_y {
             let clicked = columns.iter().find(|(from, to, _)| (*from..*to).contains(&x));
             let Some(&(_, _, name)) = clicked else { return };

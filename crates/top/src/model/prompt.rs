@@ -1,54 +1,56 @@
-//! A line that somebody types.
+//! The input line.
 
-use howdah_collect::Action;
+use howdah_collect::SignalAction;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What a line is for.
+/// Purpose of an input line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// Which rows to show.
+pub enum PromptKind {
+    /// A row filter.
     Filter,
-    /// Which moment to look at.
+    /// A time to display.
     Time,
-    /// From how long on statements are to be ended.
-    Threshold(Action),
+    /// The threshold for signalling slow sessions.
+    Threshold(SignalAction),
 }
 
-impl Asked {
-    /// What stands in front of the line.
+impl PromptKind {
+    /// Label before the input.
     pub fn label(self) -> &'static str {
         match self {
             Self::Filter => "Filter",
             Self::Time => "Time (5m ago, 14:30, 2026-03-01 14:30)",
-            Self::Threshold(Action::Cancel) => "Cancel all slower than (seconds, at least 30)",
-            Self::Threshold(Action::Terminate) => {
+            Self::Threshold(SignalAction::Cancel) => {
+                "Cancel all slower than (seconds, at least 30)"
+            }
+            Self::Threshold(SignalAction::Terminate) => {
                 "Terminate all slower than (seconds, at least 30)"
             }
         }
     }
 }
 
-/// A line, and where in it somebody types.
+/// An input line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// What it is for.
-    pub asked: Asked,
-    /// The line.
+    /// Purpose.
+    pub kind: PromptKind,
+    /// Text entered so far.
     pub text: String,
-    /// The cursor, in bytes; always between two characters.
+    /// Cursor position in bytes, always at a character boundary.
     pub cursor: usize,
 }
 
-/// Longest line that can be typed, in bytes.
-const BYTES_MAX: usize = 1000;
+/// Maximum input length in bytes.
+const INPUT_BYTES_MAX: usize = 1000;
 
 impl Prompt {
-    /// A line that begins as `text`, with the cursor at its end.
-    pub fn new(asked: Asked, text: &str) -> Self {
-        Self { asked, text: text.to_owned(), cursor: text.len() }
+    /// Creates a line with initial text and the cursor at its end.
+    pub fn new(kind: PromptKind, text: &str) -> Self {
+        Self { kind, text: text.to_owned(), cursor: text.len() }
     }
 
-    /// Changes the line for a key.
+    /// Applies an editing key.
     pub fn edit(&mut self, event: KeyEvent) {
         let control = event.modifiers.contains(KeyModifiers::CONTROL);
         match event.code {
@@ -58,18 +60,20 @@ impl Prompt {
             }
             KeyCode::Char('a') if control => self.cursor = 0,
             KeyCode::Char('e') if control => self.cursor = self.text.len(),
-            KeyCode::Char(c) if !control && !c.is_control() && self.text.len() < BYTES_MAX => {
+            KeyCode::Char(c)
+                if !control && !c.is_control() && self.text.len() < INPUT_BYTES_MAX =>
+            {
                 self.text.insert(self.cursor, c);
                 self.cursor += c.len_utf8();
             }
             KeyCode::Backspace if self.cursor > 0 => {
-                self.cursor = self.before();
+                self.cursor = self.previous_boundary();
                 self.text.remove(self.cursor);
             }
             KeyCode::Delete if self.cursor < self.text.len() => {
                 self.text.remove(self.cursor);
             }
-            KeyCode::Left => self.cursor = self.before(),
+            KeyCode::Left => self.cursor = self.previous_boundary(),
             KeyCode::Right => {
                 let next = self.text[self.cursor..].chars().next();
                 self.cursor += next.map_or(0, char::len_utf8);
@@ -80,7 +84,7 @@ impl Prompt {
         }
     }
 
-    fn before(&self) -> usize {
+    fn previous_boundary(&self) -> usize {
         let before = self.text[..self.cursor].chars().next_back();
         self.cursor - before.map_or(0, char::len_utf8)
     }
@@ -93,7 +97,7 @@ mod tests {
     use super::*;
 
     fn typed(codes: &[KeyCode]) -> Prompt {
-        let mut prompt = Prompt::new(Asked::Filter, "");
+        let mut prompt = Prompt::new(PromptKind::Filter, "");
         for code in codes {
             prompt.edit(KeyEvent::new(*code, KeyModifiers::NONE));
         }
@@ -101,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_edited_as_everywhere() {
+    fn common_editing_keys_work() {
         use KeyCode::{Backspace, Char, Delete, Home, Left};
         let prompt = typed(&[Char('ä'), Char('b'), Left, Char('x'), Backspace, Home, Delete]);
         assert_eq!((prompt.text.as_str(), prompt.cursor), ("b", 0));
@@ -109,7 +113,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_cursor_stays_between_characters(keys in proptest::collection::vec((0..8_usize, any::<char>()), 0..60)) {
+        fn cursor_stays_on_character_boundary(keys in proptest::collection::vec((0..8_usize, any::<char>()), 0..60)) {
             let code = |(which, c)| match which {
                 0 => KeyCode::Left,
                 1 => KeyCode::Right,

@@ -1,19 +1,19 @@
-//! Lines for what somebody wants to be told of: alerts that hold, and what cannot be told.
+//! Lines for alerts and for outputs that fail.
 
 use ratatui::text::Line;
 
 use super::Theme;
-use crate::{Model, lookout::by_rule, rules::Unchecked};
+use crate::{Model, alert_engine::by_rule, rules::UncheckedRule};
 
-/// Most rules that have a line of their own.
+/// Maximum number of rules with their own line.
 const RULES_MAX: usize = 3;
 
-/// A line for each rule that holds at the server that is looked at, with its worst alert; one for those at
-/// others; one for what cannot be told.
+/// One line per firing rule of the displayed server, with its worst alert; one for alerts of other
+/// servers; and one per problem.
 pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let mut texts = Vec::new();
-    let shown = model.servers.get(model.shown);
-    let groups = shown.map(|watched| by_rule(&watched.sight.alerts)).unwrap_or_default();
+    let shown = model.servers.get(model.current);
+    let groups = shown.map(|watched| by_rule(&watched.alerts.alerts)).unwrap_or_default();
     for (count, worst) in groups.iter().take(RULES_MAX) {
         let times = if *count > 1 { format!(" ({count}×)") } else { String::new() };
         texts.push(format!("ALERT{times} {worst}"));
@@ -25,24 +25,24 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
         .servers
         .iter()
         .enumerate()
-        .filter(|(at, watched)| *at != model.shown && !watched.sight.alerts.is_empty());
+        .filter(|(at, watched)| *at != model.current && !watched.alerts.alerts.is_empty());
     let elsewhere: Vec<&str> = elsewhere.map(|(_, watched)| watched.name.as_str()).collect();
     if !elsewhere.is_empty() {
         texts.push(format!("ALERT at {}", elsewhere.join(", ")));
     }
-    texts.extend(shown.into_iter().flat_map(|watched| unchecked(&watched.sight.unchecked)));
-    // All servers have the same log and webhooks.
-    texts.extend(shown.into_iter().flat_map(|watched| watched.sight.troubles.clone()));
-    let pooled = model.snapshot().and_then(|snapshot| snapshot.pooled.as_ref());
-    texts.extend(pooled.into_iter().flat_map(|pooled| pooled.troubles.clone()));
+    texts.extend(shown.into_iter().flat_map(|watched| unchecked(&watched.alerts.unchecked)));
+    // All servers share the log and the webhooks.
+    texts.extend(shown.into_iter().flat_map(|watched| watched.alerts.problems.clone()));
+    let pooled = model.snapshot().and_then(|snapshot| snapshot.pooled_clients.as_ref());
+    texts.extend(pooled.into_iter().flat_map(|pooled| pooled.problems.clone()));
     let line = |text: String| {
         Line::styled(text.chars().take(usize::from(width)).collect::<String>(), theme.bad)
     };
     texts.into_iter().map(line).collect()
 }
 
-/// A line for all rules that cannot be evaluated. The page of privileges names the grant.
-fn unchecked(unchecked: &[Unchecked]) -> Option<String> {
+/// One line for all rules that cannot be evaluated. The privileges page names the grant.
+fn unchecked(unchecked: &[UncheckedRule]) -> Option<String> {
     let rules: Vec<&str> = unchecked.iter().map(|unchecked| &*unchecked.rule).collect();
     (!rules.is_empty()).then(|| format!("NOT CHECKED, no grant (g): {}", rules.join(", ")))
 }

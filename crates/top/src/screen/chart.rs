@@ -1,6 +1,6 @@
-//! Average active sessions over time, stacked by the class of what they wait for.
+//! Chart of average active sessions over time, stacked by wait event class.
 
-use howdah_collect::Wait;
+use howdah_collect::BackendWait;
 use ratatui::{
     Frame,
     layout::Rect,
@@ -12,19 +12,18 @@ use super::{
     Theme,
     theme::{WAIT_CLASSES, WaitClass},
 };
-use crate::{units::span, waits::WaitHistory};
+use crate::{units::format_duration, waits::WaitHistory};
 
-/// Columns of the numbers at the left.
-const AXIS: u16 = 7;
+/// Width of the axis labels.
+const AXIS_WIDTH: u16 = 7;
 
-/// Sessions in each class.
-type Stack = [f64; WAIT_CLASSES.len()];
+/// Sessions per class.
+type ClassStack = [f64; WAIT_CLASSES.len()];
 
-/// Seconds that a column can stand for.
+/// Seconds that one column may stand for.
 const STEPS: [i64; 8] = [1, 2, 5, 10, 15, 30, 60, 120];
 
-/// Draws the chart: a line that says what it is, the bars, and what the letters mean. `now_us` is the moment
-/// that is looked at.
+/// Draws title, bars and legend. `now_us` is the displayed time.
 pub(super) fn draw(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -33,8 +32,8 @@ pub(super) fn draw(
     theme: &Theme,
 ) {
     let height = usize::from(area.height.saturating_sub(2));
-    let width = usize::from(area.width.saturating_sub(AXIS));
-    let chart = Chart::of(waits, width);
+    let width = usize::from(area.width.saturating_sub(AXIS_WIDTH));
+    let chart = Chart::new(waits, width);
     let mut lines = vec![title(&chart, waits, now_us, theme)];
     for row in (0..height).rev() {
         lines.push(chart.line(row, height, theme));
@@ -45,7 +44,7 @@ pub(super) fn draw(
 
 fn title(chart: &Chart, waits: &WaitHistory, now_us: i64, theme: &Theme) -> Line<'static> {
     #[expect(clippy::cast_precision_loss, reason = "an hour of seconds")]
-    let seconds = |seconds: i64| span(seconds as f64);
+    let seconds = |seconds: i64| format_duration(seconds as f64);
     let storm = if waits.is_in_storm(now_us) { "  STORM: ten samples a second" } else { "" };
     let text = format!(
         "average active sessions, the last {}, {} a column{storm}",
@@ -58,16 +57,16 @@ fn title(chart: &Chart, waits: &WaitHistory, now_us: i64, theme: &Theme) -> Line
 /// The bars.
 #[derive(Debug)]
 struct Chart {
-    /// From the oldest to the latest; `None` where nothing was sampled.
-    columns: Vec<Option<Stack>>,
-    /// Seconds of a column.
+    /// From oldest to latest; `None` where nothing was sampled.
+    columns: Vec<Option<ClassStack>>,
+    /// Seconds per column.
     step: i64,
-    /// What the highest line stands for.
+    /// Value of the top line.
     max: f64,
 }
 
 impl Chart {
-    fn of(waits: &WaitHistory, width: usize) -> Self {
+    fn new(waits: &WaitHistory, width: usize) -> Self {
         let first = waits.seconds().next().map_or(0, |second| second.second);
         let last = waits.seconds().next_back().map_or(0, |second| second.second);
         let fits = |step: &&i64| {
@@ -75,9 +74,9 @@ impl Chart {
             usize::try_from(columns).is_ok_and(|columns| columns <= width)
         };
         let step = STEPS.iter().find(fits).copied().unwrap_or(STEPS[STEPS.len() - 1]);
-        // Columns begin at multiples of their step, so that none changes when time goes on.
+        // Columns start at multiples of their step, so that they do not change as time passes.
         let end = last.div_euclid(step);
-        let mut sums: Vec<(Stack, u32)> = vec![(Stack::default(), 0); width];
+        let mut sums: Vec<(ClassStack, u32)> = vec![(ClassStack::default(), 0); width];
         for second in waits.seconds() {
             let ago = usize::try_from(end - second.second.div_euclid(step)).unwrap_or(usize::MAX);
             let Some((stack, count)) = width.checked_sub(ago + 1).and_then(|at| sums.get_mut(at))
@@ -86,18 +85,18 @@ impl Chart {
             };
             *count += 1;
             for (wait, mean) in second.means() {
-                stack[WaitClass::place(wait.map(|wait: &Wait| &*wait.class))] += mean;
+                stack[WaitClass::index(wait.map(|wait: &BackendWait| &*wait.class))] += mean;
             }
         }
-        let mean = |(stack, count): (Stack, u32)| {
+        let mean = |(stack, count): (ClassStack, u32)| {
             (count > 0).then(|| stack.map(|sum| sum / f64::from(count)))
         };
-        let columns: Vec<Option<Stack>> = sums.into_iter().map(mean).collect();
+        let columns: Vec<Option<ClassStack>> = sums.into_iter().map(mean).collect();
         let totals = columns.iter().flatten().map(|stack| stack.iter().sum::<f64>());
         Self { max: round_up(totals.fold(0.0, f64::max)), columns, step }
     }
 
-    /// A line of the chart, the lowest is 0.
+    /// One line of the chart; row 0 is the lowest.
     fn line(&self, row: usize, height: usize, theme: &Theme) -> Line<'static> {
         #[expect(clippy::cast_precision_loss, reason = "lines of a terminal")]
         let (row_f, height_f) = (row as f64, height.max(1) as f64);
@@ -115,10 +114,10 @@ impl Chart {
         Line::from(spans)
     }
 
-    /// What the letters mean, of the classes that are there, with their means.
+    /// Explains the letters of the classes in the chart, with their means.
     fn legend(&self, theme: &Theme) -> Line<'static> {
         let sampled = self.columns.iter().flatten().count().max(1);
-        let mut spans = vec![Span::raw(" ".repeat(usize::from(AXIS)))];
+        let mut spans = vec![Span::raw(" ".repeat(usize::from(AXIS_WIDTH)))];
         for (at, class) in WAIT_CLASSES.iter().enumerate() {
             let sum: f64 = self.columns.iter().flatten().map(|stack| stack[at]).sum();
             if sum > 0.0 {
@@ -132,8 +131,8 @@ impl Chart {
     }
 }
 
-/// The class that a stack has at a height. The lowest line has one whenever somebody is at work.
-fn class_at(stack: &Stack, height: f64, row: usize) -> Option<&'static WaitClass> {
+/// The class of a stack at a height. In the lowest row every non-zero stack shows one.
+fn class_at(stack: &ClassStack, height: f64, row: usize) -> Option<&'static WaitClass> {
     let mut top = 0.0;
     for (at, sessions) in stack.iter().enumerate() {
         top += sessions;
@@ -148,7 +147,7 @@ fn class_at(stack: &Stack, height: f64, row: usize) -> Option<&'static WaitClass
     if row == 0 { most() } else { None }
 }
 
-/// The next of 1, 2, 5, 10, 20, 50, …
+/// Rounds up to 1, 2, 5, 10, 20, 50, …
 fn round_up(value: f64) -> f64 {
     let mut unit = 1.0;
     while unit < 1e9 {
@@ -173,7 +172,7 @@ mod tests {
     fn history(seconds: i64) -> WaitHistory {
         let mut waits = WaitHistory::default();
         let of = |class: &str, sessions| WaitCount {
-            wait: Some(Wait { class: class.into(), event: "x".into() }),
+            wait: Some(BackendWait { class: class.into(), event: "x".into() }),
             sessions,
         };
         for second in (0..seconds).filter(|second| !(20..25).contains(second)) {
@@ -190,29 +189,29 @@ mod tests {
 
     fn drawn(waits: &WaitHistory, palette: Palette, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        let theme = Theme::of(palette);
+        let theme = Theme::new(palette);
         let now_us = 1_000_059 * 1_000_000;
         terminal.draw(|frame| draw(frame, frame.area(), waits, now_us, &theme)).unwrap();
         terminal.backend().to_string()
     }
 
     #[test]
-    fn bars_are_stacked_and_a_gap_is_one() {
+    fn bars_are_stacked_and_gaps_stay_empty() {
         insta::assert_snapshot!(drawn(&history(60), Palette::Mono, 70, 12));
     }
 
     #[test]
-    fn letters_are_there_with_colours_too() {
+    fn letters_are_shown_with_colours_too() {
         let waits = history(60);
         assert_eq!(drawn(&waits, Palette::Dark, 70, 12), drawn(&waits, Palette::Mono, 70, 12));
     }
 
     #[test]
-    fn an_hour_fits_any_width_and_nothing_is_drawn_of_nothing() {
+    fn hour_fits_any_width_and_empty_history_draws() {
         let waits = history(3600);
         for width in [0, 1, 7, 8, 40, 300] {
             for height in [0, 1, 2, 3, 50] {
-                let chart = Chart::of(&waits, usize::from(width));
+                let chart = Chart::new(&waits, usize::from(width));
                 assert_eq!(chart.columns.len(), usize::from(width));
                 if width > 0 && height > 0 {
                     drawn(&waits, Palette::Dark, width, height);
@@ -220,8 +219,8 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Chart::of(&waits, 60).step, 120);
-        assert!((Chart::of(&waits, 60).max - 20.0).abs() < 1e-9);
+        assert_eq!(Chart::new(&waits, 60).step, 120);
+        assert!((Chart::new(&waits, 60).max - 20.0).abs() < 1e-9);
         assert!((round_up(0.0) - 1.0).abs() < 1e-9);
     }
 }

@@ -1,91 +1,91 @@
-//! The lines above the table: what the server is, and its figures. What cannot be read is `n/a`.
+//! The lines above the table: the server and its figures. Unreadable values are `n/a`.
 
 use std::time::Instant;
 
-use howdah_collect::{Overview, State};
+use howdah_collect::{BackendState, Overview};
 use ratatui::text::{Line, Span};
 
 use super::Theme;
 use crate::{
-    Model, Snapshot, Standing,
+    Model, ServerHealth, ServerSnapshot,
     host::HostFigures,
-    units::{shown, span},
+    units::{format_cell, format_duration},
 };
 
-/// The lines: one for each server if there are several, then the figures of the one that is looked at.
+/// One line per server if there are several, then the figures of the displayed one.
 pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if model.servers.len() > 1 {
-        lines.extend(strips(model, theme));
+        lines.extend(server_lines(model, theme));
     }
     match model.snapshot() {
         Some(snapshot) => lines.extend(figures(snapshot, theme, width)),
-        None => lines.push(Line::raw("not read yet")),
+        None => lines.push(Line::raw("not sampled yet")),
     }
-    lines.extend(super::past::line(model, theme, width));
-    if let Some(standing) = model.standing(model.shown) {
-        lines.extend(trouble(standing, model.past.is_some(), theme, width));
+    lines.extend(super::playback::line(model, theme, width));
+    if let Some(health) = model.health(model.current) {
+        lines.extend(staleness(health, model.past.is_some(), theme, width));
     }
     lines.extend(super::alerts::lines(model, theme, width));
     let missing = model.snapshot().map_or(0, |snapshot| snapshot.missing.len());
     if missing > 0 {
-        lines.push(Line::styled("this role does not see all: press g", theme.bad));
+        lines.push(Line::styled("this role lacks privileges: press g", theme.bad));
     }
     lines
 }
 
-/// A line for each server.
-fn strips(model: &Model, theme: &Theme) -> Vec<Line<'static>> {
-    let strip = |(at, watched): (usize, &crate::model::Watched)| {
-        let pointer = if at == model.shown { "▶ " } else { "  " };
-        let words = match model.standing(at) {
-            Some(Standing::Away { .. }) => "AWAY".to_owned(),
-            Some(Standing::Read(snapshot)) => summary(snapshot),
-            Some(Standing::Connecting) if model.past.is_some() => "not read yet".to_owned(),
-            Some(Standing::Connecting) | None => "connecting".to_owned(),
+/// One line per server.
+fn server_lines(model: &Model, theme: &Theme) -> Vec<Line<'static>> {
+    let strip = |(at, watched): (usize, &crate::model::WatchedServer)| {
+        let pointer = if at == model.current { "▶ " } else { "  " };
+        let words = match model.health(at) {
+            Some(ServerHealth::Unreachable { .. }) => "UNREACHABLE".to_owned(),
+            Some(ServerHealth::Read(snapshot)) => summary(snapshot),
+            Some(ServerHealth::Connecting) if model.past.is_some() => "not sampled yet".to_owned(),
+            Some(ServerHealth::Connecting) | None => "connecting".to_owned(),
         };
         let text = format!("{pointer}{:<24} {words}", watched.name);
-        Line::styled(text, if at == model.shown { theme.strong } else { theme.faint })
+        Line::styled(text, if at == model.current { theme.strong } else { theme.faint })
     };
     model.servers.iter().enumerate().map(strip).collect()
 }
 
-fn summary(snapshot: &Snapshot) -> String {
+fn summary(snapshot: &ServerSnapshot) -> String {
     let role = if snapshot.overview.is_standby { "standby" } else { "primary" };
-    let counts = Counts::of(snapshot);
+    let counts = SessionCounts::from_snapshot(snapshot);
     format!(
         "{role} {} active {} waiting {}",
-        snapshot.identity.version,
+        snapshot.server.version,
         counts.visible(counts.active),
         counts.blocked
     )
 }
 
-/// Sessions by what they do.
+/// Sessions by state.
 #[derive(Default)]
-struct Counts {
+struct SessionCounts {
     clients: usize,
     active: usize,
     idle: usize,
     in_transaction: usize,
     failed: usize,
     blocked: usize,
-    /// Those of `clients` that the role does not see more of.
+    /// Clients whose activity the role cannot see.
     hidden: usize,
 }
 
-impl Counts {
-    fn of(snapshot: &Snapshot) -> Self {
+impl SessionCounts {
+    fn from_snapshot(snapshot: &ServerSnapshot) -> Self {
         let mut counts = Self::default();
         for backend in &snapshot.activity.backends {
             if backend.may_be_client() {
                 counts.clients += 1;
                 counts.hidden += usize::from(backend.is_hidden_client());
                 match backend.state {
-                    Some(State::Active | State::FastPath) => counts.active += 1,
-                    Some(State::Idle) => counts.idle += 1,
-                    Some(State::IdleInTransaction) => counts.in_transaction += 1,
-                    Some(State::IdleInFailedTransaction) => counts.failed += 1,
+                    Some(BackendState::Active | BackendState::FastPath) => counts.active += 1,
+                    Some(BackendState::Idle) => counts.idle += 1,
+                    Some(BackendState::IdleInTransaction) => counts.in_transaction += 1,
+                    Some(BackendState::IdleInFailedTransaction) => counts.failed += 1,
                     _ => {}
                 }
             }
@@ -96,8 +96,8 @@ impl Counts {
         counts
     }
 
-    /// A count of sessions in a state, as far as the role sees states: `n/a` where all that could be in it are
-    /// hidden, `≥2` where some are.
+    /// Formats a count of sessions in a state: `n/a` if all candidates are hidden, `≥2` if some
+    /// are.
     fn visible(&self, count: usize) -> String {
         match (self.hidden, count) {
             (0, count) => count.to_string(),
@@ -107,12 +107,12 @@ impl Counts {
     }
 }
 
-fn figures(snapshot: &Snapshot, theme: &Theme, width: u16) -> Vec<Line<'static>> {
-    let Snapshot { identity, overview, .. } = snapshot;
+fn figures(snapshot: &ServerSnapshot, theme: &Theme, width: u16) -> Vec<Line<'static>> {
+    let ServerSnapshot { server: identity, overview, .. } = snapshot;
     let role = if overview.is_standby { "standby" } else { "primary" };
     #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
     let up = (overview.taken_us - identity.started_us) as f64 / 1e6;
-    let counts = Counts::of(snapshot);
+    let counts = SessionCounts::from_snapshot(snapshot);
     let hidden = match counts.hidden {
         0 => String::new(),
         hidden => format!(" ({hidden} not visible)"),
@@ -124,12 +124,12 @@ fn figures(snapshot: &Snapshot, theme: &Theme, width: u16) -> Vec<Line<'static>>
         identity.host,
         identity.port,
         identity.database,
-        span(up)
+        format_duration(up)
     );
     let sessions = format!(
         "sessions {}/{}{hidden}  active {}  idle {}  in tx {}  failed tx {}  waiting {}",
         counts.clients,
-        identity.connections_max,
+        identity.max_connections,
         counts.visible(counts.active),
         counts.visible(counts.idle),
         counts.visible(counts.in_transaction),
@@ -137,17 +137,18 @@ fn figures(snapshot: &Snapshot, theme: &Theme, width: u16) -> Vec<Line<'static>>
         counts.blocked,
     );
     let mut lines = vec![
-        Line::from(Span::styled(fitting(&first, width), theme.strong)),
-        Line::raw(fitting(&sessions, width)),
-        Line::raw(fitting(&work(snapshot), width)),
+        Line::from(Span::styled(fit_figures(&first, width), theme.strong)),
+        Line::raw(fit_figures(&sessions, width)),
+        Line::raw(fit_figures(&rates(snapshot), width)),
     ];
-    let host = snapshot.host.as_ref().map(|figures| Line::raw(fitting(&host(figures), width)));
+    let host = snapshot.host.as_ref().map(|figures| Line::raw(fit_figures(&host(figures), width)));
     lines.extend(host);
     lines
 }
 
-/// Of figures with two spaces between them those that are whole in a line. A half one looks like another.
-fn fitting(figures: &str, width: u16) -> String {
+/// Keeps the figures, separated by two spaces, that fit completely. A truncated figure would be
+/// misread.
+fn fit_figures(figures: &str, width: u16) -> String {
     let mut fitting = String::new();
     for figure in figures.split("  ") {
         let gap = if fitting.is_empty() { "" } else { "  " };
@@ -161,31 +162,31 @@ fn fitting(figures: &str, width: u16) -> String {
     fitting
 }
 
-/// The host's figures, where the server is here.
+/// Figures of the host, if the server runs on this one.
 fn host(host: &HostFigures) -> String {
-    use howdah_collect::Unit;
-    let percent = |share: Option<f64>| shown(&share.into(), Unit::Percent);
-    let bytes = |bytes: Option<f64>| shown(&bytes.into(), Unit::Bytes);
+    use howdah_collect::ColumnUnit;
+    let percent = |share: Option<f64>| format_cell(&share.into(), ColumnUnit::Percent);
+    let bytes = |bytes: Option<f64>| format_cell(&bytes.into(), ColumnUnit::Bytes);
     format!(
         "host cpu {}  io wait {}  load {}  memory free {} of {}  disk read {}/s  write {}/s",
         percent(host.cpu_percent),
         percent(host.io_wait_percent),
         host.load.map_or_else(|| "-".to_owned(), |load| format!("{load:.2}")),
-        shown(&host.available_bytes.into(), Unit::Bytes),
-        shown(&host.memory_bytes.into(), Unit::Bytes),
+        format_cell(&host.available_bytes.into(), ColumnUnit::Bytes),
+        format_cell(&host.memory_bytes.into(), ColumnUnit::Bytes),
         bytes(host.read_bytes),
         bytes(host.write_bytes),
     )
 }
 
-/// What the cluster did between the last two readings.
-fn work(snapshot: &Snapshot) -> String {
-    use howdah_collect::{Cell, Unit};
+/// Cluster-wide rates between the last two samples.
+fn rates(snapshot: &ServerSnapshot) -> String {
+    use howdah_collect::{ColumnUnit, ViewCell};
     let now = &snapshot.overview;
-    let rate = |sum: fn(&Overview) -> Option<i64>| -> Cell {
-        snapshot.before.as_ref().and_then(|before| now.rate(before, sum)).into()
+    let rate = |sum: fn(&Overview) -> Option<i64>| -> ViewCell {
+        snapshot.previous_overview.as_ref().and_then(|before| now.rate(before, sum)).into()
     };
-    let count = |sum| shown(&rate(sum), Unit::Count);
+    let count = |sum| format_cell(&rate(sum), ColumnUnit::Count);
     let hit = match (rate(|o| Some(o.blocks_hit)).number(), rate(|o| Some(o.blocks_read)).number())
     {
         (Some(hit), Some(read)) if hit + read > 0.0 => {
@@ -197,8 +198,8 @@ fn work(snapshot: &Snapshot) -> String {
         (false, ..) => String::new(),
         (true, bytes, seconds) => format!(
             "  lag {} {}",
-            shown(&bytes.into(), Unit::Bytes),
-            seconds.map_or_else(|| "-".to_owned(), span)
+            format_cell(&bytes.into(), ColumnUnit::Bytes),
+            seconds.map_or_else(|| "-".to_owned(), format_duration)
         ),
     };
     format!(
@@ -206,33 +207,46 @@ fn work(snapshot: &Snapshot) -> String {
         count(|o| Some(o.commits)),
         count(|o| Some(o.rollbacks)),
         count(|o| Some(o.rows_changed)),
-        shown(&rate(|o| Some(o.temp_bytes)), Unit::Bytes),
-        shown(&rate(|o| o.wal_bytes), Unit::Bytes),
-        shown(&now.frozen_age.into(), Unit::Count),
+        format_cell(&rate(|o| Some(o.temp_bytes)), ColumnUnit::Bytes),
+        format_cell(&rate(|o| o.wal_bytes), ColumnUnit::Bytes),
+        format_cell(&now.frozen_age.into(), ColumnUnit::Count),
     )
 }
 
-/// Why the figures are old, if they are.
-fn trouble(standing: &Standing, is_past: bool, theme: &Theme, width: u16) -> Option<Line<'static>> {
-    match standing {
-        Standing::Away { reason, .. } if is_past => {
-            let text = format!("away: {reason}");
+/// Why the figures are outdated, if they are.
+fn staleness(
+    health: &ServerHealth,
+    is_past: bool,
+    theme: &Theme,
+    width: u16,
+) -> Option<Line<'static>> {
+    match health {
+        ServerHealth::Unreachable { reason, .. } if is_past => {
+            let text = format!("unreachable: {reason}");
             Some(Line::styled(text.chars().take(usize::from(width)).collect::<String>(), theme.bad))
         }
-        Standing::Read(_) if is_past => None,
-        Standing::Away { reason, since, last, .. } => {
+        ServerHealth::Read(_) if is_past => None,
+        ServerHealth::Unreachable { reason, since, last, .. } => {
             let age = last.as_ref().map_or_else(String::new, |last| {
-                format!(", last read {} ago", span(last.read.elapsed().as_secs_f64()))
+                format!(
+                    ", last sample {} ago",
+                    format_duration(last.sampled_at.elapsed().as_secs_f64())
+                )
             });
-            let text = format!("away for {}{age}: {reason}", span(since.elapsed().as_secs_f64()));
+            let text = format!(
+                "unreachable for {}{age}: {reason}",
+                format_duration(since.elapsed().as_secs_f64())
+            );
             let text: String = text.chars().take(usize::from(width)).collect();
             Some(Line::styled(text, theme.bad))
         }
-        Standing::Read(snapshot) => {
-            // Three readings should have come in that time.
-            let age = Instant::now().saturating_duration_since(snapshot.read).as_secs_f64();
-            (age > 10.0).then(|| Line::styled(format!("last read {} ago", span(age)), theme.bad))
+        ServerHealth::Read(snapshot) => {
+            // Several samples should have arrived in that time.
+            let age = Instant::now().saturating_duration_since(snapshot.sampled_at).as_secs_f64();
+            (age > 10.0).then(|| {
+                Line::styled(format!("last sample {} ago", format_duration(age)), theme.bad)
+            })
         }
-        Standing::Connecting => None,
+        ServerHealth::Connecting => None,
     }
 }

@@ -1,4 +1,4 @@
-//! Pages that lie over the table.
+//! Pages on top of the table.
 
 use ratatui::{
     Frame,
@@ -8,18 +8,17 @@ use ratatui::{
 };
 
 use super::Theme;
-use crate::{Model, Screen, kill::Plan, model::Overlay};
+use crate::{Model, ScreenKind, model::Overlay, signal_plan::SignalPlan};
 
-/// Draws the page that lies over the table, if one does, from as far down as it is scrolled. Gives how far
-/// that can be at most.
+/// Draws the open page, if any, scrolled by the model's offset. Returns the maximum offset.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -> usize {
     let (title, lines) = match &model.overlay {
         Overlay::None | Overlay::Prompt(_) => return 0,
         Overlay::Help => ("Keys", help(model, theme)),
         Overlay::Privileges => ("What this role cannot see or do", privileges(model, theme)),
         Overlay::Detail(lines) => ("Row", detail(lines, theme)),
-        Overlay::Plan(plan) => ("Plan, for any parameters; nothing was run", planned(plan, theme)),
-        Overlay::Confirm(plan) => ("Are these the ones?", confirm(plan, theme, area.height)),
+        Overlay::Plan(plan) => ("Generic plan; nothing was executed", generic_plan(plan, theme)),
+        Overlay::Confirm(plan) => ("Send these signals?", confirm(plan, theme, area.height)),
     };
     let (width, height) = (area.width.saturating_sub(2).max(1), area.height.saturating_sub(2));
     let rows = |line: &Line<'_>| line.width().div_ceil(usize::from(width)).max(1);
@@ -36,11 +35,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &The
     hidden
 }
 
-/// Made of the table that keys are looked up in, so that it cannot say anything else.
+/// Generated from the key bindings, so that it is always correct.
 fn help<'a>(model: &Model, theme: &Theme) -> Vec<Line<'a>> {
     let settings = &model.settings;
     let mut lines: Vec<Line<'a>> = Vec::new();
-    let screens: Vec<_> = Screen::all()
+    let screens: Vec<_> = ScreenKind::all()
         .enumerate()
         .map(|(at, screen)| match at {
             0..=8 => format!("{}:{}", at + 1, screen.name()),
@@ -62,7 +61,7 @@ fn help<'a>(model: &Model, theme: &Theme) -> Vec<Line<'a>> {
 fn privileges<'a>(model: &Model, theme: &Theme) -> Vec<Line<'a>> {
     let missing = model.snapshot().map(|snapshot| snapshot.missing.to_vec()).unwrap_or_default();
     if missing.is_empty() {
-        return vec![Line::raw("Nothing is hidden from it.")];
+        return vec![Line::raw("No privileges are missing.")];
     }
     let mut lines = Vec::new();
     for missing in missing {
@@ -86,50 +85,50 @@ fn detail<'a>(lines: &'a [(String, String)], theme: &Theme) -> Vec<Line<'a>> {
     shown
 }
 
-fn planned<'a>(
-    plan: &'a Option<Result<howdah_collect::Plan, String>>,
+fn generic_plan<'a>(
+    plan: &'a Option<Result<howdah_collect::GenericPlan, String>>,
     theme: &Theme,
 ) -> Vec<Line<'a>> {
     match plan {
-        None => vec![Line::styled("asking the server…", theme.faint)],
+        None => vec![Line::styled("requesting the plan…", theme.faint)],
         Some(Err(reason)) => vec![Line::styled(reason.as_str(), theme.bad)],
         Some(Ok(plan)) => plan.lines.iter().map(|line| Line::raw(line.as_str())).collect(),
     }
 }
 
-fn confirm<'a>(plan: &'a Plan, theme: &Theme, height: u16) -> Vec<Line<'a>> {
+fn confirm<'a>(plan: &'a SignalPlan, theme: &Theme, height: u16) -> Vec<Line<'a>> {
     let verb = plan.action.as_str();
     let mut lines = Vec::new();
-    // Some lines are kept for those who are spared and for the question.
+    // Leave space for the spared sessions and the question.
     let room = usize::from(height).saturating_sub(9).max(3);
-    for listed in plan.listed.iter().take(room) {
+    for planned in plan.signals.iter().take(room) {
         lines.push(Line::from(vec![
-            Span::styled(format!("{verb} {}", listed.who), theme.strong),
-            Span::raw(format!("  {}  {}", listed.why, listed.query)),
+            Span::styled(format!("{verb} {}", planned.session), theme.strong),
+            Span::raw(format!("  {}  {}", planned.reason, planned.query)),
         ]));
     }
-    if plan.listed.len() > room {
-        lines.push(Line::raw(format!("… and {} more", plan.listed.len() - room)));
+    if plan.signals.len() > room {
+        lines.push(Line::raw(format!("… and {} more", plan.signals.len() - room)));
     }
-    for excluded in plan.excluded.iter().take(3) {
+    for spared in plan.spared.iter().take(3) {
         lines.push(Line::styled(
-            format!("spared {}: {}", excluded.who, excluded.reason),
+            format!("spared {}: {}", spared.session, spared.reason),
             theme.faint,
         ));
     }
-    if plan.excluded.len() > 3 {
+    if plan.spared.len() > 3 {
         lines.push(Line::styled(
-            format!("… and {} more spared", plan.excluded.len() - 3),
+            format!("… and {} more spared", plan.spared.len() - 3),
             theme.faint,
         ));
     }
     let other = match plan.action {
-        howdah_collect::Action::Cancel => "  t: terminate them instead",
-        howdah_collect::Action::Terminate => "",
+        howdah_collect::SignalAction::Cancel => "  t: terminate them instead",
+        howdah_collect::SignalAction::Terminate => "",
     };
     lines.push(Line::raw(""));
-    lines.push(match plan.listed.len() {
-        0 => Line::styled("nobody is left on the list: n goes back", theme.strong),
+    lines.push(match plan.signals.len() {
+        0 => Line::styled("no session is left on the list: n goes back", theme.strong),
         count => Line::styled(format!("y: {verb} these {count}  n: do not{other}"), theme.strong),
     });
     lines

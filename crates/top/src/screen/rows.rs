@@ -1,6 +1,6 @@
-//! The table, as much of it as fits.
+//! Draws the part of the table that fits.
 
-use howdah_collect::Unit;
+use howdah_collect::ColumnUnit;
 use ratatui::{
     Frame,
     layout::Rect,
@@ -10,39 +10,45 @@ use ratatui::{
 
 use super::Theme;
 use crate::{
-    Model, Table,
-    model::Geometry,
-    table::{Head, Row},
-    units::shown,
+    Model, ScreenTable,
+    model::TableGeometry,
+    table::{TableColumn, TableRow},
+    units::format_cell,
 };
 
-/// How wide the column is that takes what is left, at least: that many columns, or a third of all.
-const REST_MIN: u16 = 20;
+/// Minimum width of the flexible column: this, or a third of the screen.
+const FLEX_WIDTH_MIN: u16 = 20;
 
-/// Columns in front of all others: the mark, and the tag.
+/// Width of the mark and the tag before the first column.
 const GUTTER: u16 = 2;
 
-/// Draws the table and says where what is.
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -> Geometry {
+/// Draws the table, and returns its layout.
+pub(super) fn draw(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    model: &Model,
+    theme: &Theme,
+) -> TableGeometry {
     let Some(table) = model.table() else {
-        let reason = model.snapshot().and_then(|snapshot| model.screen.why_not(snapshot));
+        let reason =
+            model.snapshot().and_then(|snapshot| model.screen.unavailable_reason(snapshot));
         let text = reason.unwrap_or_else(|| match model.past {
-            Some(_) => "that was not read at that moment".to_owned(),
+            Some(_) => "not sampled at that time".to_owned(),
             None => "waiting for the server".to_owned(),
         });
         frame.render_widget(Paragraph::new(Line::styled(text, theme.bad)), area);
-        return Geometry::default();
+        return TableGeometry::default();
     };
     let order = model.order.or(model.screen.order());
     let columns = columns(&table, area.width, model.shift, order);
-    let mut lines = vec![heads(&table, &columns, model, theme, area.width)];
+    let mut lines = vec![title_line(&table, &columns, model, theme, area.width)];
     if table.rows.is_empty() {
-        let filtered = if model.filter.0.is_empty() { "" } else { " that pass the filter" };
+        let filtered = if model.filter.0.is_empty() { "" } else { " match the filter" };
         lines.push(Line::styled(format!("  no rows{filtered}"), theme.faint));
     }
     let height = usize::from(area.height.saturating_sub(1));
     let selected = model.selected_at(&table);
-    // The selection is always in the picture, and the first page stays while it is on it.
+    // Keep the selection visible, and stay on the first page while it is there.
     let first = if selected < height { 0 } else { selected + 1 - height };
     for (at, row) in table.rows.iter().enumerate().skip(first).take(height) {
         let is_selected = at == selected;
@@ -50,52 +56,68 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &The
         lines.push(line(&table, row, &columns, theme, is_selected, is_tagged));
     }
     frame.render_widget(Paragraph::new(lines), area);
-    Geometry {
-        heads_y: area.y,
+    TableGeometry {
+        titles_y: area.y,
         rows: area.height.saturating_sub(1),
         first_row: first,
-        columns: places(&table, &columns),
+        columns: column_spans(&table, &columns),
     }
 }
 
-/// From where to where each column stands.
-fn places(table: &Table, columns: &[(usize, u16)]) -> Vec<(u16, u16, &'static str)> {
+/// Start and end of each displayed column.
+fn column_spans(table: &ScreenTable, columns: &[(usize, u16)]) -> Vec<(u16, u16, &'static str)> {
     let mut from = GUTTER;
-    let mut places = Vec::new();
+    let mut spans = Vec::new();
     for &(at, width) in columns {
-        places.push((from, from + width, table.columns[at].name));
+        spans.push((from, from + width, table.columns[at].name));
         from += width + 1;
     }
-    places
+    spans
 }
 
-/// Which columns are shown, in their order, each with its width.
+/// Selects the columns to display, in order, with their widths.
 ///
-/// The column that rows are sorted by always is. Of the others those of the lowest ranks are, as many as fit. From
-/// `shift` on, columns are shown by position, from that one, so that each can be reached; the first stays.
-fn columns(table: &Table, width: u16, shift: usize, order: Option<&str>) -> Vec<(usize, u16)> {
-    let heads = &table.columns;
-    let hidden = shift.min(heads.len().saturating_sub(2));
-    let is_order = |at: usize| order == Some(heads[at].name);
+/// The sort column is always included. Of the others as many as fit are included, lowest ranks
+/// first. With a `shift`, columns are taken in table order from there on, so that every column can
+/// be reached; the first one stays.
+fn columns(
+    table: &ScreenTable,
+    width: u16,
+    shift: usize,
+    order: Option<&str>,
+) -> Vec<(usize, u16)> {
+    let table_columns = &table.columns;
+    let hidden = shift.min(table_columns.len().saturating_sub(2));
+    let is_order = |at: usize| order == Some(table_columns[at].name);
     let is_reached = |at: usize| at == 0 || at > hidden || is_order(at);
-    let width_of =
-        |at: usize| (at, if heads[at].shrinks { needed(table, at) } else { heads[at].width });
-    let mut ranked: Vec<usize> =
-        (0..heads.len()).filter(|&at| heads[at].width > 0 && is_reached(at)).collect();
+    let width_of = |at: usize| {
+        (
+            at,
+            if table_columns[at].is_shrinkable {
+                content_width(table, at)
+            } else {
+                table_columns[at].width
+            },
+        )
+    };
+    let mut ranked: Vec<usize> = (0..table_columns.len())
+        .filter(|&at| table_columns[at].width > 0 && is_reached(at))
+        .collect();
     ranked.sort_by_key(|&at| {
-        let rank = if hidden == 0 { heads[at].rank } else { u8::from(at > 0) };
+        let rank = if hidden == 0 { table_columns[at].rank } else { u8::from(at > 0) };
         (!is_order(at), rank, at)
     });
     let mut left = width.saturating_sub(GUTTER);
-    let mut rest = heads.iter().position(|head| head.width == 0).filter(|&at| is_reached(at));
-    let rest_min = REST_MIN.max(width / 3);
-    if rest.is_some() {
-        // Where both do not fit, what rows are sorted by is worth more than what is left over.
-        let is_tight = |&at: &usize| is_order(at) && width_of(at).1 + rest_min + 2 > left;
-        rest = rest.filter(|_| !ranked.iter().any(is_tight));
+    let mut flexible =
+        table_columns.iter().position(|head| head.width == 0).filter(|&at| is_reached(at));
+    let flexible_min = FLEX_WIDTH_MIN.max(width / 3);
+    if flexible.is_some() {
+        // If both do not fit, the sort column takes precedence over the flexible one.
+        let is_tight = |&at: &usize| is_order(at) && width_of(at).1 + flexible_min + 2 > left;
+        flexible = flexible.filter(|_| !ranked.iter().any(is_tight));
     }
-    if rest.is_some() {
-        left = left.saturating_sub(rest_min + 1);
+    if flexible.is_some() {
+        left = left.saturating_sub(flexible_min + 1);
     }
     let mut chosen = Vec::new();
     for (at, width) in ranked.into_iter().map(width_of) {
@@ -106,13 +128,13 @@ fn columns(table: &Table, width: u16, shift: usize, order: Option<&str>) -> Vec<
             break;
         }
     }
-    chosen.extend(rest.map(|at| (at, rest_min + left)));
+    chosen.extend(flexible.map(|at| (at, flexible_min + left)));
     chosen.sort_unstable();
     chosen
 }
 
-/// How wide a column that shrinks has to be for its title, with the arrow of the order, and for its values.
-fn needed(table: &Table, at: usize) -> u16 {
+/// Width that a shrinkable column needs for its title with the sort arrow, and for its values.
+fn content_width(table: &ScreenTable, at: usize) -> u16 {
     let head = &table.columns[at];
     let most = usize::from(head.width);
     let mut needed = head.title.chars().count() + 1;
@@ -122,14 +144,14 @@ fn needed(table: &Table, at: usize) -> u16 {
         }
         needed = match row.cells[at].text() {
             Some(text) => needed.max(Span::raw(text).width()),
-            None => needed.max(shown(&row.cells[at], head.unit).len()),
+            None => needed.max(format_cell(&row.cells[at], head.unit).len()),
         };
     }
     u16::try_from(needed.min(most)).unwrap_or(head.width)
 }
 
-fn heads(
-    table: &Table,
+fn title_line(
+    table: &ScreenTable,
     columns: &[(usize, u16)],
     model: &Model,
     theme: &Theme,
@@ -144,17 +166,17 @@ fn heads(
             true => "↓",
             false => "",
         };
-        text.push_str(&fitted(&format!("{}{arrow}", head.title), width, is_right(head)));
+        text.push_str(&fitted(&format!("{}{arrow}", head.title), width, is_right_aligned(head)));
         text.push(' ');
     }
     let missing = usize::from(width).saturating_sub(text.chars().count());
     text.push_str(&" ".repeat(missing));
-    Line::styled(text, theme.heads)
+    Line::styled(text, theme.column_titles)
 }
 
 fn line(
-    table: &Table,
-    row: &Row,
+    table: &ScreenTable,
+    row: &TableRow,
     columns: &[(usize, u16)],
     theme: &Theme,
     is_selected: bool,
@@ -164,12 +186,12 @@ fn line(
     let mut text = format!("{}{tag}", row.mark.letter());
     for &(at, width) in columns {
         let head = &table.columns[at];
-        let mut cell = shown(&row.cells[at], head.unit);
+        let mut cell = format_cell(&row.cells[at], head.unit);
         let is_tree = at == 0 && row.depth > 0;
         if is_tree {
             cell = format!("{}└{cell}", " ".repeat(row.depth.min(8) - 1));
         }
-        text.push_str(&fitted(&cell, width, is_right(head) && !is_tree));
+        text.push_str(&fitted(&cell, width, is_right_aligned(head) && !is_tree));
         text.push(' ');
     }
     let style = theme.mark(row.mark);
@@ -177,11 +199,11 @@ fn line(
     Line::from(Span::styled(text, style))
 }
 
-fn is_right(head: &Head) -> bool {
-    head.unit != Unit::Text
+fn is_right_aligned(head: &TableColumn) -> bool {
+    head.unit != ColumnUnit::Text
 }
 
-/// `text` in exactly `width` columns of a terminal. A character may take two.
+/// Pads or truncates `text` to exactly `width` terminal columns. A character may take two.
 fn fitted(text: &str, width: u16, is_right: bool) -> String {
     let width = usize::from(width);
     let taken = Span::raw(text).width();
@@ -210,35 +232,35 @@ mod tests {
 
     use super::*;
 
-    fn table_of(heads: Vec<Head>, values: &[&str]) -> Table {
-        let row = Row::plain(values.iter().map(|value| (*value).into()).collect());
-        Table { columns: heads, rows: vec![row] }
+    fn table_with_row(table_columns: Vec<TableColumn>, values: &[&str]) -> ScreenTable {
+        let row = TableRow::from_cells(values.iter().map(|value| (*value).into()).collect());
+        ScreenTable { columns: table_columns, rows: vec![row] }
     }
 
-    fn names(table: &Table, width: u16, shift: usize, order: &str) -> String {
+    fn names(table: &ScreenTable, width: u16, shift: usize, order: &str) -> String {
         let columns = columns(table, width, shift, Some(order));
         let names: Vec<&str> = columns.iter().map(|(at, _)| table.columns[*at].name).collect();
         names.join(" ")
     }
 
-    fn some() -> Table {
-        let head = |name, width| Head::new(name, name, Unit::Text, width, "");
-        let heads = vec![
-            Head { rank: 0, ..head("pid", 8) },
+    fn sample_table() -> ScreenTable {
+        let head = |name, width| TableColumn::new(name, name, ColumnUnit::Text, width, "");
+        let table_columns = vec![
+            TableColumn { rank: 0, ..head("pid", 8) },
             head("a", 20),
-            Head { rank: 1, ..head("b", 12) },
+            TableColumn { rank: 1, ..head("b", 12) },
             head("c", 10),
             head("d", 10),
             head("query", 0),
         ];
-        table_of(heads, &["1", "", "", "", "", ""])
+        table_with_row(table_columns, &["1", "", "", "", "", ""])
     }
 
     #[test]
     fn sort_column_is_visible_at_every_width_and_shift() {
         for width in 13..200 {
             for shift in 0..7 {
-                let shown = names(&some(), width, shift, "d");
+                let shown = names(&sample_table(), width, shift, "d");
                 assert!(shown.split(' ').any(|name| name == "d"), "{width} {shift}: {shown}");
             }
         }
@@ -246,21 +268,24 @@ mod tests {
 
     #[test]
     fn narrow_screen_shows_columns_of_the_lowest_ranks() {
-        assert_eq!(names(&some(), 60, 0, "pid"), "pid b c query");
-        assert_eq!(names(&some(), 60, 0, "a"), "pid a query");
-        assert_eq!(names(&some(), 200, 0, "pid"), "pid a b c d query");
-        // By position, once the right arrow is pressed.
-        assert_eq!(names(&some(), 60, 2, "pid"), "pid c d query");
-        assert_eq!(names(&some(), 60, 4, "pid"), "pid query");
+        assert_eq!(names(&sample_table(), 60, 0, "pid"), "pid b c query");
+        assert_eq!(names(&sample_table(), 60, 0, "a"), "pid a query");
+        assert_eq!(names(&sample_table(), 200, 0, "pid"), "pid a b c d query");
+        // In table order once the right arrow is pressed.
+        assert_eq!(names(&sample_table(), 60, 2, "pid"), "pid c d query");
+        assert_eq!(names(&sample_table(), 60, 4, "pid"), "pid query");
     }
 
     #[test]
     fn shrinking_column_is_as_wide_as_its_widest_value() {
-        let head = Head { shrinks: true, ..Head::new("user", "User", Unit::Text, 14, "") };
+        let head = TableColumn {
+            is_shrinkable: true,
+            ..TableColumn::new("user", "User", ColumnUnit::Text, 14, "")
+        };
         for (value, width) in
             [("", 5), ("app", 5), ("postgres", 8), ("日本語の人", 10), ("a-very-long-name", 14)]
         {
-            assert_eq!(needed(&table_of(vec![head], &[value]), 0), width, "{value}");
+            assert_eq!(content_width(&table_with_row(vec![head], &[value]), 0), width, "{value}");
         }
     }
 
@@ -275,7 +300,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_text_takes_exactly_its_columns(text in "\\PC{0,30}", width in 1..40_u16) {
+        fn fitted_text_has_exact_width(text in "\\PC{0,30}", width in 1..40_u16) {
             prop_assert_eq!(Span::raw(fitted(&text, width, false)).width(), usize::from(width));
         }
     }

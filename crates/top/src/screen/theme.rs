@@ -1,15 +1,15 @@
-//! Colours: never the only sign of anything, and none where the terminal or its user wants none.
+//! Colours: never the only sign of anything, and off where the terminal or the user wants none.
 //!
-//! Blue and orange instead of green and red, which one man in twelve cannot tell apart. Rows use the sixteen
-//! colours of every terminal, so its own palette decides what they look like. The chart of waits needs more
-//! kinds than that: it uses the palette of Okabe and Ito ("Color Universal Design", 2008) in its nearest
-//! colours of the 256, and a letter in every cell.
+//! Blue and orange replace green and red, which one man in twelve cannot distinguish. Rows use the
+//! terminal's sixteen colours, so that its own palette applies. The wait chart needs more: it uses
+//! the nearest of the 256 colours to the palette of Okabe and Ito ("Color Universal Design", 2008),
+//! and a letter in every cell.
 
 use ratatui::style::{Color, Modifier, Style};
 
-use crate::table::Mark;
+use crate::table::RowMark;
 
-/// A set of colours.
+/// A colour palette.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Palette {
     /// For a dark background.
@@ -17,33 +17,33 @@ pub enum Palette {
     Dark,
     /// For a light background.
     Light,
-    /// Black, white and full colours, for bad light and bad eyes.
+    /// High contrast: black, white and saturated colours.
     Contrast,
-    /// Bold, faint and reversed only.
+    /// No colours: bold, faint and reversed text.
     Mono,
 }
 
-/// The styles of a screen.
+/// Styles of a screen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Theme {
-    /// Titles of columns.
-    pub(crate) heads: Style,
-    /// What stands out.
+    /// Column titles.
+    pub(crate) column_titles: Style,
+    /// Emphasized text.
     pub(crate) strong: Style,
-    /// What stands back.
+    /// De-emphasized text.
     pub(crate) faint: Style,
-    /// What did not go well.
+    /// Failures and alerts.
     pub(crate) bad: Style,
     /// The selected row.
     pub(crate) selected: Style,
-    /// That this is not the present.
+    /// The line that marks the past.
     pub(crate) past: Style,
     marks: [Style; 6],
     has_colours: bool,
 }
 
-/// The classes of waits, as the manual lists them, with the letter and the colour each has in the chart. What
-/// is in none of them has the last.
+/// Wait event classes as listed in the manual, with letter and colour in the chart. The last one
+/// takes all other classes.
 pub(crate) const WAIT_CLASSES: [WaitClass; 11] = [
     WaitClass::new("cpu", 'c', 36),
     WaitClass::new("IO", 'i', 25),
@@ -58,7 +58,7 @@ pub(crate) const WAIT_CLASSES: [WaitClass; 11] = [
     WaitClass::new("other", 'o', 231),
 ];
 
-/// A class of waits in the chart.
+/// A wait event class in the chart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitClass {
     pub(crate) name: &'static str,
@@ -71,11 +71,11 @@ impl WaitClass {
         Self { name, letter, colour }
     }
 
-    /// The place of the class of that name; `None` is a session that runs.
-    pub(crate) fn place(class: Option<&str>) -> usize {
+    /// Index of a class; `None` stands for running.
+    pub(crate) fn index(class: Option<&str>) -> usize {
         let name = match class {
             None => "cpu",
-            // Since 19 pins and locks of buffers are one class.
+            // Version 19 merges buffer pins and buffer locks into one class.
             Some("Buffer") => "BufferPin",
             Some(name) => name,
         };
@@ -85,15 +85,15 @@ impl WaitClass {
 }
 
 impl Theme {
-    /// The styles of a set of colours.
-    pub(crate) fn of(palette: Palette) -> Self {
+    /// The styles of a palette.
+    pub(crate) fn new(palette: Palette) -> Self {
         let plain = Style::new();
         let bold = plain.add_modifier(Modifier::BOLD);
         let reversed = plain.add_modifier(Modifier::REVERSED);
         let dim = plain.add_modifier(Modifier::DIM);
         match palette {
             Palette::Dark => Self {
-                heads: plain.fg(Color::Black).bg(Color::Gray),
+                column_titles: plain.fg(Color::Black).bg(Color::Gray),
                 strong: bold,
                 faint: plain.fg(Color::DarkGray),
                 bad: bold.fg(Color::LightRed),
@@ -110,7 +110,7 @@ impl Theme {
                 has_colours: true,
             },
             Palette::Light => Self {
-                heads: plain.fg(Color::White).bg(Color::DarkGray),
+                column_titles: plain.fg(Color::White).bg(Color::DarkGray),
                 strong: bold,
                 faint: plain.fg(Color::DarkGray),
                 bad: bold.fg(Color::Red),
@@ -122,13 +122,13 @@ impl Theme {
                     plain.fg(Color::Magenta),
                     plain.fg(Color::Blue),
                     bold.fg(Color::Blue),
-                    // Yellow letters cannot be read on white; black ones on yellow can.
+                    // Yellow letters are unreadable on white; black ones on yellow are readable.
                     bold.fg(Color::Black).bg(Color::Yellow),
                 ],
                 has_colours: true,
             },
             Palette::Contrast => Self {
-                heads: bold.fg(Color::Black).bg(Color::White),
+                column_titles: bold.fg(Color::Black).bg(Color::White),
                 strong: bold.fg(Color::White),
                 faint: plain.fg(Color::White),
                 bad: bold.fg(Color::White).bg(Color::Red),
@@ -145,7 +145,7 @@ impl Theme {
                 has_colours: true,
             },
             Palette::Mono => Self {
-                heads: reversed,
+                column_titles: reversed,
                 strong: bold,
                 faint: dim,
                 bad: bold,
@@ -157,18 +157,19 @@ impl Theme {
         }
     }
 
-    /// A row of that mark.
-    pub(crate) fn mark(&self, mark: Mark) -> Style {
+    /// Style of a row with that mark.
+    pub(crate) fn mark(&self, mark: RowMark) -> Style {
         self.marks[mark as usize]
     }
 
-    /// A cell of the chart: the letter is readable on the colour, and without it.
+    /// Style of a chart cell: the letter is readable on its colour.
     pub(crate) fn wait(&self, class: &WaitClass) -> Style {
         let is_dark = matches!(class.colour, 25 | 36 | 166 | 244);
         let letter = if is_dark { Color::White } else { Color::Black };
-        match self.has_colours {
-            true => Style::new().fg(letter).bg(Color::Indexed(class.colour)),
-            false => Style::new(),
+        if self.has_colours {
+            Style::new().fg(letter).bg(Color::Indexed(class.colour))
+        } else {
+            Style::new()
         }
     }
 }
@@ -177,7 +178,7 @@ impl Theme {
 mod tests {
     use super::*;
 
-    /// Lightness, roughly as an eye has it, of one of the 256 colours (xterm's cube and greys).
+    /// Approximate perceived lightness of one of the 256 colours (xterm's cube and greys).
     fn lightness(colour: u8) -> f64 {
         let step = |at: u8| if at == 0 { 0.0 } else { 55.0 + 40.0 * f64::from(at) };
         let (red, green, blue) = match colour {
@@ -194,26 +195,26 @@ mod tests {
     }
 
     #[test]
-    fn every_class_has_a_letter_and_a_colour_of_its_own() {
+    fn wait_classes_have_distinct_letters_and_colours() {
         for (at, class) in WAIT_CLASSES.iter().enumerate() {
             for other in &WAIT_CLASSES[at + 1..] {
                 assert_ne!(class.letter, other.letter);
                 assert_ne!(class.colour, other.colour);
             }
         }
-        assert_eq!(WaitClass::place(None), 0);
-        assert_eq!(WaitClass::place(Some("Lock")), 2);
-        assert_eq!(WAIT_CLASSES[WaitClass::place(Some("InjectionPoint"))].name, "other");
+        assert_eq!(WaitClass::index(None), 0);
+        assert_eq!(WaitClass::index(Some("Lock")), 2);
+        assert_eq!(WAIT_CLASSES[WaitClass::index(Some("InjectionPoint"))].name, "other");
     }
 
     #[test]
-    fn a_letter_can_be_read_on_its_colour() {
-        let theme = Theme::of(Palette::Dark);
+    fn letters_are_readable_on_their_colours() {
+        let theme = Theme::new(Palette::Dark);
         for class in &WAIT_CLASSES {
             let is_white = theme.wait(class).fg == Some(Color::White);
             let light = lightness(class.colour);
             assert!(if is_white { light < 0.55 } else { light > 0.42 }, "{} {light}", class.name);
         }
-        assert_eq!(Theme::of(Palette::Mono).wait(&WAIT_CLASSES[0]), Style::new());
+        assert_eq!(Theme::new(Palette::Mono).wait(&WAIT_CLASSES[0]), Style::new());
     }
 }

@@ -1,178 +1,229 @@
-//! Sessions as rows, those that help with a parallel query under its leader.
+//! Sessions as rows, with parallel workers below their leader.
 
 use std::collections::HashMap;
 
-use howdah_collect::{Backend, Blocker, Cell, Kind, SqlText, State, Unit, Wait};
+use howdah_collect::{
+    BackendActivity, BackendState, BackendType, BackendWait, Blocker, ColumnUnit, SqlText, ViewCell,
+};
 
-use super::{Choice, Head, Mark, Row, RowKey, Table, clients};
-use crate::Snapshot;
+use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, clients};
+use crate::ServerSnapshot;
 
-/// Who is behind a session, where there are poolers. It stands behind the time.
-pub(super) const POOLED: Head =
-    Head::new("pooled", "Pooler's client", Unit::Text, 30, "who is behind it, by its pooler")
-        .ranked(4)
-        .shrinking();
+/// The pooler's client, placed after the time column.
+pub(super) const POOLED: TableColumn = TableColumn::new(
+    "pooled",
+    "Pooler's client",
+    ColumnUnit::Text,
+    30,
+    "its client, according to the pooler",
+)
+.ranked(4)
+.shrinking();
 
-/// The place of [`POOLED`].
-const POOLED_AT: usize = 4;
+/// Index of [`POOLED`].
+const POOLED_COLUMN: usize = 4;
 
-/// The columns of sessions.
-const COLUMNS: [Head; 15] = [
-    Head { is_key: true, ..Head::new("pid", "Pid", Unit::Count, 8, "the process").ranked(0) },
-    Head::new("database", "Database", Unit::Text, 12, "its database").ranked(6).shrinking(),
-    Head::new("user", "User", Unit::Text, 12, "its role").ranked(5).shrinking(),
-    Head::new("time", "Time", Unit::Seconds, 7, "how long it has run its statement, or idled")
-        .ranked(1),
-    Head::new("state", "State", Unit::Text, 10, "what it does").ranked(2),
-    Head::new("wait", "Waits for", Unit::Text, 22, "what it waits for").ranked(3),
-    Head::new("application", "Application", Unit::Text, 14, "what its client calls itself")
+/// Columns of the activity screen.
+const COLUMNS: [TableColumn; 15] = [
+    TableColumn {
+        is_key: true,
+        ..TableColumn::new("pid", "Pid", ColumnUnit::Count, 8, "the process").ranked(0)
+    },
+    TableColumn::new("database", "Database", ColumnUnit::Text, 12, "its database")
+        .ranked(6)
         .shrinking(),
-    Head::new("client", "Client", Unit::Text, 15, "where its client is").shrinking(),
-    Head::new("transaction", "In tx", Unit::Seconds, 7, "how long its transaction has lasted"),
-    Head::new("blocked_by", "Blocked by", Unit::Text, 10, "the processes whose locks it waits for"),
-    Head::new("blocked", "Blocked", Unit::Seconds, 7, "how long it has waited for a lock"),
-    Head::new(
+    TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").ranked(5).shrinking(),
+    TableColumn::new(
+        "time",
+        "Time",
+        ColumnUnit::Seconds,
+        7,
+        "how long it has run its statement, or idled",
+    )
+    .ranked(1),
+    TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state").ranked(2),
+    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 22, "its wait event").ranked(3),
+    TableColumn::new("application", "Application", ColumnUnit::Text, 14, "its application_name")
+        .shrinking(),
+    TableColumn::new("client", "Client", ColumnUnit::Text, 15, "its client's address").shrinking(),
+    TableColumn::new(
+        "transaction",
+        "In tx",
+        ColumnUnit::Seconds,
+        7,
+        "how long its transaction has lasted",
+    ),
+    TableColumn::new(
+        "blocked_by",
+        "Blocked by",
+        ColumnUnit::Text,
+        10,
+        "the processes whose locks it waits for",
+    ),
+    TableColumn::new(
+        "blocked",
+        "Blocked",
+        ColumnUnit::Seconds,
+        7,
+        "how long it has waited for a lock",
+    ),
+    TableColumn::new(
         "xmin_age",
         "Xmin age",
-        Unit::Count,
+        ColumnUnit::Count,
         8,
-        "transactions whose dead rows stay because of it",
+        "transactions whose dead rows it holds",
     ),
-    Head::new("kind", "Kind", Unit::Text, 14, "the kind of process"),
-    Head::new("query_id", "Query id", Unit::Text, 20, "the server's identifier of the statement")
-        .shrinking(),
-    Head::new("query", "Query", Unit::Text, 0, "its statement; of an idle session the last one"),
+    TableColumn::new("kind", "Kind", ColumnUnit::Text, 14, "the backend type"),
+    TableColumn::new(
+        "query_id",
+        "Query id",
+        ColumnUnit::Text,
+        20,
+        "the server's identifier of the statement",
+    )
+    .shrinking(),
+    TableColumn::new(
+        "query",
+        "Query",
+        ColumnUnit::Text,
+        0,
+        "its statement; for an idle session its last one",
+    ),
 ];
 
-pub(super) fn table(snapshot: &Snapshot, choice: &Choice) -> Table {
+pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> ScreenTable {
     let backends = &snapshot.activity.backends;
     let mut helpers: HashMap<i32, Vec<usize>> = HashMap::new();
-    let shown = |backend: &Backend| choice.with_idle || is_of_interest(backend);
+    let shown = |backend: &BackendActivity| options.with_idle || is_of_interest(backend);
     let mut leaders = Vec::new();
     for (at, backend) in backends.iter().enumerate().filter(|(_, backend)| shown(backend)) {
-        match backend.leader.filter(|leader| *leader != backend.pid && has(backends, *leader)) {
+        match backend
+            .leader
+            .filter(|leader| *leader != backend.pid && contains_pid(backends, *leader))
+        {
             Some(leader) => helpers.entry(leader).or_default().push(at),
             None => leaders.push(at),
         }
     }
-    let mut words = Words::default();
-    let mut row = |at, depth| row(snapshot, at, depth, choice, &mut words);
+    let mut shared_cells = SharedCells::default();
+    let mut row = |at, depth| row(snapshot, at, depth, options, &mut shared_cells);
     let mut rows = Vec::with_capacity(leaders.len());
     for at in leaders {
         rows.push(row(at, 0));
         let below = helpers.remove(&backends[at].pid).unwrap_or_default();
         rows.extend(below.into_iter().map(|at| row(at, 1)));
     }
-    // Those whose leader is not shown.
+    // Workers whose leader is not displayed.
     rows.extend(helpers.into_values().flatten().map(|at| row(at, 0)));
     let mut columns = COLUMNS.to_vec();
-    if snapshot.pooled.is_some() {
-        columns.insert(POOLED_AT, POOLED);
+    if snapshot.pooled_clients.is_some() {
+        columns.insert(POOLED_COLUMN, POOLED);
     }
-    Table { columns, rows }
+    ScreenTable { columns, rows }
 }
 
-fn has(backends: &[Backend], pid: i32) -> bool {
+fn contains_pid(backends: &[BackendActivity], pid: i32) -> bool {
     backends.binary_search_by_key(&pid, |backend| backend.pid).is_ok()
 }
 
-/// Whether it does something, or keeps others from doing something. A session that cannot be read is
-/// shown: that nothing is known of it is worth knowing.
-fn is_of_interest(backend: &Backend) -> bool {
+/// Whether the session is active or may hold resources. Hidden sessions are included, because not
+/// seeing them matters.
+fn is_of_interest(backend: &BackendActivity) -> bool {
     match backend.state {
-        Some(State::Idle) => false,
+        Some(BackendState::Idle) => false,
         Some(_) => true,
-        None => !backend.is_readable || backend.kind == Some(Kind::ParallelWorker),
+        None => !backend.is_readable || backend.kind == Some(BackendType::ParallelWorker),
     }
 }
 
-/// What to notice about a session.
-pub(super) fn mark(backend: &Backend, now_us: i64, slow_seconds: Option<f64>) -> Mark {
-    let runs = matches!(backend.state, Some(State::Active | State::FastPath));
+/// The mark of a session.
+pub(super) fn mark(backend: &BackendActivity, now_us: i64, slow_seconds: Option<f64>) -> RowMark {
+    let runs = matches!(backend.state, Some(BackendState::Active | BackendState::FastPath));
     let lasted = backend.duration(now_us).unwrap_or(0.0);
     match backend.state {
-        _ if runs && slow_seconds.is_some_and(|slow| lasted > slow) => Mark::Slow,
-        _ if !backend.blockers.is_empty() => Mark::Waits,
-        Some(state) if state.is_idle_in_transaction() => Mark::IdleInTransaction,
-        Some(State::Idle) => Mark::Idle,
-        _ => Mark::None,
+        _ if runs && slow_seconds.is_some_and(|slow| lasted > slow) => RowMark::Slow,
+        _ if !backend.blockers.is_empty() => RowMark::Waiting,
+        Some(state) if state.is_idle_in_transaction() => RowMark::IdleInTransaction,
+        Some(BackendState::Idle) => RowMark::Idle,
+        _ => RowMark::None,
     }
 }
 
-/// Words that many rows have, each made once: a table of ten thousand sessions has to be there before the next
-/// picture.
+/// Cells shared by many rows, each created once: ten thousand sessions must be ready for the next
+/// redraw.
 #[derive(Default)]
-struct Words<'a> {
-    states: HashMap<State, Cell>,
-    kinds: HashMap<&'a Kind, Cell>,
-    waits: HashMap<&'a Wait, Cell>,
+struct SharedCells<'a> {
+    states: HashMap<BackendState, ViewCell>,
+    kinds: HashMap<&'a BackendType, ViewCell>,
+    waits: HashMap<&'a BackendWait, ViewCell>,
 }
 
-impl<'a> Words<'a> {
-    fn state(&mut self, state: State) -> Cell {
+impl<'a> SharedCells<'a> {
+    fn state(&mut self, state: BackendState) -> ViewCell {
         self.states.entry(state).or_insert_with(|| state.as_str().into()).clone()
     }
 
-    fn kind(&mut self, kind: &'a Kind) -> Cell {
+    fn kind(&mut self, kind: &'a BackendType) -> ViewCell {
         self.kinds.entry(kind).or_insert_with(|| kind.as_str().into()).clone()
     }
 
-    fn wait(&mut self, wait: &'a Wait) -> Cell {
+    fn wait(&mut self, wait: &'a BackendWait) -> ViewCell {
         self.waits.entry(wait).or_insert_with(|| wait.to_string().as_str().into()).clone()
     }
 }
 
 fn row<'a>(
-    snapshot: &'a Snapshot,
+    snapshot: &'a ServerSnapshot,
     at: usize,
     depth: usize,
-    choice: &Choice,
-    words: &mut Words<'a>,
-) -> Row {
+    options: &TableOptions,
+    shared_cells: &mut SharedCells<'a>,
+) -> TableRow {
     let backend = &snapshot.activity.backends[at];
     let now_us = snapshot.activity.taken_us;
-    // A role that may not look gets NULL for all of these.
-    let readable = |cell: Cell| match cell {
-        Cell::Null if !backend.is_readable => Cell::Unavailable,
+    // A role without the privilege gets NULL for all of these.
+    let readable = |cell: ViewCell| match cell {
+        ViewCell::Null if !backend.is_readable => ViewCell::Unavailable,
         cell => cell,
     };
-    let word = |word: &Option<std::sync::Arc<str>>| Cell::from(word.clone());
+    let word = |word: &Option<std::sync::Arc<str>>| ViewCell::from(word.clone());
     let blocked_by =
-        backend.blockers.iter().map(|blocker| name(*blocker)).collect::<Vec<_>>().join(" ");
+        backend.blockers.iter().map(|blocker| blocker_name(*blocker)).collect::<Vec<_>>().join(" ");
     let mut cells = vec![
         i64::from(backend.pid).into(),
         word(&backend.database),
         readable(word(&backend.user)),
         readable(backend.duration(now_us).into()),
-        readable(backend.state.map(|state| words.state(state)).into()),
-        readable(backend.wait.as_ref().map(|wait| words.wait(wait)).into()),
+        readable(backend.state.map(|state| shared_cells.state(state)).into()),
+        readable(backend.wait.as_ref().map(|wait| shared_cells.wait(wait)).into()),
         word(&backend.application),
         readable(word(&backend.client)),
         readable(backend.transaction_age(now_us).into()),
         (!blocked_by.is_empty()).then_some(blocked_by.as_str()).into(),
         match backend.blocked_for(now_us) {
-            None if backend.blockers.is_empty() => Cell::Null,
+            None if backend.blockers.is_empty() => ViewCell::Null,
             blocked => readable(blocked.into()),
         },
         backend.xmin_age.into(),
-        readable(backend.kind.as_ref().map(|kind| words.kind(kind)).into()),
-        backend.query_id.map(|id| id.to_string().as_str().into()).unwrap_or(Cell::Null),
+        readable(backend.kind.as_ref().map(|kind| shared_cells.kind(kind)).into()),
+        backend.query_id.map(|id| id.to_string().as_str().into()).unwrap_or(ViewCell::Null),
         readable(backend.query.as_ref().map(SqlText::to_shared_line).into()),
     ];
-    if let Some(pooled) = &snapshot.pooled {
-        cells.insert(POOLED_AT, clients::behind(pooled, backend));
+    if let Some(pooled) = &snapshot.pooled_clients {
+        cells.insert(POOLED_COLUMN, clients::client_cell(pooled, backend));
     }
-    Row {
+    TableRow {
         cells,
-        key: RowKey::Session(backend.pid, backend.started_us),
-        mark: mark(backend, now_us, choice.slow_seconds),
+        key: RowId::Session(backend.pid, backend.started_us),
+        mark: mark(backend, now_us, options.slow_seconds),
         depth,
         backend: Some(at),
     }
 }
 
-/// What people call it.
-pub(super) fn name(blocker: Blocker) -> String {
+/// Name of a blocker.
+pub(super) fn blocker_name(blocker: Blocker) -> String {
     match blocker {
         Blocker::Process(pid) => pid.to_string(),
         Blocker::Prepared => "prepared".to_owned(),

@@ -1,86 +1,115 @@
-//! The clients of poolers as rows, each with the session it holds on this server.
+//! Pooler clients as rows, each with its session on this server.
 
 use std::{collections::HashMap, sync::Arc};
 
-use howdah_collect::{Backend, Cell, Held, PoolerClient, SqlText, State, Unit};
+use howdah_collect::{
+    BackendActivity, BackendState, ColumnUnit, PooledBackend, PoolerClient, SqlText, ViewCell,
+};
 
-use super::{Choice, Head, Mark, Row, RowKey, Table, activity};
-use crate::{Pooled, Snapshot};
+use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, activity};
+use crate::{PooledClients, ServerSnapshot};
 
-/// The columns of clients.
-const COLUMNS: [Head; 11] = [
-    Head { is_key: true, ..Head::new("address", "Client", Unit::Text, 21, "where the client is") },
-    Head::new("database", "Database", Unit::Text, 12, "the database it asked the pooler for")
+/// Columns of the clients screen.
+const COLUMNS: [TableColumn; 11] = [
+    TableColumn {
+        is_key: true,
+        ..TableColumn::new("address", "Client", ColumnUnit::Text, 21, "the client's address")
+    },
+    TableColumn::new("database", "Database", ColumnUnit::Text, 12, "the requested database")
         .shrinking(),
-    Head::new("user", "User", Unit::Text, 12, "its role").shrinking(),
-    Head::new("state", "State", Unit::Text, 10, "what the pooler says it does"),
-    Head::new("waits", "Waits", Unit::Seconds, 7, "how long it has waited for a server connection"),
-    Head::new("application", "Application", Unit::Text, 14, "what it calls itself").shrinking(),
-    Head::new("pid", "Pid", Unit::Count, 8, "the server's process that it holds"),
-    Head::new("time", "Time", Unit::Seconds, 7, "how long that has run its statement, or idled"),
-    Head::new("session", "Session", Unit::Text, 10, "what that does"),
-    Head::new("wait", "Waits for", Unit::Text, 22, "what that waits for"),
-    Head::new("query", "Query", Unit::Text, 0, "its statement"),
+    TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").shrinking(),
+    TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state in the pooler"),
+    TableColumn::new(
+        "waits",
+        "Waits",
+        ColumnUnit::Seconds,
+        7,
+        "how long it has waited for a server connection",
+    ),
+    TableColumn::new("application", "Application", ColumnUnit::Text, 14, "its application_name")
+        .shrinking(),
+    TableColumn::new("pid", "Pid", ColumnUnit::Count, 8, "the backend it is linked to"),
+    TableColumn::new(
+        "time",
+        "Time",
+        ColumnUnit::Seconds,
+        7,
+        "how long the backend has run its statement, or idled",
+    ),
+    TableColumn::new("session", "Session", ColumnUnit::Text, 10, "the backend's state"),
+    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 22, "the backend's wait event"),
+    TableColumn::new("query", "Query", ColumnUnit::Text, 0, "its statement"),
 ];
 
-/// `None` where there is no pooler.
-pub(super) fn table(snapshot: &Snapshot, choice: &Choice) -> Option<Table> {
-    let pooled = snapshot.pooled.as_ref()?;
+/// Builds the table; `None` without poolers.
+pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Option<ScreenTable> {
+    let pooled = snapshot.pooled_clients.as_ref()?;
     let backends = &snapshot.activity.backends;
-    let held = |(at, backend): (usize, &Backend)| {
-        Some((Held { pid: backend.pid, client_port: backend.client_port? }, at))
+    let pooled_backend = |(at, backend): (usize, &BackendActivity)| {
+        Some((PooledBackend { pid: backend.pid, client_port: backend.client_port? }, at))
     };
-    let places: HashMap<Held, usize> = backends.iter().enumerate().filter_map(held).collect();
+    let places: HashMap<PooledBackend, usize> =
+        backends.iter().enumerate().filter_map(pooled_backend).collect();
     let rows = pooled.clients.iter().filter_map(|client| {
-        let at = client.holds.and_then(|held| places.get(&held).copied());
-        // A client that holds a session of another server is not this one's.
-        let is_elsewhere = client.holds.is_some() && at.is_none();
-        let is_idle = client.holds.is_none() && client.waits.is_none();
-        (!is_elsewhere && (choice.with_idle || !is_idle)).then(|| row(snapshot, client, at, choice))
+        let at = client.backend.and_then(|pooled_backend| places.get(&pooled_backend).copied());
+        // A client linked to a session of another server does not belong here.
+        let is_elsewhere = client.backend.is_some() && at.is_none();
+        let is_idle = client.backend.is_none() && client.wait_seconds.is_none();
+        (!is_elsewhere && (options.with_idle || !is_idle))
+            .then(|| row(snapshot, client, at, options))
     });
-    Some(Table { columns: COLUMNS.to_vec(), rows: rows.collect() })
+    Some(ScreenTable { columns: COLUMNS.to_vec(), rows: rows.collect() })
 }
 
-fn row(snapshot: &Snapshot, client: &PoolerClient, at: Option<usize>, choice: &Choice) -> Row {
+fn row(
+    snapshot: &ServerSnapshot,
+    client: &PoolerClient,
+    at: Option<usize>,
+    options: &TableOptions,
+) -> TableRow {
     let now_us = snapshot.activity.taken_us;
     let backend = at.and_then(|at| snapshot.activity.backends.get(at));
-    let word = |word: &Arc<str>| Cell::from(Arc::clone(word));
-    let of = |cell: fn(&Backend, i64) -> Cell| {
-        backend.map_or(Cell::Null, |backend| cell(backend, now_us))
+    let word = |word: &Arc<str>| ViewCell::from(Arc::clone(word));
+    let of = |cell: fn(&BackendActivity, i64) -> ViewCell| {
+        backend.map_or(ViewCell::Null, |backend| cell(backend, now_us))
     };
     let cells = vec![
         address(client).as_str().into(),
         word(&client.database),
         word(&client.user),
         word(&client.state),
-        client.waits.into(),
+        client.wait_seconds.into(),
         client.application.clone().into(),
         of(|backend, _| i64::from(backend.pid).into()),
         of(|backend, now_us| backend.duration(now_us).into()),
-        of(|backend, _| backend.state.map(State::as_str).into()),
+        of(|backend, _| backend.state.map(BackendState::as_str).into()),
         of(|backend, _| {
-            backend.wait.as_ref().map(|wait| wait.to_string().as_str().into()).unwrap_or(Cell::Null)
+            backend
+                .wait
+                .as_ref()
+                .map(|wait| wait.to_string().as_str().into())
+                .unwrap_or(ViewCell::Null)
         }),
         of(|backend, _| backend.query.as_ref().map(SqlText::to_shared_line).into()),
     ];
     let mark = match backend {
-        Some(backend) => activity::mark(backend, now_us, choice.slow_seconds),
-        None if client.waits.is_some() => Mark::Waits,
-        None => Mark::Idle,
+        Some(backend) => activity::mark(backend, now_us, options.slow_seconds),
+        None if client.wait_seconds.is_some() => RowMark::Waiting,
+        None => RowMark::Idle,
     };
-    // What signals are for is the session; a client without one has nothing to signal.
+    // Signals target the session; a client without one cannot be signalled.
     let key = match backend {
-        Some(backend) => RowKey::Session(backend.pid, backend.started_us),
-        None => RowKey::Cells(vec![
+        Some(backend) => RowId::Session(backend.pid, backend.started_us),
+        None => RowId::Cells(vec![
             address(client),
             client.user.to_string(),
             client.database.to_string(),
         ]),
     };
-    Row { cells, key, mark, depth: 0, backend: at }
+    TableRow { cells, key, mark, depth: 0, backend: at }
 }
 
-/// Where a client is, as one word.
+/// Address and port of a client.
 fn address(client: &PoolerClient) -> String {
     match &*client.address {
         "unix" => format!("unix:{}", client.port),
@@ -89,9 +118,9 @@ fn address(client: &PoolerClient) -> String {
     }
 }
 
-/// Who is behind a session, as one cell.
-pub(super) fn behind(pooled: &Pooled, backend: &Backend) -> Cell {
-    let Some(client) = pooled.behind(backend) else { return Cell::Null };
+/// The client of a session, as one cell.
+pub(super) fn client_cell(pooled: &PooledClients, backend: &BackendActivity) -> ViewCell {
+    let Some(client) = pooled.client_for(backend) else { return ViewCell::Null };
     let application = client.application.as_deref().unwrap_or_default();
     let name = format!("{} {}@{} {application}", address(client), client.user, client.database);
     name.trim_end().into()

@@ -1,39 +1,42 @@
-//! What sessions were doing or waiting for over the time watched.
+//! Wait events over the monitored time as rows.
 
 use std::collections::BTreeMap;
 
-use howdah_collect::{Cell, Unit, Wait};
+use howdah_collect::{BackendWait, ColumnUnit, ViewCell};
 
-use super::{Head, Row, Table};
-use crate::Snapshot;
+use super::{ScreenTable, TableColumn, TableRow};
+use crate::ServerSnapshot;
 
-const COLUMNS: [Head; 5] = [
-    Head {
+const COLUMNS: [TableColumn; 5] = [
+    TableColumn {
         is_key: true,
-        ..Head::new(
+        ..TableColumn::new(
             "class",
             "Class",
-            Unit::Text,
+            ColumnUnit::Text,
             12,
-            "the class of wait event; cpu where it waits for nothing",
+            "the wait event class; cpu if running",
         )
     },
-    Head { is_key: true, ..Head::new("event", "Event", Unit::Text, 28, "the wait event") },
-    Head::new(
-        "sessions",
-        "Sessions",
-        Unit::Count,
-        9,
-        "active sessions that were in it, on average",
+    TableColumn {
+        is_key: true,
+        ..TableColumn::new("event", "Event", ColumnUnit::Text, 28, "the wait event")
+    },
+    TableColumn::new("sessions", "Sessions", ColumnUnit::Count, 9, "average active sessions in it"),
+    TableColumn::new(
+        "share",
+        "Share",
+        ColumnUnit::Percent,
+        7,
+        "of the time of all active sessions",
     ),
-    Head::new("share", "Share", Unit::Percent, 7, "of the time of all active sessions"),
-    Head::new("samples", "Samples", Unit::Count, 9, "how often one was seen in it"),
+    TableColumn::new("samples", "Samples", ColumnUnit::Count, 9, "number of samples"),
 ];
 
-pub(super) fn table(snapshot: &Snapshot) -> Table {
+pub(super) fn table(snapshot: &ServerSnapshot) -> ScreenTable {
     let means = snapshot.waits.means();
     let all: f64 = means.values().sum();
-    let mut samples: BTreeMap<Option<&Wait>, i64> = BTreeMap::new();
+    let mut samples: BTreeMap<Option<&BackendWait>, i64> = BTreeMap::new();
     for second in snapshot.waits.seconds() {
         for (wait, sum) in &second.sums {
             *samples.entry(wait.as_ref()).or_default() += i64::from(*sum);
@@ -45,19 +48,19 @@ pub(super) fn table(snapshot: &Snapshot) -> Table {
             None => ("cpu", "running"),
         };
         let share = if all > 0.0 { mean / all * 100.0 } else { 0.0 };
-        Row::plain(vec![
+        TableRow::from_cells(vec![
             class.into(),
             event.into(),
             (*mean).into(),
             share.into(),
-            Cell::Integer(samples.get(&wait.as_ref()).copied().unwrap_or(0)),
+            ViewCell::Integer(samples.get(&wait.as_ref()).copied().unwrap_or(0)),
         ])
     });
-    Table { columns: COLUMNS.to_vec(), rows: rows.map(keyed).collect() }
+    ScreenTable { columns: COLUMNS.to_vec(), rows: rows.map(with_event_key).collect() }
 }
 
-/// Its class and event tell it from others, not its numbers.
-fn keyed(row: Row) -> Row {
+/// Identifies the row by class and event instead of its numbers.
+fn with_event_key(row: TableRow) -> TableRow {
     let key = row.cells[..2].iter().filter_map(|cell| cell.text().map(str::to_owned)).collect();
-    Row { key: super::RowKey::Cells(key), ..row }
+    TableRow { key: super::RowId::Cells(key), ..row }
 }

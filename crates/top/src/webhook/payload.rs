@@ -1,59 +1,59 @@
-//! What a message says, in the forms that receivers understand.
+//! Message bodies in the formats that receivers understand.
 
 use std::fmt::Write as _;
 
-use howdah_collect::shown_line;
+use howdah_collect::sanitized_line;
 use jiff::Timestamp;
 use ring::hmac;
 use serde_json::{Value, json};
 
-use super::Form;
+use super::WebhookFormat;
 use crate::{
-    rules::{Alert, Change, Who},
-    slow::SlowStatement,
+    rules::{Alert, AlertChange, SessionInfo},
+    slow_statements::SlowStatement,
 };
 
-/// Something that happened.
+/// An event to report.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// A statement was found to be slow.
+pub enum WebhookEvent {
+    /// A slow statement.
     Slow(SlowStatement),
-    /// An alert began, or ended.
-    Alert(Change),
+    /// An alert started or ended.
+    Alert(AlertChange),
 }
 
 /// Events that are sent together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Message {
-    /// What tells it from others, so that a receiver knows one that it got twice.
+pub struct WebhookMessage {
+    /// Identifies the message, so that receivers can detect duplicates.
     pub id: String,
-    /// What happened, the oldest first.
-    pub events: Vec<Event>,
-    /// Events before these that had no room in the queue.
+    /// Events, oldest first.
+    pub events: Vec<WebhookEvent>,
+    /// Number of earlier events dropped because the queue was full.
     pub dropped: u64,
 }
 
-/// Most events that a text tells; the rest is counted.
-const TOLD_MAX: usize = 10;
+/// Maximum number of events in a text; the rest is counted.
+const TEXT_EVENTS_MAX: usize = 10;
 
-/// Longest statement in a text, in characters: Slack cuts texts of 40,000.
+/// Maximum length of a statement in a text, in characters: Slack truncates texts at 40,000.
 const SQL_CHARS_MAX: usize = 2_900;
 
-impl Message {
-    /// The body for a receiver.
-    pub(super) fn body(&self, form: &Form) -> Vec<u8> {
-        let document = match form {
-            Form::Slack => json!({ "text": self.text() }),
-            Form::Document { .. } => self.document(),
+impl WebhookMessage {
+    /// The request body.
+    pub(super) fn body(&self, format: &WebhookFormat) -> Vec<u8> {
+        let document = match format {
+            WebhookFormat::Slack => json!({ "text": self.text() }),
+            WebhookFormat::Document { .. } => self.document(),
         };
         document.to_string().into_bytes()
     }
 
-    /// The headers for a receiver, at a time in seconds since 1970. The signature is of the time, a point
-    /// and the body, so that a message cannot be sent again later by somebody who has seen it.
-    pub(super) fn headers(&self, form: &Form, seconds: i64, body: &[u8]) -> String {
+    /// The request headers at a time in seconds since 1970. The signature covers the time, a dot
+    /// and the body, so that a captured message cannot be replayed later.
+    pub(super) fn headers(&self, format: &WebhookFormat, seconds: i64, body: &[u8]) -> String {
         let mut headers = format!("Idempotency-Key: {}\r\n", self.id);
-        if let Form::Document { key: Some(key) } = form {
+        if let WebhookFormat::Document { key: Some(key) } = format {
             let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
             context.update(seconds.to_string().as_bytes());
             context.update(b".");
@@ -73,13 +73,13 @@ impl Message {
         if self.events.len() > 1 {
             let _ = writeln!(text, "{} events:", self.events.len());
         }
-        for event in self.events.iter().take(TOLD_MAX) {
+        for event in self.events.iter().take(TEXT_EVENTS_MAX) {
             match event {
-                Event::Slow(slow) => slow_text(&mut text, slow),
-                Event::Alert(change) => alert_text(&mut text, change),
+                WebhookEvent::Slow(slow) => slow_text(&mut text, slow),
+                WebhookEvent::Alert(change) => alert_text(&mut text, change),
             }
         }
-        if let Some(more @ 1..) = self.events.len().checked_sub(TOLD_MAX) {
+        if let Some(more @ 1..) = self.events.len().checked_sub(TEXT_EVENTS_MAX) {
             let _ = writeln!(text, "… and {more} more");
         }
         if self.dropped > 0 {
@@ -94,52 +94,57 @@ impl Message {
     }
 }
 
-/// pgtop's words.
+/// Uses pgtop's wording.
 fn slow_text(text: &mut String, slow: &SlowStatement) {
     let SlowStatement { server, database, user, pid, seconds, query, .. } = slow;
     let _ = write!(
         text,
         "Slow postgres query on `{}` database `{}` for user `{}`\n\
          Query ID {pid} (has been running for {seconds:.0} s):\n\n```\n{}\n```\n",
-        Chat(server),
-        Chat(database),
-        Chat(user),
-        Chat(&cut(query))
+        SlackCode(server),
+        SlackCode(database),
+        SlackCode(user),
+        SlackCode(&truncated(query))
     );
 }
 
-fn alert_text(text: &mut String, change: &Change) {
+fn alert_text(text: &mut String, change: &AlertChange) {
     let alert = change.alert();
-    let value = alert.measure.shown(alert.value);
+    let value = alert.measure.format_value(alert.value);
     let _ = match change {
-        Change::Began(_) => {
-            write!(text, "Alert on `{}`: `{}`, now {value}", Chat(&alert.server), Chat(&alert.rule))
+        AlertChange::Started(_) => {
+            write!(
+                text,
+                "Alert on `{}`: `{}`, now {value}",
+                SlackCode(&alert.server),
+                SlackCode(&alert.rule)
+            )
         }
-        Change::Ended(_, lasted) => {
-            let lasted = crate::units::span(lasted.as_secs_f64());
+        AlertChange::Ended(_, lasted) => {
+            let lasted = crate::units::format_duration(lasted.as_secs_f64());
             write!(
                 text,
                 "Over on `{}` after {lasted}: `{}`, last {value}",
-                Chat(&alert.server),
-                Chat(&alert.rule)
+                SlackCode(&alert.server),
+                SlackCode(&alert.rule)
             )
         }
     };
-    match &alert.who {
+    match &alert.session {
         None => text.push('\n'),
-        Some(Who { pid, user, database, query }) => {
+        Some(SessionInfo { pid, user, database, query }) => {
             let _ = write!(
                 text,
                 "\nProcess {pid}, user `{}`, database `{}`\n```\n{}\n```\n",
-                Chat(user),
-                Chat(database),
-                Chat(&cut(query))
+                SlackCode(user),
+                SlackCode(database),
+                SlackCode(&truncated(query))
             );
         }
     }
 }
 
-fn cut(query: &str) -> String {
+fn truncated(query: &str) -> String {
     let mut chars = query.chars();
     let mut kept: String = chars.by_ref().take(SQL_CHARS_MAX).collect();
     if chars.next().is_some() {
@@ -148,14 +153,14 @@ fn cut(query: &str) -> String {
     kept
 }
 
-/// Text inside of code in Slack's mrkdwn: `&`, `<` and `>` are escaped, as Slack wants it, so that nothing in
-/// it becomes a link or calls a whole channel; a backtick, which would end the code, becomes a letter that
-/// looks like one; and nothing that steers a terminal is left.
-struct Chat<'a>(&'a str);
+/// Text inside code in Slack's mrkdwn: `&`, `<` and `>` are escaped, so that nothing becomes a link
+/// or notifies a channel; a backtick, which would end the code, becomes a similar letter; and
+/// terminal control characters are removed.
+struct SlackCode<'a>(&'a str);
 
-impl std::fmt::Display for Chat<'_> {
+impl std::fmt::Display for SlackCode<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        shown_line(self.0).chars().try_for_each(|c| match c {
+        sanitized_line(self.0).chars().try_for_each(|c| match c {
             '&' => f.write_str("&amp;"),
             '<' => f.write_str("&lt;"),
             '>' => f.write_str("&gt;"),
@@ -165,30 +170,31 @@ impl std::fmt::Display for Chat<'_> {
     }
 }
 
-fn event_document(event: &Event) -> Value {
+fn event_document(event: &WebhookEvent) -> Value {
     match event {
-        Event::Slow(slow) => {
-            let SlowStatement { server, database, user, pid, seconds, seen_us, query } = slow;
+        WebhookEvent::Slow(slow) => {
+            let SlowStatement { server, database, user, pid, seconds, sampled_us, query } = slow;
             json!({
-                "kind": "slow", "server": server, "seen": moment(Some(*seen_us)), "database": database,
+                "kind": "slow", "server": server, "seen": timestamp(Some(*sampled_us)), "database": database,
                 "user": user, "pid": pid, "seconds": seconds, "query": query,
             })
         }
-        Event::Alert(change) => {
+        WebhookEvent::Alert(change) => {
             let alert = change.alert();
-            let Alert { server, subject, rule, value, threshold, measure, who, seen_us } = alert;
+            let Alert { server, subject, rule, value, threshold, measure, session, sampled_us } =
+                alert;
             let mut document = json!({
-                "kind": "alert", "server": server, "seen": moment(*seen_us), "subject": subject.name(),
-                "rule": rule, "value": value, "threshold": threshold, "unit": measure.as_str(),
+                "kind": "alert", "server": &**server, "seen": timestamp(*sampled_us), "subject": subject.name(),
+                "rule": &**rule, "value": value, "threshold": threshold, "unit": measure.as_str(),
                 "state": match change {
-                    Change::Began(_) => "began",
-                    Change::Ended(..) => "ended",
+                    AlertChange::Started(_) => "began",
+                    AlertChange::Ended(..) => "ended",
                 },
             });
-            if let Change::Ended(_, lasted) = change {
+            if let AlertChange::Ended(_, lasted) = change {
                 document["lasted"] = lasted.as_secs_f64().into();
             }
-            if let Some(Who { pid, user, database, query }) = who {
+            if let Some(SessionInfo { pid, user, database, query }) = session {
                 document["pid"] = (*pid).into();
                 document["user"] = (**user).into();
                 document["database"] = (**database).into();
@@ -199,8 +205,8 @@ fn event_document(event: &Event) -> Value {
     }
 }
 
-/// ISO 8601 in UTC.
-fn moment(us: Option<i64>) -> Option<String> {
+/// Formats a time as ISO 8601 in UTC.
+fn timestamp(us: Option<i64>) -> Option<String> {
     let timestamp = Timestamp::from_microsecond(us?).ok()?;
     Some(format!("{timestamp:.6}"))
 }
@@ -212,7 +218,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::{Measure, Subject};
+    use crate::rules::{Measure, RuleSubject};
 
     fn slow(query: &str) -> SlowStatement {
         SlowStatement {
@@ -221,33 +227,34 @@ mod tests {
             user: "app".to_owned(),
             pid: 4711,
             seconds: 61.4,
-            seen_us: 1_700_000_000_000_000,
+            sampled_us: 1_700_000_000_000_000,
             query: query.to_owned(),
         }
     }
 
-    fn message(events: Vec<Event>) -> Message {
-        Message { id: "one".to_owned(), events, dropped: 0 }
+    fn message(events: Vec<WebhookEvent>) -> WebhookMessage {
+        WebhookMessage { id: "one".to_owned(), events, dropped: 0 }
     }
 
-    fn sent(message: &Message, form: &Form) -> Value {
-        serde_json::from_slice(&message.body(form)).unwrap()
+    fn rendered(message: &WebhookMessage, format: &WebhookFormat) -> Value {
+        serde_json::from_slice(&message.body(format)).unwrap()
     }
 
     #[test]
-    fn a_slow_statement_is_told_in_pgtop_s_words() {
-        let message = message(vec![Event::Slow(slow("select 1"))]);
+    fn slow_statement_uses_pgtop_wording() {
+        let message = message(vec![WebhookEvent::Slow(slow("select 1"))]);
         assert_eq!(
-            sent(&message, &Form::Slack),
+            rendered(&message, &WebhookFormat::Slack),
             json!({"text": "Slow postgres query on `db1:5432/shop` database `shop` for user `app`\n\
                 Query ID 4711 (has been running for 61 s):\n\n```\nselect 1\n```\n"})
         );
     }
 
     #[test]
-    fn sql_cannot_call_a_channel_nor_leave_its_fence() {
+    fn hostile_sql_stays_inside_code_block() {
         let hostile = "select '<!channel>' && ``` \u{1b}[2J é 日本";
-        let body = sent(&message(vec![Event::Slow(slow(hostile))]), &Form::Slack);
+        let body =
+            rendered(&message(vec![WebhookEvent::Slow(slow(hostile))]), &WebhookFormat::Slack);
         let text = body["text"].as_str().unwrap();
         assert!(
             text.contains("select '&lt;!channel&gt;' &amp;&amp; ˋˋˋ ␛[2J é 日本\n```"),
@@ -257,40 +264,46 @@ mod tests {
     }
 
     #[test]
-    fn many_are_one_text_with_the_rest_counted() {
-        let mut many = message((0..37).map(|_| Event::Slow(slow("select 1"))).collect());
+    fn excess_events_are_counted_in_text() {
+        let mut many = message((0..37).map(|_| WebhookEvent::Slow(slow("select 1"))).collect());
         many.dropped = 5;
-        let body = sent(&many, &Form::Slack);
+        let body = rendered(&many, &WebhookFormat::Slack);
         let text = body["text"].as_str().unwrap();
         assert!(text.starts_with("37 events:\nSlow postgres query"), "{text}");
         assert!(text.ends_with("… and 27 more\n5 older events were dropped\n"), "{text}");
-        let long = sent(&message(vec![Event::Slow(slow(&"x".repeat(100_000)))]), &Form::Slack);
+        let long = rendered(
+            &message(vec![WebhookEvent::Slow(slow(&"x".repeat(100_000)))]),
+            &WebhookFormat::Slack,
+        );
         assert!(long["text"].as_str().unwrap().chars().count() < 3_100);
     }
 
     fn alert() -> Alert {
         Alert {
             server: "db1".into(),
-            subject: Subject::Connections,
+            subject: RuleSubject::Connections,
             rule: "connections > 90%".into(),
             value: 95.0,
             threshold: 90.0,
             measure: Measure::Percent,
-            who: None,
-            seen_us: Some(1_700_000_000_000_000),
+            session: None,
+            sampled_us: Some(1_700_000_000_000_000),
         }
     }
 
     #[test]
-    fn an_alert_is_told_when_it_begins_and_when_it_is_over() {
-        let over = Change::Ended(alert(), Duration::from_secs(90));
-        let both = message(vec![Event::Alert(Change::Began(alert())), Event::Alert(over)]);
+    fn alert_start_and_end_are_rendered() {
+        let over = AlertChange::Ended(alert(), Duration::from_secs(90));
+        let both = message(vec![
+            WebhookEvent::Alert(AlertChange::Started(alert())),
+            WebhookEvent::Alert(over),
+        ]);
         assert_eq!(
-            sent(&both, &Form::Slack)["text"],
+            rendered(&both, &WebhookFormat::Slack)["text"],
             "2 events:\nAlert on `db1`: `connections &gt; 90%`, now 95.0%\n\
              Over on `db1` after 1m30s: `connections &gt; 90%`, last 95.0%\n"
         );
-        let document = sent(&both, &Form::Document { key: None });
+        let document = rendered(&both, &WebhookFormat::Document { key: None });
         assert_eq!(document["version"], 1);
         assert_eq!(document["events"][0]["state"], "began");
         assert_eq!(document["events"][0]["seen"], "2023-11-14T22:13:20.000000Z");
@@ -298,23 +311,22 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_of_the_time_and_the_body() {
-        // Computed by
-        // `printf '5.what' | openssl dgst -sha256 -hmac Jefe`.
-        let form = Form::Document { key: Some((*b"Jefe").into()) };
-        let headers = message(Vec::new()).headers(&form, 5, b"what");
+    fn signature_covers_timestamp_and_body() {
+        // Computed with `printf '5.what' | openssl dgst -sha256 -hmac Jefe`.
+        let format = WebhookFormat::Document { key: Some((*b"Jefe").into()) };
+        let headers = message(Vec::new()).headers(&format, 5, b"what");
         assert_eq!(
             headers,
             "Idempotency-Key: one\r\nHowdah-Timestamp: 5\r\nHowdah-Signature: sha256=6a96515b52b456707261b4930f92fc28d8b4c262405f8b727d22edd2c4906f79\r\n"
         );
-        let unsigned = message(Vec::new()).headers(&Form::Slack, 5, b"what");
+        let unsigned = message(Vec::new()).headers(&WebhookFormat::Slack, 5, b"what");
         assert_eq!(unsigned, "Idempotency-Key: one\r\n");
     }
 
     proptest! {
         #[test]
-        fn a_text_never_holds_what_slack_acts_on(query in "\\PC{0,200}|[<>&`!a]{0,40}") {
-            let body = sent(&message(vec![Event::Slow(slow(&query))]), &Form::Slack);
+        fn text_contains_no_slack_markup(query in "\\PC{0,200}|[<>&`!a]{0,40}") {
+            let body = rendered(&message(vec![WebhookEvent::Slow(slow(&query))]), &WebhookFormat::Slack);
             let text = body["text"].as_str().unwrap();
             prop_assert!(!text.contains(['<', '>']));
             prop_assert_eq!(text.matches("```").count(), 2);

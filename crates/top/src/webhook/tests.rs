@@ -1,4 +1,4 @@
-//! A courier and a web server, which says of each request what a script has for it.
+//! Tests with a web server whose responses follow a script.
 
 use std::{
     io::{Read as _, Write as _},
@@ -7,26 +7,27 @@ use std::{
     time::Duration,
 };
 
+use howdah_lab::wait_until;
 use serde_json::Value;
 
-use super::{Event, Form, Pace, Webhook, WebhookSender};
-use crate::slow::SlowStatement;
+use super::{RetryPolicy, Webhook, WebhookEvent, WebhookFormat, WebhookSender};
+use crate::slow_statements::SlowStatement;
 
-/// One request: its head, and its body.
-struct Request {
+/// A received request.
+struct ReceivedRequest {
     head: String,
     body: Value,
 }
 
-impl Request {
+impl ReceivedRequest {
     fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 }
 
-/// A receiver that answers the nth request as `answers` says and the others with 200, and hands on what it
-/// got. It ends when nobody can connect any more.
-fn receiver(answers: &'static [&'static str]) -> (String, Receiver<Request>) {
+/// A receiver that responds to the nth request with the nth of `answers`, then with 200, and
+/// forwards the requests. It ends when the test drops the receiving side.
+fn receiver(answers: &'static [&'static str]) -> (String, Receiver<ReceivedRequest>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/services/T0/B0/secret", listener.local_addr().unwrap());
     let (sender, requests) = channel();
@@ -44,7 +45,7 @@ fn receiver(answers: &'static [&'static str]) -> (String, Receiver<Request>) {
     (url, requests)
 }
 
-fn read(stream: &mut TcpStream, answer: &str) -> Result<Request, std::io::Error> {
+fn read(stream: &mut TcpStream, answer: &str) -> Result<ReceivedRequest, std::io::Error> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     let end = loop {
@@ -60,57 +61,57 @@ fn read(stream: &mut TcpStream, answer: &str) -> Result<Request, std::io::Error>
     let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
     let body = serde_json::from_slice(&bytes[end + 4..]).unwrap();
     write!(stream, "HTTP/1.1 {answer}\r\n")?;
-    Ok(Request { head, body })
+    Ok(ReceivedRequest { head, body })
 }
 
-const PACE: Pace = Pace {
-    first: Duration::from_millis(1),
-    longest: Duration::from_millis(4),
-    between: Duration::ZERO,
-    give_up: Duration::from_secs(60),
+const RETRY_POLICY: RetryPolicy = RetryPolicy {
+    initial_delay: Duration::from_millis(1),
+    max_delay: Duration::from_millis(4),
+    message_interval: Duration::ZERO,
+    give_up_after: Duration::from_secs(60),
 };
 
-fn slow(pid: i32) -> Event {
-    Event::Slow(SlowStatement {
+fn slow(pid: i32) -> WebhookEvent {
+    WebhookEvent::Slow(SlowStatement {
         server: "db1".to_owned(),
         database: "shop".to_owned(),
         user: "app".to_owned(),
         pid,
         seconds: 61.0,
-        seen_us: 0,
+        sampled_us: 0,
         query: "select '<!channel>'".to_owned(),
     })
 }
 
-fn courier(url: &str, form: Form) -> WebhookSender {
-    WebhookSender::start(Webhook::new(url, form, None).unwrap(), PACE).unwrap()
+fn start_sender(url: &str, form: WebhookFormat) -> WebhookSender {
+    WebhookSender::start(Webhook::new(url, form, None).unwrap(), RETRY_POLICY).unwrap()
 }
 
-fn next(requests: &Receiver<Request>) -> Request {
+fn next(requests: &Receiver<ReceivedRequest>) -> ReceivedRequest {
     requests.recv_timeout(Duration::from_secs(30)).unwrap()
 }
 
 #[test]
-fn a_message_arrives_once() {
+fn message_is_delivered_once() {
     let (url, requests) = receiver(&[]);
-    let courier = courier(&url, Form::Slack);
-    courier.tell([slow(7)]);
+    let webhook_sender = start_sender(&url, WebhookFormat::Slack);
+    webhook_sender.notify([slow(7)]);
     let request = next(&requests);
     assert!(request.head.starts_with("POST /services/T0/B0/secret HTTP/1.1\r\n"));
     assert_eq!(request.header("Content-Type"), Some("application/json; charset=utf-8"));
     let text = request.body["text"].as_str().unwrap();
     assert!(text.starts_with("Slow postgres query on `db1` database `shop` for user `app`\n"));
     assert!(text.contains("select '&lt;!channel&gt;'"));
-    courier.finish(Duration::from_secs(30));
-    assert_eq!(courier.trouble(), None);
+    webhook_sender.finish(Duration::from_secs(30));
+    assert_eq!(webhook_sender.problem(), None);
     assert!(requests.try_recv().is_err(), "once");
 }
 
 #[test]
-fn what_is_not_taken_is_tried_again_as_the_same_message_and_told_meanwhile() {
+fn rejected_message_is_retried_with_the_same_id() {
     let (url, requests) = receiver(&["503 Busy\r\n", "429 Slow\r\nRetry-After: 0\r\n"]);
-    let courier = courier(&url, Form::Slack);
-    courier.tell([slow(7)]);
+    let webhook_sender = start_sender(&url, WebhookFormat::Slack);
+    webhook_sender.notify([slow(7)]);
     let (first, second, third) = (next(&requests), next(&requests), next(&requests));
     let id = first.header("Idempotency-Key").unwrap();
     assert_eq!(id.len(), 32);
@@ -119,25 +120,27 @@ fn what_is_not_taken_is_tried_again_as_the_same_message_and_told_meanwhile() {
         (Some(id), Some(id))
     );
     assert_eq!(first.body, third.body);
-    courier.finish(Duration::from_secs(30));
-    assert_eq!(courier.trouble(), None, "it got through in the end");
-    courier.tell([slow(8)]);
+    webhook_sender.finish(Duration::from_secs(30));
+    assert_eq!(webhook_sender.problem(), None, "it got through in the end");
+    webhook_sender.notify([slow(8)]);
     assert!(requests.try_recv().is_err(), "nothing is sent after the end");
 }
 
 #[test]
-fn what_comes_while_a_receiver_is_away_is_one_message_later() {
-    // Nobody listens at this address any more.
+fn events_queued_during_outage_are_batched() {
+    // The port is closed again at once.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let courier = courier(&format!("http://{address}/secret"), Form::Document { key: None });
-    courier.tell([slow(0)]);
-    while courier.trouble().is_none() {
-        std::thread::yield_now();
-    }
-    let told = courier.trouble().unwrap();
-    assert!(told.starts_with(&format!("webhook http://{address}: not taken")), "{told}");
-    assert!(!told.contains("secret"));
-    courier.tell((1..=2_000).map(slow));
+    let webhook_sender =
+        start_sender(&format!("http://{address}/secret"), WebhookFormat::Document { key: None });
+    webhook_sender.notify([slow(0)]);
+    wait_until("a failed delivery", Duration::from_secs(30), || webhook_sender.problem().is_some());
+    let problem = webhook_sender.problem().unwrap();
+    assert!(
+        problem.starts_with(&format!("webhook http://{address}: delivery failed")),
+        "{problem}"
+    );
+    assert!(!problem.contains("secret"));
+    webhook_sender.notify((1..=2_000).map(slow));
     let listener = TcpListener::bind(address).unwrap();
     let take = || read(&mut listener.accept().unwrap().0, "200 OK\r\n").unwrap().body;
     let count = |body: &Value| body["events"].as_array().unwrap().len();
@@ -146,35 +149,34 @@ fn what_comes_while_a_receiver_is_away_is_one_message_later() {
     assert_eq!((count(&second), &second["dropped"]), (200, &1_000.into()));
     let rest: usize = (0..4).map(|_| count(&take())).sum();
     assert_eq!(rest, 800, "the queue is bounded");
-    courier.finish(Duration::from_secs(30));
-    assert_eq!(courier.trouble(), None);
+    webhook_sender.finish(Duration::from_secs(30));
+    assert_eq!(webhook_sender.problem(), None);
 }
 
 #[test]
-fn what_is_refused_is_given_up_and_told() {
+fn refused_message_is_dropped_and_reported() {
     let (url, requests) = receiver(&["400 Bad Request\r\n"]);
-    let courier = courier(&url, Form::Slack);
-    courier.tell([slow(7)]);
+    let webhook_sender = start_sender(&url, WebhookFormat::Slack);
+    webhook_sender.notify([slow(7)]);
     next(&requests);
-    while courier.trouble().is_none() {
-        std::thread::yield_now();
-    }
-    assert!(courier.trouble().unwrap().contains("refused, and given up: status 400"));
-    courier.tell([slow(8)]);
+    wait_until("a failed delivery", Duration::from_secs(30), || webhook_sender.problem().is_some());
+    assert!(webhook_sender.problem().unwrap().contains("refused and given up: status 400"));
+    webhook_sender.notify([slow(8)]);
     let text = next(&requests).body["text"].as_str().unwrap().to_owned();
     assert!(
         text.contains("Query ID 8") && text.ends_with("1 older events were dropped\n"),
         "{text}"
     );
-    courier.finish(Duration::from_secs(30));
-    assert_eq!(courier.trouble(), None);
+    webhook_sender.finish(Duration::from_secs(30));
+    assert_eq!(webhook_sender.problem(), None);
 }
 
 #[test]
-fn a_receiver_can_check_who_sent_it() {
+fn signature_can_be_verified_by_receiver() {
     let (url, requests) = receiver(&[]);
-    let courier = courier(&url, Form::Document { key: Some((*b"key").into()) });
-    courier.tell([slow(7)]);
+    let webhook_sender =
+        start_sender(&url, WebhookFormat::Document { key: Some((*b"key").into()) });
+    webhook_sender.notify([slow(7)]);
     let request = next(&requests);
     let signature = request.header("Howdah-Signature").unwrap().strip_prefix("sha256=").unwrap();
     let signed = format!("{}.{}", request.header("Howdah-Timestamp").unwrap(), request.body);
@@ -182,25 +184,26 @@ fn a_receiver_can_check_who_sent_it() {
     let tag = ring::hmac::sign(&key, signed.as_bytes());
     let expected: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(signature, expected);
-    courier.finish(Duration::from_secs(30));
+    webhook_sender.finish(Duration::from_secs(30));
 }
 
 #[test]
-fn one_that_never_answers_does_not_keep_the_end_waiting() {
+fn unresponsive_receiver_does_not_delay_shutdown() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let courier = courier(&url, Form::Slack);
-    courier.tell([slow(7)]);
-    // It is connected, and has nothing to say.
+    let webhook_sender = start_sender(&url, WebhookFormat::Slack);
+    webhook_sender.notify([slow(7)]);
+    // The connection is accepted but never answered.
     let _stream = listener.accept().unwrap();
-    courier.finish(Duration::from_millis(50));
+    webhook_sender.finish(Duration::from_millis(50));
 }
 
 #[test]
-fn an_address_is_not_shown() {
-    let webhook = Webhook::new("https://hooks.example/services/secret", Form::Slack, None).unwrap();
+fn webhook_url_is_not_shown() {
+    let webhook =
+        Webhook::new("https://hooks.example/services/secret", WebhookFormat::Slack, None).unwrap();
     assert_eq!(webhook.origin(), "https://hooks.example:443");
     assert!(!format!("{webhook:?}").contains("secret"));
-    let error = Webhook::new("hooks.example/secret", Form::Slack, None).unwrap_err();
+    let error = Webhook::new("hooks.example/secret", WebhookFormat::Slack, None).unwrap_err();
     assert!(!format!("{error} {error:?}").contains("secret"));
 }

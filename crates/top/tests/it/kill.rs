@@ -1,4 +1,4 @@
-//! Signals reach exactly those on the list, under load.
+//! Signals reach exactly the planned sessions, under load.
 
 use std::{
     collections::BTreeSet,
@@ -8,30 +8,30 @@ use std::{
     time::Duration,
 };
 
-use howdah_collect::{Action, Signalled};
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_lab::{Cluster, client_tool, or_say_why_not};
+use howdah_collect::{SignalAction, SignalOutcome};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_lab::{Cluster, client_tool, skip_without_postgres};
 use howdah_top::{
-    Poolers, Snapshot, Standing,
-    kill::{Plan, Policy, THRESHOLD_MIN},
-    run::signal,
-    sampler::{Sampler, Wanted},
-    table::RowKey,
+    Poolers, ServerHealth, ServerSnapshot,
+    interactive::send_signals,
+    sampler::{SampleRequest, ServerSampler},
+    signal_plan::{KILL_THRESHOLD_MIN, SignalPlan, SignalPolicy},
+    table::RowId,
 };
 
-fn target(cluster: &Cluster) -> Target {
-    let words = Words::from_conninfo(cluster.uri("postgres"));
-    Target::resolve(&words, &Environment::empty()).unwrap()
+fn target(cluster: &Cluster) -> ConnectTarget {
+    let words = ConnParams::from_conninfo(cluster.uri("postgres"));
+    ConnectTarget::resolve(&words, &Environment::empty()).unwrap()
 }
 
-/// Sessions that run a statement until somebody ends it, and what they were told then.
+/// Sessions that run a statement until it is ended, and the error they got.
 struct Sleepers {
     pids: BTreeSet<i32>,
     ends: Vec<JoinHandle<String>>,
 }
 
 impl Sleepers {
-    fn start(target: &Target, count: usize) -> Self {
+    fn start(target: &ConnectTarget, count: usize) -> Self {
         let mut pids = BTreeSet::new();
         let sleep = |_| {
             let mut client = Client::connect(target).unwrap();
@@ -44,15 +44,15 @@ impl Sleepers {
         Self { pids, ends }
     }
 
-    fn ends(self) -> Vec<String> {
+    fn join(self) -> Vec<String> {
         self.ends.into_iter().map(|end| end.join().unwrap()).collect()
     }
 }
 
-/// Ordinary work of many sessions; `None` where there is no pgbench.
-struct Load(Child);
+/// Ordinary load of many sessions; `None` without pgbench.
+struct PgbenchLoad(Child);
 
-impl Load {
+impl PgbenchLoad {
     fn start(cluster: &Cluster) -> Option<Self> {
         let pgbench = client_tool("pgbench")?;
         let port = cluster.port().to_string();
@@ -66,30 +66,33 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for PgbenchLoad {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Reads the server until a reading is as wanted.
-fn snapshot_when(target: &Target, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
-    let (sender, standings) = channel();
-    let what = Wanted {
+/// Samples the server until `wanted` returns true.
+fn wait_for_snapshot(
+    target: &ConnectTarget,
+    wanted: impl Fn(&ServerSnapshot) -> bool,
+) -> ServerSnapshot {
+    let (sender, updates) = channel();
+    let what = SampleRequest {
         interval: Duration::from_millis(100),
         idle_texts: false,
         view: None,
         all_views: false,
-        whole_texts: true,
+        full_texts: true,
     };
-    let sampler = Sampler::start(target.clone(), Poolers::default(), what, move |standing| {
-        // Nobody listens any more when it is over.
-        let _ = sender.send(standing);
+    let sampler = ServerSampler::start(target.clone(), Poolers::default(), what, move |health| {
+        // Sending fails only once the receiver is gone, at the end.
+        let _ = sender.send(health);
     });
     let sampler = sampler.unwrap();
     loop {
-        if let Standing::Read(snapshot) = standings.recv_timeout(Duration::from_secs(60)).unwrap()
+        if let ServerHealth::Read(snapshot) = updates.recv_timeout(Duration::from_secs(60)).unwrap()
             && wanted(&snapshot)
         {
             sampler.finish();
@@ -98,10 +101,10 @@ fn snapshot_when(target: &Target, wanted: impl Fn(&Snapshot) -> bool) -> Snapsho
     }
 }
 
-/// A reading in which all of these have run for a second. Its clock is turned on by 29 and a half: then they are
-/// above the lowest threshold there is, and what has begun within the last half second is not.
-fn with_slow(target: &Target, pids: &BTreeSet<i32>) -> Snapshot {
-    let mut snapshot = snapshot_when(target, |snapshot| {
+/// A snapshot in which all of these have run for a second. Its clock is advanced by 29.5 seconds:
+/// they exceed the minimum threshold, and statements started within the last half second do not.
+fn snapshot_with_slow(target: &ConnectTarget, pids: &BTreeSet<i32>) -> ServerSnapshot {
+    let mut snapshot = wait_for_snapshot(target, |snapshot| {
         let now_us = snapshot.activity.taken_us;
         let slow = snapshot.activity.backends.iter().filter(|backend| {
             pids.contains(&backend.pid)
@@ -114,37 +117,37 @@ fn with_slow(target: &Target, pids: &BTreeSet<i32>) -> Snapshot {
     snapshot
 }
 
-const WITH_SUPERUSERS: Policy = Policy { with_superusers: true };
+const WITH_SUPERUSERS: SignalPolicy = SignalPolicy { with_superusers: true };
 
-fn listed(plan: &Plan) -> BTreeSet<i32> {
-    plan.listed.iter().map(|listed| listed.suspect.pid).collect()
+fn planned_pids(plan: &SignalPlan) -> BTreeSet<i32> {
+    plan.signals.iter().map(|planned| planned.target.pid).collect()
 }
 
 #[test]
-fn all_slower_than_ends_exactly_those_on_the_list_under_load() {
-    let Some(cluster) = or_say_why_not("kill under load", Cluster::builder().start()) else {
+fn kill_slow_signals_only_listed_sessions_under_load() {
+    let Some(cluster) = skip_without_postgres("kill under load", Cluster::builder().start()) else {
         return;
     };
     let target = target(&cluster);
-    let Some(_load) = Load::start(&cluster) else {
+    let Some(_load) = PgbenchLoad::start(&cluster) else {
         println!("skipped: there is no pgbench");
         return;
     };
     let slow = Sleepers::start(&target, 8);
-    let snapshot = with_slow(&target, &slow.pids);
+    let snapshot = snapshot_with_slow(&target, &slow.pids);
     assert!(snapshot.activity.backends.len() > 20, "there is load");
-    // One that has just begun stays.
+    // A statement that has just started is not planned.
     let young = Sleepers::start(&target, 1);
-    let plan = Plan::of_slow(&snapshot, 1.0, Action::Cancel, WITH_SUPERUSERS);
-    assert!(slow.pids.is_subset(&listed(&plan)), "{plan:?}");
-    assert!(young.pids.is_disjoint(&listed(&plan)));
-    let suspects: Vec<_> = plan.listed.iter().map(|listed| listed.suspect).collect();
-    let results = signal(&target, Action::Cancel, &suspects);
-    // On a slow machine ordinary statements are on the list, too, and may have gone meanwhile.
-    let sent = results.iter().filter(|(_, result)| *result == Ok(Signalled::Sent));
-    let sent: BTreeSet<i32> = sent.map(|(suspect, _)| suspect.pid).collect();
+    let plan = SignalPlan::for_slow(&snapshot, 1.0, SignalAction::Cancel, WITH_SUPERUSERS);
+    assert!(slow.pids.is_subset(&planned_pids(&plan)), "{plan:?}");
+    assert!(young.pids.is_disjoint(&planned_pids(&plan)));
+    let targets: Vec<_> = plan.signals.iter().map(|planned| planned.target).collect();
+    let results = send_signals(&target, SignalAction::Cancel, &targets);
+    // On a slow machine ordinary statements are planned, too, and may have ended meanwhile.
+    let sent = results.iter().filter(|(_, result)| *result == Ok(SignalOutcome::Sent));
+    let sent: BTreeSet<i32> = sent.map(|(signal_target, _)| signal_target.pid).collect();
     assert!(slow.pids.is_subset(&sent), "{results:?}");
-    let ends = slow.ends();
+    let ends = slow.join();
     assert!(
         ends.iter().all(|end| end.contains("canceling statement due to user request")),
         "{ends:?}"
@@ -152,26 +155,28 @@ fn all_slower_than_ends_exactly_those_on_the_list_under_load() {
     let log = std::fs::read_to_string(cluster.server_log()).unwrap();
     let cancelled = log.matches("canceling statement due to user request").count();
     assert_eq!(cancelled, sent.len(), "nobody else was cancelled");
-    let still = snapshot_when(&target, |_| true);
+    let still = wait_for_snapshot(&target, |_| true);
     let [young_pid] = young.pids.iter().copied().collect::<Vec<_>>()[..] else { panic!() };
     assert!(still.activity.backends.iter().any(|backend| backend.pid == young_pid));
     let chosen = still.activity.backends.iter().find(|backend| backend.pid == young_pid).unwrap();
-    let chosen = [RowKey::Session(chosen.pid, chosen.started_us)];
-    let plan = Plan::of_chosen(&still, &chosen, Action::Terminate, WITH_SUPERUSERS);
-    let results = signal(&target, Action::Terminate, &[plan.listed[0].suspect]);
-    assert_eq!(results[0].1, Ok(Signalled::Sent));
-    let ends = young.ends();
+    let chosen = [RowId::Session(chosen.pid, chosen.started_us)];
+    let plan = SignalPlan::for_rows(&still, &chosen, SignalAction::Terminate, WITH_SUPERUSERS);
+    let results = send_signals(&target, SignalAction::Terminate, &[plan.signals[0].target]);
+    assert_eq!(results[0].1, Ok(SignalOutcome::Sent));
+    let ends = young.join();
     assert!(ends[0].contains("terminating connection due to administrator command"), "{ends:?}");
 }
 
 #[test]
-fn a_process_id_that_was_given_to_another_session_is_never_hit() {
-    let Some(cluster) = or_say_why_not("kill reused", Cluster::builder().start()) else { return };
+fn reused_process_id_is_never_signalled() {
+    let Some(cluster) = skip_without_postgres("kill reused", Cluster::builder().start()) else {
+        return;
+    };
     let target = target(&cluster);
     let sleepers = Sleepers::start(&target, 2);
-    let mut snapshot = with_slow(&target, &sleepers.pids);
-    // The list was made of sessions that had these process ids before: one is another session since, the
-    // other another statement.
+    let mut snapshot = snapshot_with_slow(&target, &sleepers.pids);
+    // The plan is based on earlier owners of these process ids: one is another session now, the
+    // other runs another statement.
     let mut planted = sleepers.pids.iter();
     let (session, statement) = (*planted.next().unwrap(), *planted.next().unwrap());
     for backend in &mut snapshot.activity.backends {
@@ -182,29 +187,30 @@ fn a_process_id_that_was_given_to_another_session_is_never_hit() {
             backend.query_started_us = backend.query_started_us.map(|us| us - 1);
         }
     }
-    for action in [Action::Cancel, Action::Terminate] {
-        let plan = Plan::of_slow(&snapshot, THRESHOLD_MIN, action, WITH_SUPERUSERS);
-        assert_eq!(listed(&plan), sleepers.pids);
-        let suspects: Vec<_> = plan.listed.iter().map(|listed| listed.suspect).collect();
-        for (suspect, result) in signal(&target, action, &suspects) {
-            assert_eq!(result, Ok(Signalled::Gone), "{suspect:?}");
+    for action in [SignalAction::Cancel, SignalAction::Terminate] {
+        let plan = SignalPlan::for_slow(&snapshot, KILL_THRESHOLD_MIN, action, WITH_SUPERUSERS);
+        assert_eq!(planned_pids(&plan), sleepers.pids);
+        let targets: Vec<_> = plan.signals.iter().map(|planned| planned.target).collect();
+        for (signal_target, result) in send_signals(&target, action, &targets) {
+            assert_eq!(result, Ok(SignalOutcome::Gone), "{signal_target:?}");
         }
     }
     assert!(sleepers.ends.iter().all(|end| !end.is_finished()), "both still run");
-    let real = with_slow(&target, &sleepers.pids);
-    let plan = Plan::of_slow(&real, THRESHOLD_MIN, Action::Cancel, WITH_SUPERUSERS);
-    let suspects: Vec<_> = plan.listed.iter().map(|listed| listed.suspect).collect();
+    let real = snapshot_with_slow(&target, &sleepers.pids);
+    let plan =
+        SignalPlan::for_slow(&real, KILL_THRESHOLD_MIN, SignalAction::Cancel, WITH_SUPERUSERS);
+    let targets: Vec<_> = plan.signals.iter().map(|planned| planned.target).collect();
     assert!(
-        signal(&target, Action::Cancel, &suspects)
+        send_signals(&target, SignalAction::Cancel, &targets)
             .iter()
-            .all(|(_, end)| *end == Ok(Signalled::Sent))
+            .all(|(_, end)| *end == Ok(SignalOutcome::Sent))
     );
-    assert_eq!(sleepers.ends().len(), 2);
+    assert_eq!(sleepers.join().len(), 2);
 }
 
 #[test]
-fn sessions_of_superusers_are_spared_unless_asked() {
-    let Some(cluster) = or_say_why_not("kill superuser", Cluster::builder().start()) else {
+fn superuser_sessions_are_spared_unless_requested() {
+    let Some(cluster) = skip_without_postgres("kill superuser", Cluster::builder().start()) else {
         return;
     };
     let admin = target(&cluster);
@@ -212,13 +218,23 @@ fn sessions_of_superusers_are_spared_unless_asked() {
     let of_app = Sleepers::start(&admin.with_user("app"), 1);
     let of_admin = Sleepers::start(&admin, 1);
     let both: BTreeSet<i32> = of_app.pids.union(&of_admin.pids).copied().collect();
-    let snapshot = with_slow(&admin, &both);
-    let plan = Plan::of_slow(&snapshot, THRESHOLD_MIN, Action::Cancel, Policy::default());
-    assert_eq!(listed(&plan), of_app.pids);
-    assert_eq!(plan.excluded[0].reason, "it is a superuser's, and --superusers was not given");
-    let plan = Plan::of_slow(&snapshot, THRESHOLD_MIN, Action::Terminate, WITH_SUPERUSERS);
-    assert_eq!(listed(&plan), both);
-    let suspects: Vec<_> = plan.listed.iter().map(|listed| listed.suspect).collect();
-    assert_eq!(signal(&admin, Action::Terminate, &suspects).len(), 2);
-    assert_eq!((of_app.ends().len(), of_admin.ends().len()), (1, 1));
+    let snapshot = snapshot_with_slow(&admin, &both);
+    let plan = SignalPlan::for_slow(
+        &snapshot,
+        KILL_THRESHOLD_MIN,
+        SignalAction::Cancel,
+        SignalPolicy::default(),
+    );
+    assert_eq!(planned_pids(&plan), of_app.pids);
+    assert_eq!(plan.spared[0].reason, "it is a superuser's, and --superusers was not given");
+    let plan = SignalPlan::for_slow(
+        &snapshot,
+        KILL_THRESHOLD_MIN,
+        SignalAction::Terminate,
+        WITH_SUPERUSERS,
+    );
+    assert_eq!(planned_pids(&plan), both);
+    let targets: Vec<_> = plan.signals.iter().map(|planned| planned.target).collect();
+    assert_eq!(send_signals(&admin, SignalAction::Terminate, &targets).len(), 2);
+    assert_eq!((of_app.join().len(), of_admin.join().len()), (1, 1));
 }

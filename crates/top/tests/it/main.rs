@@ -1,4 +1,4 @@
-//! What `top` does to real servers.
+//! Tests against real servers.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 

@@ -1,14 +1,15 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::image::{CachedFork, Origin, Page, QualifiedName, RelationFile, Source};
+use crate::image::{CachedFork, CachedPage, ImageOrigin, ImageSource, QualifiedName, RelationFile};
 
 fn named(name: &str) -> RelationName {
     RelationName::Own(QualifiedName { schema: "public".into(), name: name.into() })
 }
 
 fn relation(filenode: u32, name: &str, length: u32, usage: &[u8]) -> Relation {
-    let pages = usage.iter().zip(0..).map(|(&usage, block)| Page { block, usage, is_dirty: false });
+    let pages =
+        usage.iter().zip(0..).map(|(&usage, block)| CachedPage { block, usage, is_dirty: false });
     let fork = CachedFork { fork: Fork::Main, length: Some(length), pages: pages.collect() };
     Relation {
         file: RelationFile { database: 5, tablespace: 1663, filenode },
@@ -20,13 +21,13 @@ fn relation(filenode: u32, name: &str, length: u32, usage: &[u8]) -> Relation {
 
 fn image() -> CacheImage {
     CacheImage {
-        origin: Origin {
+        origin: ImageOrigin {
             server_version: 170_000,
             system_identifier: 1,
             page_bytes: 8192,
             buffers: 12,
             taken_at_us: 0,
-            source: Source::Memory,
+            source: ImageSource::Memory,
         },
         databases: BTreeMap::from([(5, "shop".to_owned())]),
         relations: vec![
@@ -37,8 +38,8 @@ fn image() -> CacheImage {
     }
 }
 
-fn facts() -> Facts {
-    Facts {
+fn memory_info() -> MemoryInfo {
+    MemoryInfo {
         shared_memory_bytes: None,
         huge_pages: HugePages { setting: "try".into(), status: None },
         huge_page_count: None,
@@ -50,8 +51,8 @@ fn facts() -> Facts {
 }
 
 #[test]
-fn what_gains_most_by_a_page_stands_first() {
-    let found = candidates(&image(), "shop", &facts(), 12);
+fn candidates_are_ordered_by_heat_per_page() {
+    let found = candidates(&image(), "shop", &memory_info(), 12);
     let lines: Vec<_> = found
         .iter()
         .map(|it| (it.name.to_string(), it.length, it.cached, it.heat, it.sum, it.fits))
@@ -66,13 +67,13 @@ fn what_gains_most_by_a_page_stands_first() {
 }
 
 #[test]
-fn another_database_has_other_candidates() {
-    let found = candidates(&image(), "other", &facts(), 12);
+fn other_database_has_no_cached_candidates() {
+    let found = candidates(&image(), "other", &memory_info(), 12);
     assert!(found.iter().all(|candidate| candidate.cached == 0));
 }
 
 #[test]
-fn huge_pages_are_known_where_the_setting_leaves_no_choice() {
+fn huge_pages_status_follows_the_setting() {
     let in_use = |setting: &str, status: Option<&str>| {
         HugePages { setting: setting.into(), status: status.map(str::to_owned) }.in_use()
     };

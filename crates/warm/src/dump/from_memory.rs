@@ -1,38 +1,38 @@
-//! Pages from the server's memory, read from outside.
+//! Reads pages from the server's memory.
 //!
-//! The backend of a session is a process of the server, so where server and howdah share a host, its id
-//! leads to the postmaster. Whether that process is on this host, and not another with the same number,
-//! is decided by what both sides say: the time the server was started, and its port.
+//! The backend of a session is a process of the server, so if server and howdah share a host, its
+//! process id leads to the postmaster. Start time and port, as reported by both sides, show whether
+//! the process on this host is that backend and not another one with the same id.
 
 use hashbrown::HashMap;
 use howdah_connect::Client;
-use howdah_inspect::{Buffer, Error, Server};
+use howdah_inspect::{BufferDesc, InspectError, RunningServer};
 
-use super::{Cached, QueryFailure, number};
-use crate::image::{Fork, Page, RelationFile};
+use super::{BufferContents, QueryFailure, parse_number};
+use crate::image::{CachedPage, Fork, RelationFile};
 
-/// Why a server's memory is not read.
+/// A server's memory cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotLocal {
-    /// No process of this host is the session's backend.
-    #[error("the server is not on this host, or hidden from it (a container's own namespace)")]
+    /// The session's backend is not a process of this host.
+    #[error("the server is not on this host, or runs in a container's own namespace")]
     Elsewhere,
-    /// It is here, and cannot be looked at.
+    /// The server is local but cannot be inspected.
     #[error(transparent)]
-    Unreadable(#[from] Error),
-    /// The server could not be asked who it is.
+    Unreadable(#[from] InspectError),
+    /// The server could not be queried.
     #[error(transparent)]
-    Unanswered(#[from] QueryFailure),
+    Query(#[from] QueryFailure),
 }
 
-/// The buffers of a server that was found before. Needs no session, so it works while the server stops.
-pub(super) fn of_server(server: &Server) -> Result<Cached, Error> {
+/// Reads the buffers of a known server. Needs no session, so it works even while the server stops.
+pub(super) fn read_buffers(server: &RunningServer) -> Result<BufferContents, InspectError> {
     let buffers = server.buffers()?.read()?;
     let unfinished = buffers.unfinished();
-    let mut forks = Forks::default();
+    let mut forks = ForkTable::default();
     for buffer in buffers {
-        let Buffer {
+        let BufferDesc {
             tablespace,
             database,
             filenode,
@@ -44,11 +44,11 @@ pub(super) fn of_server(server: &Server) -> Result<Cached, Error> {
             ..
         } = buffer;
         let file = RelationFile { database, tablespace, filenode };
-        let found = forks.of((file, fork));
-        found.pages.push(Page { block, usage, is_dirty });
+        let found = forks.entry((file, fork));
+        found.pages.push(CachedPage { block, usage, is_dirty });
         found.is_permanent &= is_permanent;
     }
-    let mut cached = Cached { unfinished, ..Cached::default() };
+    let mut cached = BufferContents { unfinished, ..BufferContents::default() };
     for ((file, fork), found) in forks.found {
         cached.forks.insert((file, fork), found.pages);
         // An init fork is logged although its relation is not.
@@ -59,25 +59,25 @@ pub(super) fn of_server(server: &Server) -> Result<Cached, Error> {
     Ok(cached)
 }
 
-/// Pages by fork, with as little work for each as can be: a large server has millions of buffers.
+/// Groups pages by fork, with little work per page: a large server has millions of buffers.
 #[derive(Default)]
-struct Forks {
-    found: Vec<((RelationFile, Fork), Found)>,
-    places: HashMap<(RelationFile, Fork), usize>,
-    /// Where the one before was: neighbours are often of the same fork.
+struct ForkTable {
+    found: Vec<((RelationFile, Fork), ForkPages)>,
+    indices: HashMap<(RelationFile, Fork), usize>,
+    /// Index of the previous page's fork: neighbours are often of the same fork.
     last: usize,
 }
 
-struct Found {
-    pages: Vec<Page>,
+struct ForkPages {
+    pages: Vec<CachedPage>,
     is_permanent: bool,
 }
 
-impl Forks {
-    fn of(&mut self, key: (RelationFile, Fork)) -> &mut Found {
+impl ForkTable {
+    fn entry(&mut self, key: (RelationFile, Fork)) -> &mut ForkPages {
         if self.found.get(self.last).is_none_or(|(last, _)| *last != key) {
-            self.last = *self.places.entry(key).or_insert_with(|| {
-                self.found.push((key, Found { pages: Vec::new(), is_permanent: true }));
+            self.last = *self.indices.entry(key).or_insert_with(|| {
+                self.found.push((key, ForkPages { pages: Vec::new(), is_permanent: true }));
                 self.found.len() - 1
             });
         }
@@ -85,33 +85,33 @@ impl Forks {
     }
 }
 
-/// The server behind a session, if it runs on this host and may be looked at.
+/// The server of a session, if it runs on this host and may be inspected.
 ///
 /// # Errors
 ///
-/// It runs elsewhere, or its processes are not ours to look at.
-pub fn local_server(client: &mut Client) -> Result<Server, NotLocal> {
+/// The server runs elsewhere, or may not be inspected.
+pub fn local_server(client: &mut Client) -> Result<RunningServer, NotLocal> {
     let pid =
         client.process_id().and_then(|pid| u32::try_from(pid).ok()).ok_or(NotLocal::Elsewhere)?;
-    let mut ask = |what, sql: &str| {
-        let answer = client.one_value(sql).map_err(QueryFailure::from)?;
-        number::<i64>(what, answer)
+    let mut query = |what, sql: &str| {
+        let value = client.one_value(sql).map_err(QueryFailure::from)?;
+        parse_number::<i64>(what, value)
     };
     let started =
-        ask("start time", "SELECT floor(extract(epoch FROM pg_postmaster_start_time()))::int8")?;
-    let port = ask("port", "SHOW port")?;
-    let server = match Server::with_process(pid) {
+        query("start time", "SELECT floor(extract(epoch FROM pg_postmaster_start_time()))::int8")?;
+    let port = query("port", "SHOW port")?;
+    let server = match RunningServer::from_pid(pid) {
         Ok(server) => server,
-        Err(Error::Process(howdah_inspect::ProcessError::Gone { .. })) => {
+        Err(InspectError::Process(howdah_inspect::ProcessError::Gone { .. })) => {
             return Err(NotLocal::Elsewhere);
         }
-        Err(Error::Process(howdah_inspect::ProcessError::NotPostgres { .. })) => {
+        Err(InspectError::Process(howdah_inspect::ProcessError::NotPostgres { .. })) => {
             return Err(NotLocal::Elsewhere);
         }
         Err(error) => return Err(error.into()),
     };
     let lock = server.lock_file()?;
-    // The lock file is written moments before the start time is taken.
+    // The lock file is written shortly before the start time is taken.
     let is_it = i64::from(lock.port) == port && (lock.started_at_s - started).abs() <= 5;
     if is_it { Ok(server) } else { Err(NotLocal::Elsewhere) }
 }

@@ -1,69 +1,69 @@
-//! An image as bytes: what stands in the file between its head and its end, before compression.
+//! Encodes and decodes the body of an image file, before compression.
 //!
-//! Numbers are LEB128, texts are UTF-8 behind their length. The order of everything is fixed (databases
-//! by oid, relations by file, forks by number, pages by block), so equal images are equal bytes.
+//! Numbers are LEB128, texts are length-prefixed UTF-8. The order is fixed (databases by oid,
+//! relations by file, forks by number, pages by block), so equal images have equal bytes.
 
 use std::collections::BTreeMap;
 
 use super::{
-    CacheImage, CachedFork, Fork, Origin, QualifiedName, Relation, RelationFile, RelationName,
-    Source,
-    numbers::{self, Reader},
-    pages::Pages,
+    CacheImage, CachedFork, Fork, ImageOrigin, ImageSource, QualifiedName, Relation, RelationFile,
+    RelationName,
+    leb128::{self, ImageReader},
+    pages::CachedPages,
 };
 
-/// What is wrong with the bytes of an image.
+/// The bytes are not a valid image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
-    /// It does not begin as an image does.
-    #[error("it does not begin with the mark of a cache image")]
+    /// The magic number is missing.
+    #[error("it does not start with the magic number of a cache image")]
     NotAnImage,
-    /// A later version of the format.
-    #[error("it has version {found} of the format; this howdah reads up to version {known}")]
+    /// The format has a later version.
+    #[error("its format has version {found}; this howdah reads up to version {known}")]
     Version {
-        /// Of the file.
+        /// Version of the file.
         found: u32,
-        /// The highest that is known.
+        /// Latest supported version.
         known: u32,
     },
-    /// It ends before its end.
-    #[error("it ends in the middle: it was cut, or not written to its end")]
-    Cut,
-    /// The checksum is another one.
-    #[error("its checksum is {found:016x} where {expected:016x} is written: bytes were changed")]
+    /// The data ends early.
+    #[error("it is truncated")]
+    Truncated,
+    /// The checksum does not match.
+    #[error("its checksum is {found:016x} instead of {expected:016x}: it is corrupted")]
     Checksum {
-        /// Of what is there.
+        /// Checksum of the data.
         found: u64,
-        /// What the file says.
+        /// Checksum in the header.
         expected: u64,
     },
-    /// It claims to unpack to more than is allowed.
-    #[error("it claims to hold {bytes} bytes unpacked; at most {limit} are read")]
+    /// The stated size exceeds the limit.
+    #[error("its uncompressed size of {bytes} bytes exceeds the limit of {limit}")]
     TooLarge {
-        /// What it claims.
+        /// The stated size.
         bytes: u64,
         /// The limit.
         limit: u64,
     },
-    /// It does not unpack.
-    #[error("its compressed part does not unpack")]
-    Packing(#[source] std::io::Error),
-    /// A number is out of its range.
-    #[error("a number in it is out of its range")]
-    Number,
-    /// Two counts of the same thing differ.
+    /// Decompression failed.
+    #[error("its compressed part cannot be decompressed")]
+    Decompression(#[source] std::io::Error),
+    /// A number is out of range.
+    #[error("a number in it is out of range")]
+    NumberOutOfRange,
+    /// Two counts contradict each other.
     #[error("its counts contradict each other")]
-    Counts,
+    InconsistentCounts,
     /// A text is not UTF-8.
     #[error("a name in it is not UTF-8")]
-    Text,
-    /// A byte that stands for one of several things stands for none.
-    #[error("a {what} in it has the unknown number {found}")]
+    InvalidUtf8,
+    /// An enumeration has an unknown value.
+    #[error("a {what} in it has the unknown value {found}")]
     Unknown {
-        /// Of what.
+        /// The enumeration.
         what: &'static str,
-        /// The number.
+        /// The value.
         found: u8,
     },
 }
@@ -72,14 +72,14 @@ impl CacheImage {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         write_origin(&mut out, &self.origin);
-        numbers::put(&mut out, self.databases.len() as u64);
+        leb128::write_number(&mut out, self.databases.len() as u64);
         for (&oid, name) in &self.databases {
-            numbers::put(&mut out, u64::from(oid));
-            numbers::put_text(&mut out, name);
+            leb128::write_number(&mut out, u64::from(oid));
+            leb128::write_text(&mut out, name);
         }
         let mut relations: Vec<_> = self.relations.iter().collect();
         relations.sort_by_key(|relation| relation.file);
-        numbers::put(&mut out, relations.len() as u64);
+        leb128::write_number(&mut out, relations.len() as u64);
         for relation in relations {
             write_relation(&mut out, relation);
         }
@@ -87,11 +87,11 @@ impl CacheImage {
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, BodyError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = ImageReader::new(bytes);
         let origin = read_origin(&mut reader)?;
         let mut databases = BTreeMap::new();
         for _ in 0..reader.count()? {
-            let oid = reader.word()?;
+            let oid = reader.u32()?;
             databases.insert(oid, reader.text()?);
         }
         let count = reader.count()?;
@@ -102,44 +102,44 @@ impl CacheImage {
         if reader.is_empty() {
             Ok(Self { origin, databases, relations })
         } else {
-            Err(BodyError::Counts)
+            Err(BodyError::InconsistentCounts)
         }
     }
 }
 
-fn write_origin(out: &mut Vec<u8>, origin: &Origin) {
-    numbers::put(out, u64::from(origin.server_version));
-    numbers::put(out, origin.system_identifier);
-    numbers::put(out, u64::from(origin.page_bytes));
-    numbers::put(out, u64::from(origin.buffers));
-    numbers::put(out, origin.taken_at_us.cast_unsigned());
+fn write_origin(out: &mut Vec<u8>, origin: &ImageOrigin) {
+    leb128::write_number(out, u64::from(origin.server_version));
+    leb128::write_number(out, origin.system_identifier);
+    leb128::write_number(out, u64::from(origin.page_bytes));
+    leb128::write_number(out, u64::from(origin.buffers));
+    leb128::write_number(out, origin.taken_at_us.cast_unsigned());
     out.push(match origin.source {
-        Source::Memory => 0,
-        Source::PgBuffercache => 1,
-        Source::Autoprewarm => 2,
+        ImageSource::Memory => 0,
+        ImageSource::PgBuffercache => 1,
+        ImageSource::Autoprewarm => 2,
     });
 }
 
-fn read_origin(reader: &mut Reader<'_>) -> Result<Origin, BodyError> {
-    Ok(Origin {
-        server_version: reader.word()?,
+fn read_origin(reader: &mut ImageReader<'_>) -> Result<ImageOrigin, BodyError> {
+    Ok(ImageOrigin {
+        server_version: reader.u32()?,
         system_identifier: reader.number()?,
-        page_bytes: reader.word()?,
-        buffers: reader.word()?,
+        page_bytes: reader.u32()?,
+        buffers: reader.u32()?,
         taken_at_us: reader.number()?.cast_signed(),
         source: match reader.byte()? {
-            0 => Source::Memory,
-            1 => Source::PgBuffercache,
-            2 => Source::Autoprewarm,
+            0 => ImageSource::Memory,
+            1 => ImageSource::PgBuffercache,
+            2 => ImageSource::Autoprewarm,
             found => return Err(BodyError::Unknown { what: "source", found }),
         },
     })
 }
 
 fn write_relation(out: &mut Vec<u8>, relation: &Relation) {
-    numbers::put(out, u64::from(relation.file.database));
-    numbers::put(out, u64::from(relation.file.tablespace));
-    numbers::put(out, u64::from(relation.file.filenode));
+    leb128::write_number(out, u64::from(relation.file.database));
+    leb128::write_number(out, u64::from(relation.file.tablespace));
+    leb128::write_number(out, u64::from(relation.file.filenode));
     out.push(u8::from(relation.is_logged));
     let (kind, name) = match &relation.name {
         None => (0, None),
@@ -149,23 +149,23 @@ fn write_relation(out: &mut Vec<u8>, relation: &Relation) {
     };
     out.push(kind);
     if let Some(QualifiedName { schema, name }) = name {
-        numbers::put_text(out, schema);
-        numbers::put_text(out, name);
+        leb128::write_text(out, schema);
+        leb128::write_text(out, name);
     }
-    numbers::put(out, relation.forks.len() as u64);
+    leb128::write_number(out, relation.forks.len() as u64);
     for fork in &relation.forks {
         // A fork number is at most 3.
         out.push(fork.fork.number() as u8);
-        numbers::put(out, fork.length.map_or(0, |length| u64::from(length) + 1));
+        leb128::write_number(out, fork.length.map_or(0, |length| u64::from(length) + 1));
         fork.pages.write(out);
     }
 }
 
-fn read_relation(reader: &mut Reader<'_>) -> Result<Relation, BodyError> {
+fn read_relation(reader: &mut ImageReader<'_>) -> Result<Relation, BodyError> {
     let file = RelationFile {
-        database: reader.word()?,
-        tablespace: reader.word()?,
-        filenode: reader.word()?,
+        database: reader.u32()?,
+        tablespace: reader.u32()?,
+        filenode: reader.u32()?,
     };
     let is_logged = match reader.byte()? {
         0 => false,
@@ -188,13 +188,13 @@ fn read_relation(reader: &mut Reader<'_>) -> Result<Relation, BodyError> {
     Ok(Relation { file, name, is_logged, forks })
 }
 
-fn read_fork(reader: &mut Reader<'_>) -> Result<CachedFork, BodyError> {
+fn read_fork(reader: &mut ImageReader<'_>) -> Result<CachedFork, BodyError> {
     let number = reader.byte()?;
     let fork = Fork::from_number(u32::from(number))
         .ok_or(BodyError::Unknown { what: "fork", found: number })?;
     let length = match reader.number()?.checked_sub(1) {
         None => None,
-        Some(length) => Some(u32::try_from(length).map_err(|_| BodyError::Number)?),
+        Some(length) => Some(u32::try_from(length).map_err(|_| BodyError::NumberOutOfRange)?),
     };
-    Ok(CachedFork { fork, length, pages: Pages::read(reader)? })
+    Ok(CachedFork { fork, length, pages: CachedPages::read(reader)? })
 }

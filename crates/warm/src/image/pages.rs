@@ -1,104 +1,102 @@
-//! The pages of a fork that are in a cache, in the order of the fork.
+//! The cached pages of a fork.
 
 use super::{
     body::BodyError,
-    numbers::{self, Reader},
+    leb128::{self, ImageReader},
 };
 
-/// The cached pages of a fork: ascending, each once.
+/// The cached pages of a fork: ascending and unique.
 ///
-/// Five bytes a page in memory: a server of 64 GB has eight million.
+/// Takes five bytes per page in memory: a server with 64 GB of buffers has eight million pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pages {
+pub struct CachedPages {
     blocks: Vec<u32>,
     /// Usage count in the low four bits, [`DIRTY`] above.
-    marks: Vec<u8>,
+    flags: Vec<u8>,
 }
 
 /// One cached page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Page {
-    /// Its number in the fork, from 0 on.
+pub struct CachedPage {
+    /// Its block number in the fork, from 0.
     pub block: u32,
     /// Its usage count, 0 to 5.
     pub usage: u8,
-    /// Changed since it was read or written.
+    /// Whether it was changed since it was read or written.
     pub is_dirty: bool,
 }
 
-impl Pages {
-    /// How many there are.
-    #[must_use]
+impl CachedPages {
+    /// Number of pages.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there are none.
-    #[must_use]
+    /// Whether there are no pages.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
     /// The pages, by ascending block.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Page> {
-        self.blocks.iter().zip(&self.marks).map(|(&block, &mark)| Page {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = CachedPage> {
+        self.blocks.iter().zip(&self.flags).map(|(&block, &mark)| CachedPage {
             block,
-            usage: mark & USAGE,
+            usage: mark & USAGE_MASK,
             is_dirty: mark & DIRTY != 0,
         })
     }
 
-    /// Writes them: runs of blocks as gap and length, then usage counts two to a byte, then one bit
-    /// each for dirt. What repeats is left to the compression of the whole body.
+    /// Encodes the pages: runs of blocks as gap and length, then usage counts two per byte, then
+    /// one dirty bit each. Repetition is left to the compression of the whole body.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let runs = self.runs();
-        numbers::put(out, self.len() as u64);
-        numbers::put(out, runs.len() as u64);
+        leb128::write_number(out, self.len() as u64);
+        leb128::write_number(out, runs.len() as u64);
         let mut next = 0;
         for (first, length) in runs {
-            numbers::put(out, u64::from(first) - next);
-            numbers::put(out, length - 1);
-            // No block can follow at once, else it would belong to the run.
+            leb128::write_number(out, u64::from(first) - next);
+            leb128::write_number(out, length - 1);
+            // The next run starts at least one block later; otherwise it would belong to this run.
             next = u64::from(first) + length + 1;
         }
-        let usage = |mark: Option<&u8>| mark.map_or(0, |mark| mark & USAGE);
+        let usage = |mark: Option<&u8>| mark.map_or(0, |mark| mark & USAGE_MASK);
         out.extend(
-            self.marks.chunks(2).map(|pair| usage(pair.first()) | (usage(pair.get(1)) << 4)),
+            self.flags.chunks(2).map(|pair| usage(pair.first()) | (usage(pair.get(1)) << 4)),
         );
-        out.extend(self.marks.chunks(8).map(|marks| {
+        out.extend(self.flags.chunks(8).map(|marks| {
             let bits = marks.iter().enumerate().map(|(at, mark)| u8::from(mark & DIRTY != 0) << at);
             bits.fold(0, |all, bit| all | bit)
         }));
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, BodyError> {
-        // Two pages take a byte of usage at least.
-        let count = usize::try_from(reader.number()?).map_err(|_| BodyError::Number)?;
+    pub(super) fn read(reader: &mut ImageReader<'_>) -> Result<Self, BodyError> {
+        // Not `count()`: two pages share a byte of usage.
+        let count = usize::try_from(reader.number()?).map_err(|_| BodyError::NumberOutOfRange)?;
         let run_count = reader.count()?;
         let mut runs = Vec::with_capacity(run_count);
         let (mut next, mut sum) = (0_u64, 0_u64);
         for _ in 0..run_count {
-            let first = next.checked_add(reader.number()?).ok_or(BodyError::Number)?;
-            let length = reader.number()?.checked_add(1).ok_or(BodyError::Number)?;
+            let first = next.checked_add(reader.number()?).ok_or(BodyError::NumberOutOfRange)?;
+            let length = reader.number()?.checked_add(1).ok_or(BodyError::NumberOutOfRange)?;
             let end = first.checked_add(length).filter(|&end| end <= MAX_BLOCKS);
-            next = end.ok_or(BodyError::Number)? + 1;
+            next = end.ok_or(BodyError::NumberOutOfRange)? + 1;
             sum += length;
             runs.push((first, length));
         }
         if sum != count as u64 {
-            return Err(BodyError::Counts);
+            return Err(BodyError::InconsistentCounts);
         }
-        let usage = reader.take(count.div_ceil(2))?;
-        let dirt = reader.take(count.div_ceil(8))?;
+        let usage = reader.bytes(count.div_ceil(2))?;
+        let dirt = reader.bytes(count.div_ceil(8))?;
         let marks = (0..count).map(|at| {
-            let usage = (usage[at / 2] >> (at % 2 * 4)) & USAGE;
+            let usage = (usage[at / 2] >> (at % 2 * 4)) & USAGE_MASK;
             let is_dirty = dirt[at / 8] >> (at % 8) & 1 == 1;
             usage | if is_dirty { DIRTY } else { 0 }
         });
         let marks = marks.collect();
         // `first` and `length` are within MAX_BLOCKS, so a block fits.
         let blocks = runs.into_iter().flat_map(|(first, length)| first..first + length);
-        Ok(Self { blocks: blocks.map(|block| block as u32).collect(), marks })
+        Ok(Self { blocks: blocks.map(|block| block as u32).collect(), flags: marks })
     }
 
     fn runs(&self) -> Vec<(u32, u64)> {
@@ -115,16 +113,16 @@ impl Pages {
     }
 }
 
-impl FromIterator<Page> for Pages {
-    /// Takes pages in any order. Of a page that comes twice, as it may from a map that was read while
-    /// the server ran on, the hotter one stays.
-    fn from_iter<I: IntoIterator<Item = Page>>(pages: I) -> Self {
-        // One word a page, so that sorting compares nothing else: its block, how cold it is, its dirt.
+impl FromIterator<CachedPage> for CachedPages {
+    /// Collects pages in any order. A page may occur twice if the map was read while the server was
+    /// running; its highest usage is retained.
+    fn from_iter<I: IntoIterator<Item = CachedPage>>(pages: I) -> Self {
+        // One word per page, for fast sorting: block, coldness, dirty bit.
         let mut words: Vec<u64> = pages
             .into_iter()
             .filter(|page| u64::from(page.block) < MAX_BLOCKS)
             .map(|page| {
-                let coldness = USAGE - page.usage.min(USAGE);
+                let coldness = USAGE_MASK - page.usage.min(USAGE_MASK);
                 u64::from(page.block) << 8 | u64::from(coldness) << 1 | u64::from(page.is_dirty)
             })
             .collect();
@@ -133,19 +131,19 @@ impl FromIterator<Page> for Pages {
         // Below 256 each.
         let mark = |word: u64| {
             let dirt = if word & 1 == 1 { DIRTY } else { 0 };
-            (USAGE - ((word >> 1) as u8 & USAGE)) | dirt
+            (USAGE_MASK - ((word >> 1) as u8 & USAGE_MASK)) | dirt
         };
         Self {
             // The upper 32 of 40 bits.
             blocks: words.iter().map(|word| (word >> 8) as u32).collect(),
-            marks: words.iter().map(|&word| mark(word)).collect(),
+            flags: words.iter().map(|&word| mark(word)).collect(),
         }
     }
 }
 
-const USAGE: u8 = 0xf;
+const USAGE_MASK: u8 = 0xf;
 const DIRTY: u8 = 0x10;
-/// Blocks a fork can have: `MaxBlockNumber` in `block.h` is 0xFFFFFFFE.
+/// Maximum number of blocks of a fork: `MaxBlockNumber` in `block.h` is 0xFFFFFFFE.
 const MAX_BLOCKS: u64 = 0xffff_ffff;
 
 #[cfg(test)]
@@ -154,9 +152,9 @@ mod tests {
 
     use super::*;
 
-    fn page() -> impl Strategy<Value = Page> {
+    fn page() -> impl Strategy<Value = CachedPage> {
         let block = prop_oneof![0_u32..200, 0_u32..u32::MAX];
-        (block, 0_u8..6, any::<bool>()).prop_map(|(block, usage, is_dirty)| Page {
+        (block, 0_u8..6, any::<bool>()).prop_map(|(block, usage, is_dirty)| CachedPage {
             block,
             usage,
             is_dirty,
@@ -165,45 +163,51 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(pages in vec(page(), 0..300)) {
-            let pages: Pages = pages.into_iter().collect();
+        fn cached_pages_round_trip(pages in vec(page(), 0..300)) {
+            let pages: CachedPages = pages.into_iter().collect();
             let mut out = Vec::new();
             pages.write(&mut out);
-            let mut reader = Reader::new(&out);
-            prop_assert_eq!(Pages::read(&mut reader).unwrap(), pages);
+            let mut reader = ImageReader::new(&out);
+            prop_assert_eq!(CachedPages::read(&mut reader).unwrap(), pages);
             prop_assert!(reader.is_empty());
         }
     }
 
     #[test]
-    fn a_whole_table_takes_two_numbers_and_its_usage() {
-        let pages: Pages =
-            (0..32_768).map(|block| Page { block, usage: 1, is_dirty: false }).collect();
+    fn contiguous_pages_are_one_run() {
+        let pages: CachedPages =
+            (0..32_768).map(|block| CachedPage { block, usage: 1, is_dirty: false }).collect();
         let mut out = Vec::new();
         pages.write(&mut out);
         assert_eq!(out.len(), 3 + 1 + 1 + 3 + 16_384 + 4096);
     }
 
     #[test]
-    fn the_hotter_of_two_readings_of_a_page_stays() {
-        let seen = |usage| Page { block: 7, usage, is_dirty: false };
-        let pages: Pages = [seen(1), seen(4), seen(0)].into_iter().collect();
+    fn duplicate_page_keeps_its_higher_usage() {
+        let seen = |usage| CachedPage { block: 7, usage, is_dirty: false };
+        let pages: CachedPages = [seen(1), seen(4), seen(0)].into_iter().collect();
         assert_eq!(pages.iter().collect::<Vec<_>>(), [seen(4)]);
     }
 
     #[test]
-    fn a_count_without_its_bytes_reserves_nothing() {
+    fn count_without_data_allocates_nothing() {
         let mut out = Vec::new();
-        numbers::put(&mut out, 1 << 40);
-        numbers::put(&mut out, 1);
-        numbers::put(&mut out, 0);
-        numbers::put(&mut out, (1 << 40) - 1);
-        assert!(matches!(Pages::read(&mut Reader::new(&out)), Err(BodyError::Number)));
+        leb128::write_number(&mut out, 1 << 40);
+        leb128::write_number(&mut out, 1);
+        leb128::write_number(&mut out, 0);
+        leb128::write_number(&mut out, (1 << 40) - 1);
+        assert!(matches!(
+            CachedPages::read(&mut ImageReader::new(&out)),
+            Err(BodyError::NumberOutOfRange)
+        ));
         out.clear();
-        numbers::put(&mut out, 1 << 30);
-        numbers::put(&mut out, 1);
-        numbers::put(&mut out, 0);
-        numbers::put(&mut out, (1 << 30) - 1);
-        assert!(matches!(Pages::read(&mut Reader::new(&out)), Err(BodyError::Cut)));
+        leb128::write_number(&mut out, 1 << 30);
+        leb128::write_number(&mut out, 1);
+        leb128::write_number(&mut out, 0);
+        leb128::write_number(&mut out, (1 << 30) - 1);
+        assert!(matches!(
+            CachedPages::read(&mut ImageReader::new(&out)),
+            Err(BodyError::Truncated)
+        ));
     }
 }

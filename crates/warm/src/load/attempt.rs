@@ -1,118 +1,130 @@
-//! One attempt to load: from the first look at the server to the last.
+//! One attempt to load, from the first scan of the cache to the last.
 
 use std::{collections::BTreeMap, panic::resume_unwind, thread, time::Duration};
 
-use howdah_connect::{Client, Target};
+use howdah_connect::{Client, ConnectTarget};
 use howdah_inspect::ClockSweep;
 
 use super::{
-    LoadError, Observer, Options,
-    catalog::{self, Found, Search},
-    crew::{Crew, Worked},
+    LoadError, LoadObserver, LoadOptions,
+    catalog::{self, CatalogLookup, LocatedRelation},
+    load_threads::{LoadResult, LoadThreads},
+    method::PrewarmMode,
     occupancy::Occupancy,
-    plan::{self, Bounds, PIECE_PAGES, Piece, Plan},
-    report::{Loaded, Outcome, Problem, Residency, Unseen},
-    session,
-    way::Mode,
-    worker,
+    plan::{self, CHUNK_PAGES_MAX, LoadChunk, LoadPlan, PlanLimits},
+    report::{LoadReport, RelationOutcome, RelationProblem, Residency, ResidencyError},
+    session, worker,
 };
 use crate::{
-    dump::{Choice, DumpError, Facts, QueryFailure, Sight},
+    dump::{BufferSource, ClusterInfo, DumpError, DumpSource, QueryFailure},
     image::{CacheImage, Fork, RelationFile},
 };
 
-/// What is known when an attempt begins.
+/// An attempt to load an image.
 pub(super) struct Attempt<'a> {
     image: &'a CacheImage,
-    target: Target,
-    options: &'a Options,
-    observer: &'a dyn Observer,
+    target: ConnectTarget,
+    options: &'a LoadOptions,
+    observer: &'a dyn LoadObserver,
     client: Client,
-    sight: Sight,
-    facts: Facts,
+    buffer_source: BufferSource,
+    cluster_info: ClusterInfo,
     started: String,
 }
 
-/// How an attempt ended.
-pub(super) enum Ended {
-    Done(Box<Loaded>),
-    /// What was loaded is lost.
+/// The result of an attempt.
+pub(super) enum AttemptResult {
+    Done(Box<LoadReport>),
+    /// The server restarted, so the loaded pages are lost.
     Restarted,
 }
 
 impl<'a> Attempt<'a> {
-    /// Connects to the server, and asks it who it is.
+    /// Connects to the server, and queries its properties.
     pub(super) fn new(
         image: &'a CacheImage,
-        target: &Target,
-        options: &'a Options,
-        observer: &'a dyn Observer,
+        target: &ConnectTarget,
+        options: &'a LoadOptions,
+        observer: &'a dyn LoadObserver,
     ) -> Result<Self, LoadError> {
-        let mut client =
-            worker::reach(target, options.patience, observer).map_err(LoadError::Server)?;
-        let facts = Facts::ask(&mut client).map_err(LoadError::Server)?;
-        let started = client.one_value(session::STARTED).map_err(QueryFailure::from);
+        let mut client = worker::connect_with_retry(target, options.connect_timeout, observer)
+            .map_err(LoadError::Server)?;
+        let cluster_info = ClusterInfo::query(&mut client).map_err(LoadError::Server)?;
+        let started = client.one_value(session::START_TIME).map_err(QueryFailure::from);
         let started = started.map_err(LoadError::Server)?.unwrap_or_default();
-        if facts.page_bytes != image.origin.page_bytes {
+        if cluster_info.page_bytes != image.origin.page_bytes {
             return Err(LoadError::PageBytes {
                 image: image.origin.page_bytes,
-                server: facts.page_bytes,
+                server: cluster_info.page_bytes,
             });
         }
         let target = target.clone();
-        let sight = Sight::by(options.look);
-        Ok(Self { image, target, options, observer, client, sight, facts, started })
+        let buffer_source = BufferSource::new(options.dump_source);
+        Ok(Self { image, target, options, observer, client, buffer_source, cluster_info, started })
     }
 
-    pub(super) fn run(mut self) -> Result<Ended, LoadError> {
-        let (places, seen) = self.find_and_look();
-        let mut outcomes: Vec<_> =
-            (0..self.image.relations.len()).map(|at| Outcome::of(self.image, at)).collect();
-        self.note_rewritten(&places, &mut outcomes);
-        let bounds = self.bounds(seen.as_ref().ok());
-        let Plan { pieces, resident, wanted } =
-            plan::plan(self.image, &places, seen.as_ref().ok(), bounds, &mut outcomes);
-        let goals = Goals { plan: goal(&places, &pieces, resident), image: together(wanted) };
-        let Some(Worked { outcomes, is_cut_short }) = self.load(&places, pieces, outcomes) else {
-            return Ok(Ended::Restarted);
+    pub(super) fn run(mut self) -> Result<AttemptResult, LoadError> {
+        let (located, occupancy) = self.locate_and_scan();
+        let mut outcomes: Vec<_> = (0..self.image.relations.len())
+            .map(|at| RelationOutcome::for_relation(self.image, at))
+            .collect();
+        self.mark_rewritten(&located, &mut outcomes);
+        let bounds = self.bounds(occupancy.as_ref().ok());
+        let LoadPlan { chunks, resident, requested } =
+            plan::plan(self.image, &located, occupancy.as_ref().ok(), bounds, &mut outcomes);
+        let goals = TargetSets {
+            plan: planned_blocks(&located, &chunks, resident),
+            image: merge_forks(requested),
         };
-        let residency = match seen {
-            Ok(_) => self.look().map(|seen| goals.residency(&seen)),
+        let Some(LoadResult { outcomes, is_cut_short }) = self.load(&located, chunks, outcomes)
+        else {
+            return Ok(AttemptResult::Restarted);
+        };
+        let residency = match occupancy {
+            Ok(_) => self.scan().map(|occupancy| goals.residency(&occupancy)),
             Err(error) => Err(error),
         };
-        Ok(Ended::Done(Box::new(Loaded {
+        Ok(AttemptResult::Done(Box::new(LoadReport {
             outcomes,
             is_cut_short,
-            residency: residency.map_err(|error| Unseen(Box::new(error))),
+            residency: residency.map_err(|error| ResidencyError(Box::new(error))),
             limited: 0,
-            buffers: self.facts.buffers,
+            buffers: self.cluster_info.buffers,
             is_origin_unknown: self.image.origin.system_identifier == 0,
-            page_bytes: self.facts.page_bytes,
+            page_bytes: self.cluster_info.page_bytes,
             elapsed: Duration::ZERO,
         })))
     }
 
-    /// Where the relations are, which takes connections of its own, and meanwhile what is in the cache.
-    fn find_and_look(&mut self) -> (Vec<Result<Found, Problem>>, Result<Occupancy, DumpError>) {
-        let Self { image, target, options, observer, client, sight, facts, .. } = self;
-        let (image, target, facts) = (*image, &*target, &*facts);
+    /// Locates the relations, over separate connections, and scans the cache at the same time.
+    fn locate_and_scan(
+        &mut self,
+    ) -> (Vec<Result<LocatedRelation, RelationProblem>>, Result<Occupancy, DumpError>) {
+        let Self { image, target, options, observer, client, buffer_source, cluster_info, .. } =
+            self;
+        let (image, target, cluster_info) = (*image, &*target, &*cluster_info);
         let (options, observer) = (*options, *observer);
         thread::scope(|scope| {
-            let places =
-                scope.spawn(|| Search { image, target, facts, options, observer }.places());
-            let seen = Occupancy::see(client, facts, sight, target.database());
-            (places.join().unwrap_or_else(|panic| resume_unwind(panic)), seen)
+            let located = scope.spawn(|| {
+                CatalogLookup { image, target, cluster_info, options, observer }.locate_all()
+            });
+            let occupancy = Occupancy::scan(client, cluster_info, buffer_source, target.database());
+            (located.join().unwrap_or_else(|panic| resume_unwind(panic)), occupancy)
         })
     }
 
-    fn look(&mut self) -> Result<Occupancy, DumpError> {
+    fn scan(&mut self) -> Result<Occupancy, DumpError> {
         let database = self.target.database();
-        Occupancy::see(&mut self.client, &self.facts, &mut self.sight, database)
+        Occupancy::scan(&mut self.client, &self.cluster_info, &mut self.buffer_source, database)
     }
 
-    fn note_rewritten(&self, places: &[Result<Found, Problem>], outcomes: &mut [Outcome]) {
-        let is_same_cluster = catalog::is_same_cluster(self.image, &self.facts);
-        for ((relation, place), outcome) in self.image.relations.iter().zip(places).zip(outcomes) {
+    fn mark_rewritten(
+        &self,
+        located: &[Result<LocatedRelation, RelationProblem>],
+        outcomes: &mut [RelationOutcome],
+    ) {
+        let is_same_cluster = catalog::is_same_cluster(self.image, &self.cluster_info);
+        for ((relation, place), outcome) in self.image.relations.iter().zip(located).zip(outcomes) {
             if let Ok(found) = place {
                 outcome.is_rewritten = !is_same_cluster || found.file != relation.file;
                 outcome.renamed = found.renamed.clone();
@@ -120,119 +132,124 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Room for as many pages as buffers are free. Some are spared: sessions need them for their
-    /// catalogs, ours too. Where free ones cannot be counted, all are taken for free. Only to look, no
-    /// room is needed.
-    fn bounds(&self, seen: Option<&Occupancy>) -> Bounds {
-        let all = u64::from(self.facts.buffers);
-        let room = match seen {
-            _ if self.options.only_look => u64::MAX,
-            Some(seen) if !self.options.evict => {
-                seen.free.saturating_sub((all / 64).clamp(64, 1024))
+    /// The limits of the plan: room for as many pages as there are free buffers, minus a reserve
+    /// for the catalogs of sessions, including ours. If free buffers cannot be counted, all are
+    /// assumed to be free. A dry run needs no room.
+    fn bounds(&self, occupancy: Option<&Occupancy>) -> PlanLimits {
+        let all = u64::from(self.cluster_info.buffers);
+        let room = match occupancy {
+            _ if self.options.dry_run => u64::MAX,
+            Some(occupancy) if !self.options.evict => {
+                occupancy.free.saturating_sub((all / 64).clamp(64, 1024))
             }
             _ => all,
         };
-        let piece = match (self.options.bytes_per_second, self.options.max_latency) {
-            // A tenth of a second's bytes, so that the rate is even.
-            (Some(rate), _) => rate / u64::from(self.facts.page_bytes) / 10,
-            (None, Some(_)) => u64::from(PIECE_PAGES / 16),
-            (None, None) => u64::from(PIECE_PAGES),
+        let chunk = match (self.options.bytes_per_second, self.options.max_latency) {
+            // The bytes of a tenth of a second, for an even rate.
+            (Some(rate), _) => rate / u64::from(self.cluster_info.page_bytes) / 10,
+            (None, Some(_)) => u64::from(CHUNK_PAGES_MAX / 16),
+            (None, None) => u64::from(CHUNK_PAGES_MAX),
         };
-        Bounds { room, piece: u32::try_from(piece).unwrap_or(PIECE_PAGES).clamp(1, PIECE_PAGES) }
+        PlanLimits {
+            room,
+            chunk: u32::try_from(chunk).unwrap_or(CHUNK_PAGES_MAX).clamp(1, CHUNK_PAGES_MAX),
+        }
     }
 
-    /// Loads the pieces. Nothing, if the server restarted meanwhile.
+    /// Loads the chunks. `None` if the server restarted meanwhile.
     fn load(
         &mut self,
-        places: &[Result<Found, Problem>],
-        pieces: Vec<Piece>,
-        outcomes: Vec<Outcome>,
-    ) -> Option<Worked> {
+        located: &[Result<LocatedRelation, RelationProblem>],
+        chunks: Vec<LoadChunk>,
+        outcomes: Vec<RelationOutcome>,
+    ) -> Option<LoadResult> {
         let sweep = self.clock_sweep();
-        // A server that ends is noticed by the connections.
+        // If reading fails, the server is stopping, which the connections notice.
         let has_room = || {
             let state = sweep.as_ref().and_then(|sweep| sweep.read().ok());
             state.is_none_or(|state| state.has_free_buffers)
         };
-        let crew = Crew {
+        let threads = LoadThreads {
             target: &self.target,
             options: self.options,
             observer: self.observer,
-            mode: Mode::Buffer,
+            mode: PrewarmMode::Buffer,
             started: &self.started,
-            page_bytes: self.facts.page_bytes,
-            places,
+            page_bytes: self.cluster_info.page_bytes,
+            located,
             has_room: &has_room,
         };
-        crew.work(pieces, outcomes)
+        threads.load(chunks, outcomes)
     }
 
-    /// What tells at any moment whether a buffer is free, which the first look cannot: others take some
-    /// meanwhile. Where memory cannot be read, that count has to do.
+    /// The clock sweep, which shows at any moment whether a buffer is free; the first scan cannot,
+    /// as others allocate buffers meanwhile. `None` if memory cannot be read; the count of the scan
+    /// must suffice then.
     fn clock_sweep(&mut self) -> Option<ClockSweep> {
-        if self.options.evict || self.options.look == Choice::PgBuffercache {
+        if self.options.evict || self.options.dump_source == DumpSource::PgBuffercache {
             return None;
         }
-        self.sight.server(&mut self.client).ok()?.clock_sweep().ok()
+        self.buffer_source.server(&mut self.client).ok()?.clock_sweep().ok()
     }
 }
 
-/// The blocks that should be in the cache in the end.
-struct Goals {
-    /// Those of the plan.
-    plan: Goal,
-    /// Those of the image, also where there was no room for them.
-    image: Goal,
+/// The blocks that should be in the cache after the load.
+struct TargetSets {
+    /// The blocks of the plan.
+    plan: TargetBlocks,
+    /// The blocks of the image, including those without room.
+    image: TargetBlocks,
 }
 
-impl Goals {
-    fn residency(&self, seen: &Occupancy) -> Residency {
+impl TargetSets {
+    fn residency(&self, occupancy: &Occupancy) -> Residency {
         let planned = self.plan.values().map(|blocks| blocks.len() as u64).sum();
-        let (resident, of_image) = (resident(&self.plan, seen), resident(&self.image, seen));
-        Residency { planned, resident, of_image, source: seen.source }
+        let (resident, of_image) =
+            (count_resident(&self.plan, occupancy), count_resident(&self.image, occupancy));
+        Residency { planned, resident, of_image, source: occupancy.source }
     }
 }
 
-type Goal = BTreeMap<(RelationFile, Fork), Vec<u32>>;
+type TargetBlocks = BTreeMap<(RelationFile, Fork), Vec<u32>>;
 
 /// The blocks of a plan.
-fn goal(
-    places: &[Result<Found, Problem>],
-    pieces: &[Piece],
+fn planned_blocks(
+    located: &[Result<LocatedRelation, RelationProblem>],
+    chunks: &[LoadChunk],
     resident: Vec<(RelationFile, Fork, Vec<u32>)>,
-) -> Goal {
-    let mut goal = together(resident);
-    for piece in pieces {
-        if let Ok(found) = &places[piece.relation] {
-            let blocks = piece.runs.iter().flat_map(|run| run.first..=run.last);
-            goal.entry((found.file, piece.fork)).or_default().extend(blocks);
+) -> TargetBlocks {
+    let mut goal = merge_forks(resident);
+    for chunk in chunks {
+        if let Ok(found) = &located[chunk.relation] {
+            let blocks = chunk.runs.iter().flat_map(|run| run.first..=run.last);
+            goal.entry((found.file, chunk.fork)).or_default().extend(blocks);
         }
     }
-    // Runs pass over pages that are there already.
-    sort(&mut goal);
+    // Runs continue over pages that are resident already.
+    sort_blocks(&mut goal);
     goal
 }
 
-fn together(forks: Vec<(RelationFile, Fork, Vec<u32>)>) -> Goal {
-    let mut goal = Goal::new();
+fn merge_forks(forks: Vec<(RelationFile, Fork, Vec<u32>)>) -> TargetBlocks {
+    let mut goal = TargetBlocks::new();
     for (file, fork, blocks) in forks {
         goal.entry((file, fork)).or_default().extend(blocks);
     }
-    sort(&mut goal);
+    sort_blocks(&mut goal);
     goal
 }
 
-fn sort(goal: &mut Goal) {
+fn sort_blocks(goal: &mut TargetBlocks) {
     for blocks in goal.values_mut() {
         blocks.sort_unstable();
         blocks.dedup();
     }
 }
 
-/// How many blocks of `goal` are in the cache.
-fn resident(goal: &Goal, seen: &Occupancy) -> u64 {
+/// Counts the blocks of `goal` that are in the cache.
+fn count_resident(goal: &TargetBlocks, occupancy: &Occupancy) -> u64 {
     let of_fork = |(&(file, fork), blocks): (&(RelationFile, Fork), &Vec<u32>)| {
-        let held = seen.blocks(file, fork);
+        let held = occupancy.blocks(file, fork);
         blocks.iter().filter(|block| held.binary_search(block).is_ok()).count() as u64
     };
     goal.iter().map(of_fork).sum()

@@ -1,44 +1,44 @@
-//! The relations of an image as they are on the server.
+//! Locates the relations of an image on the server.
 //!
-//! On the cluster that the image is from, a relation is looked up by database oid, tablespace and file
-//! number first: it may have been renamed, and something else may have its name. What has no such file any
-//! more was rewritten or dropped, and is looked up by name, as everything is on other clusters.
+//! On the image's own cluster, a relation is looked up by database oid, tablespace and file number
+//! first: it may have been renamed, and another relation may have its old name. If there is no such
+//! file any more, it was rewritten or dropped, and is looked up by name, as on other clusters.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use howdah_connect::{Client, QueryError, ResultSet, Row, Target};
+use howdah_connect::{Client, ConnectTarget, QueryError, ResultRow, ResultSet};
 
 use super::{
-    Observer, Options,
-    report::{Problem, Renamed},
+    LoadObserver, LoadOptions,
+    report::{RelationProblem, RenamedRelation},
     worker,
 };
 use crate::{
-    dump::{self, Facts, QueryFailure},
+    dump::{self, ClusterInfo, QueryFailure},
     image::{CacheImage, Fork, QualifiedName, Relation, RelationFile, RelationName},
 };
 
 /// A relation of the image on the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    /// The database to go to.
+pub(super) struct LocatedRelation {
+    /// The database to connect to.
     pub(super) database: String,
     /// `pg_class.oid`.
     pub(super) oid: u32,
-    /// Its files now.
+    /// Its current file.
     pub(super) file: RelationFile,
-    pub(super) kind: Kind,
-    /// Pages of each fork, by the fork's number. Unknown while another session holds it locked.
+    pub(super) kind: RelationKind,
+    /// Pages of each fork, by fork number. Unknown while another session holds a lock on it.
     pub(super) lengths: [Option<u32>; Fork::ALL.len()],
-    /// What it is called.
+    /// Its current name.
     pub(super) name: QualifiedName,
-    /// The same, if it was found by its file and the image calls it otherwise.
-    pub(super) renamed: Option<Renamed>,
+    /// The same, if it was found by its file and the image has another name.
+    pub(super) renamed: Option<RenamedRelation>,
 }
 
-/// What a relation is, as far as it decides the way to its pages.
+/// The kind of a relation, as far as it determines the load method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RelationKind {
     /// A table, materialised view or sequence in the heap.
     Heap,
     /// A TOAST table.
@@ -49,170 +49,184 @@ pub(super) enum Kind {
     Other,
 }
 
-/// What is needed to look relations up.
+/// Looks up the relations of an image.
 #[derive(Clone, Copy)]
-pub(super) struct Search<'a> {
+pub(super) struct CatalogLookup<'a> {
     pub(super) image: &'a CacheImage,
-    pub(super) target: &'a Target,
-    pub(super) facts: &'a Facts,
-    pub(super) options: &'a Options,
-    pub(super) observer: &'a dyn Observer,
+    pub(super) target: &'a ConnectTarget,
+    pub(super) cluster_info: &'a ClusterInfo,
+    pub(super) options: &'a LoadOptions,
+    pub(super) observer: &'a dyn LoadObserver,
 }
 
-/// Where the relations of one database are to be looked up.
-struct Database<'a> {
+/// The database in which relations are looked up.
+struct LookupDatabase<'a> {
     name: &'a str,
-    /// Whether it is the database of the image itself, with the same files.
+    /// Whether it is the image's own database, with the same file numbers.
     has_same_files: bool,
 }
 
-/// How often one database is asked. A session may be ended by an administrator, or by a crash of another.
-const ASKED_MAX: u32 = 3;
+/// Maximum attempts to query a database. A session may be terminated by an administrator, or by the
+/// crash of another one.
+const QUERY_ATTEMPTS_MAX: u32 = 3;
 
-impl<'a> Search<'a> {
-    /// Where each relation is, in the order of the image.
-    pub(super) fn places(self) -> Vec<Result<Found, Problem>> {
+impl<'a> CatalogLookup<'a> {
+    /// Locates each relation, in the order of the image.
+    pub(super) fn locate_all(self) -> Vec<Result<LocatedRelation, RelationProblem>> {
         let Self { image, target, .. } = self;
-        let mut places: Vec<Option<Result<Found, Problem>>> = vec![None; image.relations.len()];
+        let mut located: Vec<Option<Result<LocatedRelation, RelationProblem>>> =
+            vec![None; image.relations.len()];
         let mut by_database: BTreeMap<(&str, bool), Vec<usize>> = BTreeMap::new();
         for (at, relation) in image.relations.iter().enumerate() {
-            match self.database_of(relation) {
+            match self.find_database(relation) {
                 Ok(database) if relation.name.is_some() || database.has_same_files => {
                     let key = (database.name, database.has_same_files);
                     by_database.entry(key).or_default().push(at);
                 }
-                Ok(_) => places[at] = Some(Err(Problem::Nameless)),
-                Err(problem) => places[at] = Some(Err(problem)),
+                Ok(_) => located[at] = Some(Err(RelationProblem::Nameless)),
+                Err(problem) => located[at] = Some(Err(problem)),
             }
         }
-        for ((name, has_same_files), wanted) in by_database {
-            match self.ask_again(&wanted, &target.with_database(name), has_same_files) {
-                Ok(found) => found.into_iter().for_each(|(at, place)| places[at] = Some(place)),
+        for ((name, has_same_files), requested) in by_database {
+            match self.query_with_retry(&requested, &target.with_database(name), has_same_files) {
+                Ok(found) => found.into_iter().for_each(|(at, place)| located[at] = Some(place)),
                 Err(failure) => {
                     let failure = Arc::new(failure);
-                    for at in wanted {
-                        places[at] = Some(Err(Problem::NoAccess(Arc::clone(&failure))));
+                    for at in requested {
+                        located[at] = Some(Err(RelationProblem::NoAccess(Arc::clone(&failure))));
                     }
                 }
             }
         }
-        places.into_iter().map(|place| place.unwrap_or(Err(Problem::Dropped))).collect()
+        located.into_iter().map(|place| place.unwrap_or(Err(RelationProblem::Dropped))).collect()
     }
 
-    fn database_of(self, relation: &Relation) -> Result<Database<'a>, Problem> {
-        let Self { image, target, facts, options, .. } = self;
+    fn find_database(self, relation: &Relation) -> Result<LookupDatabase<'a>, RelationProblem> {
+        let Self { image, target, cluster_info, options, .. } = self;
         let oid = relation.file.database;
-        let is_same_cluster = is_same_cluster(image, facts);
+        let is_same_cluster = is_same_cluster(image, cluster_info);
         if oid == 0 {
-            // The shared catalogs can be read from every database; this one lets us in.
-            return Ok(Database { name: target.database(), has_same_files: is_same_cluster });
+            // The shared catalogs can be read from every database; this one accepts our connection.
+            return Ok(LookupDatabase { name: target.database(), has_same_files: is_same_cluster });
         }
-        let by_name = |name: &str| facts.databases.values().find(|database| database.name == name);
+        let by_name =
+            |name: &str| cluster_info.databases.values().find(|database| database.name == name);
         let in_image = image.database_name(oid);
         let mapped = in_image.and_then(|name| options.database_names.get(name));
-        let same = facts.databases.get(&oid).filter(|_| is_same_cluster && mapped.is_none());
+        let same = cluster_info.databases.get(&oid).filter(|_| is_same_cluster && mapped.is_none());
         let database = match (same, mapped, in_image) {
             (Some(same), ..) => Some(same),
             (None, Some(name), _) => by_name(name),
             (None, None, Some(name)) => by_name(name),
-            // Only the oid could have told.
-            (None, None, None) if !is_same_cluster => return Err(Problem::Nameless),
+            // The oid alone identified it.
+            (None, None, None) if !is_same_cluster => return Err(RelationProblem::Nameless),
             (None, None, None) => None,
         };
         match database {
-            None => Err(Problem::NoDatabase),
-            Some(database) if !database.allows_connections => Err(Problem::Closed),
-            Some(database) => Ok(Database { name: &database.name, has_same_files: same.is_some() }),
+            None => Err(RelationProblem::NoDatabase),
+            Some(database) if !database.allows_connections => Err(RelationProblem::Closed),
+            Some(database) => {
+                Ok(LookupDatabase { name: &database.name, has_same_files: same.is_some() })
+            }
         }
     }
 
-    /// Asks a database, and again when the session was lost.
-    fn ask_again(
+    /// Queries a database, and retries if the session is lost.
+    fn query_with_retry(
         self,
-        wanted: &[usize],
-        target: &Target,
+        requested: &[usize],
+        target: &ConnectTarget,
         has_same_files: bool,
-    ) -> Result<Vec<Place>, QueryFailure> {
-        let mut asked = 1;
+    ) -> Result<Vec<LookupRow>, QueryFailure> {
+        let mut attempts = 1;
         loop {
-            match self.ask(wanted, target, has_same_files) {
-                Err(failure) if is_lost(&failure) && asked < ASKED_MAX => asked += 1,
+            match self.query(requested, target, has_same_files) {
+                Err(failure) if is_session_lost(&failure) && attempts < QUERY_ATTEMPTS_MAX => {
+                    attempts += 1;
+                }
                 result => return result,
             }
-            if self.observer.wants_end() {
-                return self.ask(wanted, target, has_same_files);
+            if self.observer.should_stop() {
+                return self.query(requested, target, has_same_files);
             }
         }
     }
 
-    fn ask(
+    fn query(
         self,
-        wanted: &[usize],
-        target: &Target,
+        requested: &[usize],
+        target: &ConnectTarget,
         has_same_files: bool,
-    ) -> Result<Vec<Place>, QueryFailure> {
-        let Self { image, facts, options, observer, .. } = self;
-        let mut client = worker::reach(target, options.patience, observer)?;
+    ) -> Result<Vec<LookupRow>, QueryFailure> {
+        let Self { image, cluster_info, options, observer, .. } = self;
+        let mut client = worker::connect_with_retry(target, options.connect_timeout, observer)?;
         let lock_timeout = options.lock_timeout.as_millis().max(1);
         client.query(&format!("SET lock_timeout = {lock_timeout}; SET statement_timeout = 0"))?;
-        let mut places: BTreeMap<usize, Result<Found, Problem>> = BTreeMap::new();
+        let mut located: BTreeMap<usize, Result<LocatedRelation, RelationProblem>> =
+            BTreeMap::new();
         if has_same_files {
-            places.extend(read(&by_file(&mut client, image, wanted, facts)?, target)?);
+            located.extend(parse_rows(
+                &query_by_file(&mut client, image, requested, cluster_info)?,
+                target,
+            )?);
         }
-        let renamed: Vec<usize> = places
+        let renamed: Vec<usize> = located
             .iter()
             .filter(|&(&at, place)| place.as_ref().is_ok_and(|found| is_renamed(image, at, found)))
             .map(|(&at, _)| at)
             .collect();
-        // What was found under another name is asked for by name, too: whether that is taken.
+        // Relations found under another name are also looked up by name, to see whether that is
+        // taken.
         let has_name = |at: &&usize| image.relations[**at].name.is_some();
-        let is_open = |at: &&usize| !places.contains_key(*at) || renamed.contains(*at);
-        let named: Vec<usize> = wanted.iter().filter(has_name).filter(is_open).copied().collect();
-        let mut by_name = match named.is_empty() {
-            true => BTreeMap::new(),
-            false => BTreeMap::from_iter(read(&by_name(&mut client, image, &named)?, target)?),
+        let is_open = |at: &&usize| !located.contains_key(*at) || renamed.contains(*at);
+        let named: Vec<usize> =
+            requested.iter().filter(has_name).filter(is_open).copied().collect();
+        let mut by_name = if named.is_empty() {
+            BTreeMap::new()
+        } else {
+            BTreeMap::from_iter(parse_rows(&query_by_name(&mut client, image, &named)?, target)?)
         };
         for at in renamed {
             let same_name = by_name.remove(&at);
-            if let Some(Ok(found)) = places.get_mut(&at) {
-                // In a database that was renamed, it is the relation itself.
+            if let Some(Ok(found)) = located.get_mut(&at) {
+                // If only the database was renamed, it is the relation itself.
                 let is_name_taken = same_name
                     .is_some_and(|other| other.map_or(true, |other| other.oid != found.oid));
                 let (database, name) = (found.database.clone(), found.name.clone());
-                found.renamed = Some(Renamed { database, name, is_name_taken });
+                found.renamed = Some(RenamedRelation { database, name, is_name_taken });
             }
         }
-        places.extend(by_name);
-        Ok(places.into_iter().collect())
+        located.extend(by_name);
+        Ok(located.into_iter().collect())
     }
 }
 
-/// Whether a relation that was found by its file has another name than in the image. TOAST tables go by
-/// the name of their table and are not compared.
-fn is_renamed(image: &CacheImage, at: usize, found: &Found) -> bool {
+/// Whether a relation found by its file has another name than in the image. TOAST tables are
+/// identified by their table, and not compared.
+fn is_renamed(image: &CacheImage, at: usize, found: &LocatedRelation) -> bool {
     let relation = &image.relations[at];
     let Some(RelationName::Own(before)) = &relation.name else { return false };
     let database = image.database_name(relation.file.database);
     found.name != *before || database.is_some_and(|before| found.database != before)
 }
 
-/// Whether the session ended, as opposed to an answer that another one would get, too.
-fn is_lost(failure: &QueryFailure) -> bool {
+/// Whether the session was lost, as opposed to an error that a retry would not avoid.
+fn is_session_lost(failure: &QueryFailure) -> bool {
     match failure {
-        QueryFailure::Query(QueryError::Sql(error)) => error.ends_session(),
+        QueryFailure::Query(QueryError::Sql(error)) => error.closes_connection(),
         QueryFailure::Query(_) => true,
-        QueryFailure::Connect(_) | QueryFailure::Answer { .. } => false,
+        QueryFailure::Connect(_) | QueryFailure::UnexpectedResult { .. } => false,
     }
 }
 
-/// Whether file numbers of the image mean the same on this server. A file of autoprewarm says nothing of
-/// where it is from, and is of no use elsewhere, so it is believed.
-pub(super) fn is_same_cluster(image: &CacheImage, facts: &Facts) -> bool {
+/// Whether the image's file numbers are valid on this server. An autoprewarm file does not record
+/// its cluster and is useless elsewhere, so it is assumed to belong to this one.
+pub(super) fn is_same_cluster(image: &CacheImage, cluster_info: &ClusterInfo) -> bool {
     let origin = image.origin.system_identifier;
-    origin == 0 || origin == facts.system_identifier
+    origin == 0 || origin == cluster_info.system_identifier
 }
 
-/// Lengths are not asked of a relation that is locked, because `pg_relation_size()` waits for it.
+/// Lengths of locked relations are not queried, because `pg_relation_size()` would wait.
 const COLUMNS: &str = "
 SELECT w.at, c.oid, c.relkind, COALESCE(a.amname, ''),
        CASE WHEN c.reltablespace = 0 THEN d.dattablespace ELSE c.reltablespace END,
@@ -230,7 +244,7 @@ LEFT JOIN LATERAL (
                       AND k.mode = 'AccessExclusiveLock' AND k.database IN (0, d.oid))
 ) l ON true";
 
-/// A TOAST table and its index are found through the table they belong to.
+/// A TOAST table and its index are found through their table.
 const BY_NAME: &str = "
 FROM unnest($1::int4[], $2::text[], $3::text[], $4::text[]) AS w(at, kind, schema, name)
 JOIN pg_namespace n ON n.nspname = w.schema
@@ -244,14 +258,14 @@ const BY_FILE: &str = "
 FROM unnest($1::int4[], $2::oid[], $3::oid[]) AS w(at, tablespace, filenode)
 JOIN pg_class c ON c.oid = pg_filenode_relation(w.tablespace, w.filenode)";
 
-pub(super) type Place = (usize, Result<Found, Problem>);
+pub(super) type LookupRow = (usize, Result<LocatedRelation, RelationProblem>);
 
-fn by_name(
+fn query_by_name(
     client: &mut Client,
     image: &CacheImage,
-    wanted: &[usize],
+    requested: &[usize],
 ) -> Result<ResultSet, QueryFailure> {
-    let names: Vec<_> = wanted
+    let names: Vec<_> = requested
         .iter()
         .filter_map(|&at| image.relations[at].name.as_ref().map(|name| (at, name)))
         .map(|(at, name)| match name {
@@ -268,16 +282,16 @@ fn by_name(
     Ok(client.query_with(&format!("{COLUMNS}{BY_NAME}{FROM}"), &values)?)
 }
 
-fn by_file(
+fn query_by_file(
     client: &mut Client,
     image: &CacheImage,
-    wanted: &[usize],
-    facts: &Facts,
+    requested: &[usize],
+    cluster_info: &ClusterInfo,
 ) -> Result<ResultSet, QueryFailure> {
-    let files = || wanted.iter().map(|&at| (at, image.relations[at].file));
-    // A relation of the database's own tablespace has none of its own.
+    let files = || requested.iter().map(|&at| (at, image.relations[at].file));
+    // A relation in the database's default tablespace has `reltablespace` 0.
     let tablespace = |file: RelationFile| {
-        let own = facts.databases.get(&file.database).map(|database| database.tablespace);
+        let own = cluster_info.databases.get(&file.database).map(|database| database.tablespace);
         if own == Some(file.tablespace) { 0 } else { file.tablespace }
     };
     let numbers = array(files().map(|(at, _)| at.to_string()));
@@ -287,44 +301,47 @@ fn by_file(
     Ok(client.query_with(&format!("{COLUMNS}{BY_FILE}{FROM}"), &values)?)
 }
 
-/// A query for relations that `with` names: it ends with a table `w` of places and oids.
-pub(super) fn family(with: &str) -> String {
+/// A query for the relations of the CTE `with`, which ends with a table `w` of positions and oids.
+pub(super) fn family_query(with: &str) -> String {
     format!("{with} {COLUMNS} FROM w JOIN pg_class c ON c.oid = w.oid {FROM} ORDER BY w.at")
 }
 
-/// The relations of a result, in its order.
-pub(super) fn read(result: &ResultSet, target: &Target) -> Result<Vec<Place>, QueryFailure> {
-    let place = |row: &Row| {
+/// Parses the rows of a result, in order.
+pub(super) fn parse_rows(
+    result: &ResultSet,
+    target: &ConnectTarget,
+) -> Result<Vec<LookupRow>, QueryFailure> {
+    let place = |row: &ResultRow| {
         let text = |column| row.text(column).map(Cow::into_owned);
-        let at = dump::number("a place in a list", text(0))?;
-        let place = match without_pages(text(2).as_deref()) {
-            Some(kind) => Err(Problem::NoPages(kind)),
-            None => Ok(found(row, target)?),
+        let at = dump::parse_number("position in the list", text(0))?;
+        let place = match kind_without_storage(text(2).as_deref()) {
+            Some(kind) => Err(RelationProblem::NoPages(kind)),
+            None => Ok(parse_row(row, target)?),
         };
         Ok((at, place))
     };
     result.rows.iter().map(place).collect()
 }
 
-fn found(row: &Row, target: &Target) -> Result<Found, QueryFailure> {
+fn parse_row(row: &ResultRow, target: &ConnectTarget) -> Result<LocatedRelation, QueryFailure> {
     let text = |column| row.text(column).map(Cow::into_owned);
     let mut lengths = [None; Fork::ALL.len()];
     for (length, column) in lengths.iter_mut().zip(7..) {
         *length = text(column).and_then(|pages| pages.parse().ok());
     }
-    Ok(Found {
+    Ok(LocatedRelation {
         database: target.database().to_owned(),
-        oid: dump::number("oid of a relation", text(1))?,
+        oid: dump::parse_number("oid of a relation", text(1))?,
         file: RelationFile {
-            database: dump::number("oid of a database", text(6))?,
-            tablespace: dump::number("reltablespace", text(4))?,
-            filenode: dump::number("relfilenode", text(5))?,
+            database: dump::parse_number("oid of a database", text(6))?,
+            tablespace: dump::parse_number("reltablespace", text(4))?,
+            filenode: dump::parse_number("relfilenode", text(5))?,
         },
         kind: match (text(2).as_deref(), text(3).as_deref()) {
-            (Some("r" | "m"), Some("heap")) | (Some("S"), _) => Kind::Heap,
-            (Some("t"), Some("heap")) => Kind::Toast,
-            (Some("i"), Some("btree")) => Kind::Btree,
-            _ => Kind::Other,
+            (Some("r" | "m"), Some("heap")) | (Some("S"), _) => RelationKind::Heap,
+            (Some("t"), Some("heap")) => RelationKind::Toast,
+            (Some("i"), Some("btree")) => RelationKind::Btree,
+            _ => RelationKind::Other,
         },
         lengths,
         name: QualifiedName {
@@ -335,8 +352,8 @@ fn found(row: &Row, target: &Target) -> Result<Found, QueryFailure> {
     })
 }
 
-/// What a relation without storage is called.
-fn without_pages(relkind: Option<&str>) -> Option<&'static str> {
+/// The kind of a relation without storage; `None` if it has storage.
+fn kind_without_storage(relkind: Option<&str>) -> Option<&'static str> {
     Some(match relkind? {
         "v" => "view",
         "p" => "partitioned table",
@@ -347,7 +364,7 @@ fn without_pages(relkind: Option<&str>) -> Option<&'static str> {
     })
 }
 
-/// An array literal.
+/// Formats an array literal.
 pub(super) fn array<T: AsRef<str>>(items: impl Iterator<Item = T>) -> String {
     let mut out = String::from("{");
     for item in items {
@@ -368,7 +385,7 @@ pub(super) fn array<T: AsRef<str>>(items: impl Iterator<Item = T>) -> String {
 }
 
 #[test]
-fn names_of_all_kinds_stand_in_an_array() {
+fn array_literal_quotes_special_characters() {
     let names = ["plain", "with,comma", "with\"quote", "back\\slash", "{}", "", "NULL"];
     let expected = r#"{"plain","with,comma","with\"quote","back\\slash","{}","","NULL"}"#;
     assert_eq!(array(names.into_iter()), expected);

@@ -1,32 +1,32 @@
-//! What is in a server's cache at a moment: which pages, and how much room is left.
+//! The contents of a server's cache at one moment: its pages, and the free room.
 
 use std::collections::BTreeMap;
 
 use howdah_connect::Client;
 
 use crate::{
-    dump::{DumpError, Facts, Looked, Sight},
-    image::{Fork, RelationFile, Source},
+    dump::{BufferScan, BufferSource, ClusterInfo, DumpError},
+    image::{Fork, ImageSource, RelationFile},
 };
 
-/// What a cache holds.
+/// The contents of a cache.
 pub(super) struct Occupancy {
     /// Blocks of each fork, ascending.
     blocks: BTreeMap<(RelationFile, Fork), Vec<u32>>,
-    /// Buffers that hold nothing.
+    /// Free buffers.
     pub(super) free: u64,
-    pub(super) source: Source,
+    pub(super) source: ImageSource,
 }
 
 impl Occupancy {
-    /// Looks at the cache of the server behind `client`, which is in the database `database`.
-    pub(super) fn see(
+    /// Scans the cache of the server of `client`, which is connected to `database`.
+    pub(super) fn scan(
         client: &mut Client,
-        facts: &Facts,
-        sight: &mut Sight,
+        cluster_info: &ClusterInfo,
+        buffer_source: &mut BufferSource,
         database: &str,
     ) -> Result<Self, DumpError> {
-        let Looked { cached, source, .. } = sight.look(client, database)?;
+        let BufferScan { cached, source, .. } = buffer_source.scan(client, database)?;
         let mut held = u64::from(cached.unfinished);
         let mut blocks = BTreeMap::new();
         for (key, pages) in cached.forks {
@@ -35,19 +35,19 @@ impl Occupancy {
             sorted.sort_unstable();
             blocks.insert(key, sorted);
         }
-        Ok(Self { blocks, free: u64::from(facts.buffers).saturating_sub(held), source })
+        Ok(Self { blocks, free: u64::from(cluster_info.buffers).saturating_sub(held), source })
     }
 
-    /// A cache that holds the blocks that a test wants.
+    /// A cache with the given blocks, for tests.
     #[cfg(test)]
-    pub(super) fn of(
+    pub(super) fn from_blocks(
         blocks: impl IntoIterator<Item = ((RelationFile, Fork), Vec<u32>)>,
         free: u64,
     ) -> Self {
-        Self { blocks: blocks.into_iter().collect(), free, source: Source::Memory }
+        Self { blocks: blocks.into_iter().collect(), free, source: ImageSource::Memory }
     }
 
-    /// The blocks of a fork that are there, ascending.
+    /// The cached blocks of a fork, ascending.
     pub(super) fn blocks(&self, file: RelationFile, fork: Fork) -> &[u32] {
         self.blocks.get(&(file, fork)).map_or(&[], Vec::as_slice)
     }

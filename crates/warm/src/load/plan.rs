@@ -1,125 +1,127 @@
-//! What to load in which order: pieces of about equal size, the hottest class of pages first, each class
-//! in the order of the disk, as far as there is room. Pure: it asks nobody.
+//! Plans what to load in which order: chunks of about equal size, the hottest usage class first,
+//! each class in disk order, as far as there is room. Pure computation, without queries.
 
-mod blend;
+mod usage_classes;
 
 use std::cmp::Reverse;
 
 use super::{
-    catalog::Found,
+    catalog::LocatedRelation,
     occupancy::Occupancy,
-    report::{Outcome, Problem},
+    report::{RelationOutcome, RelationProblem},
 };
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 
-/// The work to do, in its order.
+/// The chunks to load, in order.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) pieces: Vec<Piece>,
-    /// Blocks of each fork that are wanted and were there already.
+pub(super) struct LoadPlan {
+    pub(super) chunks: Vec<LoadChunk>,
+    /// Requested blocks of each fork that are resident already.
     pub(super) resident: Vec<(RelationFile, Fork, Vec<u32>)>,
-    /// All blocks of each fork that are wanted, whether there is room for them or not.
-    pub(super) wanted: Vec<(RelationFile, Fork, Vec<u32>)>,
+    /// All requested blocks of each fork, whether there is room for them or not.
+    pub(super) requested: Vec<(RelationFile, Fork, Vec<u32>)>,
 }
 
 /// Pages of one fork that are loaded by one statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// The relation's place in the image.
+pub(super) struct LoadChunk {
+    /// The relation's index in the image.
     pub(super) relation: usize,
     pub(super) fork: Fork,
-    /// How hot its pages are, as a usage count: pieces of a higher one come first.
+    /// Usage class of its pages: chunks of a higher one come first.
     pub(super) class: u8,
     /// Runs of blocks, ascending; at most [`RUNS_MAX`].
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<BlockRun>,
 }
 
-/// Blocks in a row, `last` included.
+/// A run of consecutive blocks, including `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct BlockRun {
     pub(super) first: u32,
     pub(super) last: u32,
-    /// Those among them that are there before its turn: they were resident, or are of a hotter piece. To
-    /// touch them once more costs less than another run behind them.
-    pub(super) held: u32,
+    /// Blocks of the run that are resident before it is loaded, because they were cached or belong
+    /// to a hotter chunk. Touching them again costs less than starting another run after them.
+    pub(super) resident: u32,
 }
 
-/// Bounds of a plan.
+/// Limits of a plan.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// Pages there is room for, beside those that are there.
+pub(super) struct PlanLimits {
+    /// Pages for which there is room, in addition to resident ones.
     pub(super) room: u64,
-    /// Pages of a piece at most.
-    pub(super) piece: u32,
+    /// Maximum pages of a chunk.
+    pub(super) chunk: u32,
 }
 
-/// Most pages of a piece: 16 MiB. Large enough that the statement around it costs nothing, small enough
-/// that connections end at about the same time.
-pub(super) const PIECE_PAGES: u32 = 2048;
-/// Most runs of a piece, so that statements stay short.
+/// Maximum pages of a chunk: 16 MiB. Large enough that the overhead per statement is negligible,
+/// small enough that all connections finish at about the same time.
+pub(super) const CHUNK_PAGES_MAX: u32 = 2048;
+/// Maximum runs of a chunk, so that statements stay short.
 const RUNS_MAX: usize = 1024;
-/// Pages of a lower class are taken along where at most so many lie between two of a higher one: where
-/// files are cold, another run takes the time of three or four pages in a row, read ahead or not.
-const BETWEEN_MAX: u32 = 4;
-/// Pages that are there already and are passed over by a run at most.
-const HELD_MAX: u32 = 16;
-/// A run of at most so many pages on average is too short for the operating system to see it coming.
+/// Maximum gap of cooler pages between two pages of a class that is loaded along with them: with
+/// cold files, another run takes as long as three or four consecutive pages, with or without
+/// read-ahead.
+const GAP_PAGES_MAX: u32 = 4;
+/// Maximum number of resident pages that a run continues over.
+const RESIDENT_GAP_MAX: u32 = 16;
+/// If runs are shorter on average, the operating system's read-ahead does not set in.
 const SPARSE_PAGES: u64 = 16;
 
-impl Run {
-    /// Blocks of which none is there.
-    pub(super) fn of(first: u32, last: u32) -> Self {
-        Self { first, last, held: 0 }
+impl BlockRun {
+    /// A run without resident blocks.
+    pub(super) fn new(first: u32, last: u32) -> Self {
+        Self { first, last, resident: 0 }
     }
 
     /// Pages to load.
     pub(super) fn pages(self) -> u64 {
-        self.blocks() - u64::from(self.held)
+        self.blocks() - u64::from(self.resident)
     }
 
-    /// Pages that are touched.
+    /// Pages that are touched, resident or not.
     fn blocks(self) -> u64 {
         u64::from(self.last - self.first) + 1
     }
 
-    /// Ends it before `end`, which is behind its first block.
-    fn end_at(&mut self, end: u32) {
+    /// Truncates it to end before `end`, which is after its first block.
+    fn truncate_at(&mut self, end: u32) {
         self.last = self.last.min(end - 1);
-        self.held = self.held.min(self.last - self.first);
+        self.resident = self.resident.min(self.last - self.first);
     }
 }
 
-impl Piece {
+impl LoadChunk {
     pub(super) fn pages(&self) -> u64 {
         self.runs.iter().map(|run| run.pages()).sum()
     }
 
-    /// Whether its pages lie apart, so that each would be waited for if none were asked for ahead.
+    /// Whether its pages are scattered, so that each would be waited for without prefetching.
     pub(super) fn is_sparse(&self) -> bool {
         self.runs.len() > 1 && self.pages() < SPARSE_PAGES * self.runs.len() as u64
     }
 
-    /// What lies before and behind a block, which is left out; nothing, if the piece has no such block.
-    /// Which blocks of a run are there already is not known, so they are shared out.
-    pub(super) fn part_around(&self, block: u32) -> Option<(Self, Self)> {
+    /// Splits the chunk into the parts before and after a block, which is omitted. `None` if the
+    /// chunk does not contain the block. Which blocks of a run are resident is not known, so they
+    /// are distributed.
+    pub(super) fn split_around(&self, block: u32) -> Option<(Self, Self)> {
         let at = self.runs.iter().position(|run| run.first <= block && block <= run.last)?;
         let run = self.runs[at];
         let (mut before, mut after) = (self.runs[..at].to_vec(), self.runs[at + 1..].to_vec());
         let blocks_before = block - run.first;
-        // The block itself was to be loaded, so all others have room for those that are there.
-        let held = run.held.min(blocks_before);
-        if blocks_before > held {
-            before.push(Run { first: run.first, last: block - 1, held });
+        // The block itself is not resident, so the others have room for the resident ones.
+        let resident = run.resident.min(blocks_before);
+        if blocks_before > resident {
+            before.push(BlockRun { first: run.first, last: block - 1, resident });
         }
-        let (blocks_after, held) = (run.last - block, run.held - held);
-        if blocks_after > held {
-            after.insert(0, Run { first: block + 1, last: run.last, held });
+        let (blocks_after, resident) = (run.last - block, run.resident - resident);
+        if blocks_after > resident {
+            after.insert(0, BlockRun { first: block + 1, last: run.last, resident });
         }
         let of = |runs| Self { runs, ..self.clone() };
         Some((of(before), of(after)))
     }
 
-    /// A block with about as many others of the piece before as behind it.
+    /// A block in the middle of the chunk.
     pub(super) fn middle(&self) -> u32 {
         let mut left = self.runs.iter().map(|run| run.blocks()).sum::<u64>() / 2;
         for run in &self.runs {
@@ -131,13 +133,13 @@ impl Piece {
         self.runs.first().map_or(0, |run| run.first)
     }
 
-    /// Drops the blocks from `end` on, and gives the number of pages that are not loaded then.
-    pub(super) fn cut_at(&mut self, end: u32) -> u64 {
+    /// Drops the blocks from `end` on, and returns the number of pages that are then not loaded.
+    pub(super) fn truncate_at(&mut self, end: u32) -> u64 {
         let before = self.pages();
         self.runs.retain_mut(|run| {
             let is_left = run.first < end;
             if is_left {
-                run.end_at(end);
+                run.truncate_at(end);
             }
             is_left
         });
@@ -145,62 +147,63 @@ impl Piece {
     }
 }
 
-/// Makes a plan for the relations `places` of `image`, and notes in `outcomes` what it leaves out.
+/// Plans the loading of the relations of `image`, and records in `outcomes` what is omitted.
 pub(super) fn plan(
     image: &CacheImage,
-    places: &[Result<Found, Problem>],
+    located: &[Result<LocatedRelation, RelationProblem>],
     occupancy: Option<&Occupancy>,
-    bounds: Bounds,
-    outcomes: &mut [Outcome],
-) -> Plan {
-    let mut lacking = lacking(image, places, occupancy, outcomes);
-    // Where not all has room, the coolest have to be told from the others, whatever it takes.
-    let has_room = lacking.iter().map(|fork| fork.pages.len() as u64).sum::<u64>() <= bounds.room;
-    let wanted = lacking.iter().map(MissingPages::wanted).collect();
-    let mut pieces = Vec::new();
-    for MissingPages { relation, fork, pages, there, .. } in &mut lacking {
-        take_along(pages);
+    bounds: PlanLimits,
+    outcomes: &mut [RelationOutcome],
+) -> LoadPlan {
+    let mut missing = missing_pages(image, located, occupancy, outcomes);
+    // Without room for all, classes must stay separate, at any cost, so that the coolest are
+    // omitted.
+    let has_room = missing.iter().map(|fork| fork.pages.len() as u64).sum::<u64>() <= bounds.room;
+    let requested = missing.iter().map(MissingPages::requested).collect();
+    let mut chunks = Vec::new();
+    for MissingPages { relation, fork, pages, resident, .. } in &mut missing {
+        absorb_gaps(pages);
         if has_room {
-            blend::blend(pages);
+            usage_classes::merge_scattered_classes(pages);
         }
-        let of = Piece { relation: *relation, fork: *fork, class: 0, runs: Vec::new() };
-        cut(pages, there, &of, bounds.piece, &mut pieces);
+        let of = LoadChunk { relation: *relation, fork: *fork, class: 0, runs: Vec::new() };
+        split_into_chunks(pages, resident, &of, bounds.chunk, &mut chunks);
     }
-    // Small relations first: of pages that are as hot by their count, those of an index serve more rows
-    // than those of its table. Inside a relation the order stays, which is that of its files.
-    let size = |piece: &Piece| image.relations[piece.relation].page_count();
-    pieces.sort_by_cached_key(|piece| (Reverse(piece.class), size(piece)));
-    let pieces = fitting(pieces, bounds.room, outcomes);
-    let resident = lacking.into_iter().map(|fork| (fork.file, fork.fork, fork.there)).collect();
-    Plan { pieces, resident, wanted }
+    // Small relations first: among equally hot pages, those of an index serve more rows than those
+    // of its table. Within a relation the disk order is retained.
+    let size = |chunk: &LoadChunk| image.relations[chunk.relation].page_count();
+    chunks.sort_by_cached_key(|chunk| (Reverse(chunk.class), size(chunk)));
+    let chunks = fit_to_room(chunks, bounds.room, outcomes);
+    let resident = missing.into_iter().map(|fork| (fork.file, fork.fork, fork.resident)).collect();
+    LoadPlan { chunks, resident, requested }
 }
 
-/// A fork, and what the cache lacks of it.
+/// A fork, and its pages that are missing from the cache.
 struct MissingPages {
     relation: usize,
     file: RelationFile,
     fork: Fork,
-    /// To be loaded, ascending.
-    pages: Vec<Wanted>,
-    /// Wanted and there already, ascending.
-    there: Vec<u32>,
+    /// Pages to load, ascending.
+    pages: Vec<PlannedPage>,
+    /// Requested blocks that are resident already, ascending.
+    resident: Vec<u32>,
 }
 
 impl MissingPages {
-    fn wanted(&self) -> (RelationFile, Fork, Vec<u32>) {
+    fn requested(&self) -> (RelationFile, Fork, Vec<u32>) {
         let blocks = self.pages.iter().map(|page| page.block);
-        (self.file, self.fork, blocks.chain(self.there.iter().copied()).collect())
+        (self.file, self.fork, blocks.chain(self.resident.iter().copied()).collect())
     }
 }
 
-fn lacking(
+fn missing_pages(
     image: &CacheImage,
-    places: &[Result<Found, Problem>],
+    located: &[Result<LocatedRelation, RelationProblem>],
     occupancy: Option<&Occupancy>,
-    outcomes: &mut [Outcome],
+    outcomes: &mut [RelationOutcome],
 ) -> Vec<MissingPages> {
-    let mut lacking = Vec::new();
-    for (at, (relation, place)) in image.relations.iter().zip(places).enumerate() {
+    let mut missing = Vec::new();
+    for (at, (relation, place)) in image.relations.iter().zip(located).enumerate() {
         let outcome = &mut outcomes[at];
         let found = match place {
             Ok(found) => found,
@@ -212,91 +215,97 @@ fn lacking(
         };
         for cached in &relation.forks {
             let now = found.lengths[cached.fork.number() as usize];
-            let Placed { mut pages, beyond_end } = placed(cached, now, outcome.is_rewritten);
+            let MappedPages { mut pages, beyond_end } =
+                map_pages(cached, now, outcome.is_rewritten);
             outcome.pages.beyond_end += beyond_end;
-            outcome.pages.wanted += pages.len() as u64;
-            let held = occupancy.map_or(&[][..], |seen| seen.blocks(found.file, cached.fork));
-            let there = leave_out(&mut pages, held);
-            outcome.pages.resident += there.len() as u64;
-            lacking.push(MissingPages {
+            outcome.pages.requested += pages.len() as u64;
+            let blocks = occupancy.map_or(&[][..], |seen| seen.blocks(found.file, cached.fork));
+            let resident = remove_resident(&mut pages, blocks);
+            outcome.pages.resident += resident.len() as u64;
+            missing.push(MissingPages {
                 relation: at,
                 file: found.file,
                 fork: cached.fork,
                 pages,
-                there,
+                resident,
             });
         }
         if outcome.pages.beyond_end > 0 {
-            outcome.problem = Some(Problem::Shrunk);
+            outcome.problem = Some(RelationProblem::Shrunk);
         }
     }
-    lacking
+    missing
 }
 
-/// A page to load, and its class.
+/// A page to load, and its usage class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wanted {
+struct PlannedPage {
     block: u32,
     class: u8,
 }
 
-struct Placed {
-    pages: Vec<Wanted>,
+/// The pages of a fork on the server.
+struct MappedPages {
+    pages: Vec<PlannedPage>,
     beyond_end: u64,
 }
 
-/// Where the cached pages of a fork are on the server, whose fork has `now` pages (if that is known).
+/// Maps the pages of a fork in the image to those on the server, whose fork has `now` pages (if
+/// known).
 ///
-/// Where the files are the same, a block is a block. A rewritten relation has its contents elsewhere:
-/// most often in the same order, so each block stands for its share of the length.
-fn placed(cached: &CachedFork, now: Option<u32>, is_rewritten: bool) -> Placed {
+/// If the file is the same, blocks keep their numbers. A rewritten relation usually has its
+/// contents in the same order, so blocks are scaled to its new length.
+fn map_pages(cached: &CachedFork, now: Option<u32>, is_rewritten: bool) -> MappedPages {
     let old = cached.length.filter(|&old| old > 0);
     if let (true, Some(now), Some(old)) = (is_rewritten, now, old)
         && now != old
     {
-        return Placed { pages: scaled(cached, now, old), beyond_end: 0 };
+        return MappedPages { pages: scale_pages(cached, now, old), beyond_end: 0 };
     }
     let end = now.unwrap_or(u32::MAX);
-    let mut pages: Vec<_> =
-        cached.pages.iter().map(|page| Wanted { block: page.block, class: page.usage }).collect();
+    let mut pages: Vec<_> = cached
+        .pages
+        .iter()
+        .map(|page| PlannedPage { block: page.block, class: page.usage })
+        .collect();
     let all = pages.len();
     pages.truncate(pages.partition_point(|page| page.block < end));
     let beyond_end = (all - pages.len()) as u64;
-    Placed { pages, beyond_end }
+    MappedPages { pages, beyond_end }
 }
 
-fn scaled(cached: &CachedFork, now: u32, old: u32) -> Vec<Wanted> {
+fn scale_pages(cached: &CachedFork, now: u32, old: u32) -> Vec<PlannedPage> {
     // The product of two blocks fits in 64 bits, and the quotient is at most `now`.
     let scale = |block: u32| (u64::from(block) * u64::from(now) / u64::from(old)) as u32;
-    let mut pages: Vec<Wanted> = Vec::new();
+    let mut pages: Vec<PlannedPage> = Vec::new();
     for page in cached.pages.iter().filter(|page| page.block < old) {
         let first = scale(page.block).min(now.saturating_sub(1));
         let end = scale(page.block + 1).max(first + 1).min(now);
         for block in first..end {
             match pages.last_mut() {
                 Some(last) if last.block == block => last.class = last.class.max(page.usage),
-                _ => pages.push(Wanted { block, class: page.usage }),
+                _ => pages.push(PlannedPage { block, class: page.usage }),
             }
         }
     }
     pages
 }
 
-/// Leaves out the blocks `held`, which is ascending as `pages` are, and gives those left out.
-fn leave_out(pages: &mut Vec<Wanted>, held: &[u32]) -> Vec<u32> {
-    let mut held = held.iter().copied().peekable();
-    let mut there = Vec::new();
+/// Removes the blocks `cached` from `pages`, both ascending, and returns those removed.
+fn remove_resident(pages: &mut Vec<PlannedPage>, cached: &[u32]) -> Vec<u32> {
+    let mut cached = cached.iter().copied().peekable();
+    let mut resident = Vec::new();
     pages.retain(|page| {
-        while held.next_if(|&block| block < page.block).is_some() {}
-        let is_there = held.peek() == Some(&page.block);
-        there.extend(is_there.then_some(page.block));
-        !is_there
+        while cached.next_if(|&block| block < page.block).is_some() {}
+        let is_resident = cached.peek() == Some(&page.block);
+        resident.extend(is_resident.then_some(page.block));
+        !is_resident
     });
-    there
+    resident
 }
 
 /// Raises pages to the class of their neighbours where that saves a run.
-fn take_along(pages: &mut [Wanted]) {
+fn absorb_gaps(pages: &mut [PlannedPage]) {
     for class in (1..16).rev() {
         let mut before: Option<usize> = None;
         for at in 0..pages.len() {
@@ -304,7 +313,7 @@ fn take_along(pages: &mut [Wanted]) {
                 continue;
             }
             if let Some(before) = before
-                && pages[at].block - pages[before].block <= BETWEEN_MAX + 1
+                && pages[at].block - pages[before].block <= GAP_PAGES_MAX + 1
             {
                 pages[before + 1..at].iter_mut().for_each(|page| page.class = class);
             }
@@ -313,95 +322,110 @@ fn take_along(pages: &mut [Wanted]) {
     }
 }
 
-/// Makes pieces of the pages of each class, like `of` in all else. A run goes on over pages that are
-/// `there`, or hotter and so loaded before.
-fn cut(pages: &[Wanted], there: &[u32], of: &Piece, most: u32, pieces: &mut Vec<Piece>) {
-    for class in classes(pages) {
-        let mut piece = Piece { class, ..of.clone() };
-        let (mut left, mut held) = (most, 0);
-        for Seen { block, is_held } in seen(pages, there, class) {
-            let next = piece.runs.last().map(|run| run.last + held + 1);
-            match (next == Some(block), is_held) {
-                (true, true) => held += 1,
+/// Splits the pages of each class into chunks of at most `pages_max` pages, otherwise like
+/// `template`. A run continues over pages that are `resident`, or hotter and so loaded before.
+fn split_into_chunks(
+    pages: &[PlannedPage],
+    resident: &[u32],
+    template: &LoadChunk,
+    pages_max: u32,
+    chunks: &mut Vec<LoadChunk>,
+) {
+    for class in usage_classes(pages) {
+        let mut chunk = LoadChunk { class, ..template.clone() };
+        // `skipped`: resident pages since the end of the last run.
+        let (mut left, mut skipped) = (pages_max, 0);
+        for ScanStep { block, is_resident } in scan_steps(pages, resident, class) {
+            let next = chunk.runs.last().map(|run| run.last + skipped + 1);
+            match (next == Some(block), is_resident) {
+                (true, true) => skipped += 1,
                 (false, true) => {}
                 (grows, false) => {
-                    let grows = grows && held <= HELD_MAX;
-                    if left == 0 || !grows && piece.runs.len() == RUNS_MAX {
-                        pieces.push(Piece { runs: std::mem::take(&mut piece.runs), ..piece });
-                        left = most;
+                    let grows = grows && skipped <= RESIDENT_GAP_MAX;
+                    if left == 0 || !grows && chunk.runs.len() == RUNS_MAX {
+                        chunks.push(LoadChunk { runs: std::mem::take(&mut chunk.runs), ..chunk });
+                        left = pages_max;
                     }
                     left -= 1;
-                    match piece.runs.last_mut().filter(|_| grows) {
-                        Some(run) => (run.last, run.held) = (block, run.held + held),
-                        None => piece.runs.push(Run::of(block, block)),
+                    match chunk.runs.last_mut().filter(|_| grows) {
+                        Some(run) => (run.last, run.resident) = (block, run.resident + skipped),
+                        None => chunk.runs.push(BlockRun::new(block, block)),
                     }
-                    held = 0;
+                    skipped = 0;
                 }
             }
         }
-        if !piece.runs.is_empty() {
-            pieces.push(piece);
+        if !chunk.runs.is_empty() {
+            chunks.push(chunk);
         }
     }
 }
 
-/// The classes that there are, ascending.
-fn classes(pages: &[Wanted]) -> Vec<u8> {
+/// The distinct usage classes, ascending.
+fn usage_classes(pages: &[PlannedPage]) -> Vec<u8> {
     let mut classes: Vec<u8> = pages.iter().map(|page| page.class).collect();
     classes.sort_unstable();
     classes.dedup();
     classes
 }
 
-/// A page as it is met when its class is loaded.
-struct Seen {
+/// A page that is passed when a class of a fork is loaded.
+struct ScanStep {
     block: u32,
-    is_held: bool,
+    is_resident: bool,
 }
 
-/// What there is to meet on the way through a fork when `class` is loaded: its pages, and those that are
-/// there by then.
-fn seen(pages: &[Wanted], there: &[u32], class: u8) -> impl Iterator<Item = Seen> {
-    let mut wanted = pages.iter().filter(move |page| page.class >= class).peekable();
-    let mut there = there.iter().copied().peekable();
+/// The pages passed when `class` of a fork is loaded, ascending: its own pages, and those that are
+/// resident by then.
+fn scan_steps(
+    pages: &[PlannedPage],
+    resident: &[u32],
+    class: u8,
+) -> impl Iterator<Item = ScanStep> {
+    let mut requested = pages.iter().filter(move |page| page.class >= class).peekable();
+    let mut resident = resident.iter().copied().peekable();
     std::iter::from_fn(move || {
         // No block is in both.
-        let next = wanted.peek().map(|page| page.block);
-        match (next, there.peek().copied()) {
+        let next = requested.peek().map(|page| page.block);
+        match (next, resident.peek().copied()) {
             (None, None) => None,
-            (Some(next), held) if held.is_none_or(|held| next < held) => {
-                let page = wanted.next()?;
-                Some(Seen { block: page.block, is_held: page.class > class })
+            (Some(next), cached) if cached.is_none_or(|cached| next < cached) => {
+                let page = requested.next()?;
+                Some(ScanStep { block: page.block, is_resident: page.class > class })
             }
-            _ => there.next().map(|block| Seen { block, is_held: true }),
+            _ => resident.next().map(|block| ScanStep { block, is_resident: true }),
         }
     })
 }
 
-/// The first pieces, as far as there is room for their pages.
-fn fitting(pieces: Vec<Piece>, mut room: u64, outcomes: &mut [Outcome]) -> Vec<Piece> {
+/// The first chunks, as far as there is room for their pages.
+fn fit_to_room(
+    chunks: Vec<LoadChunk>,
+    mut room: u64,
+    outcomes: &mut [RelationOutcome],
+) -> Vec<LoadChunk> {
     let mut fitting = Vec::new();
-    for mut piece in pieces {
-        let pages = piece.pages();
+    for mut chunk in chunks {
+        let pages = chunk.pages();
         if pages > room {
-            outcomes[piece.relation].pages.no_room += pages - room;
-            shorten(&mut piece.runs, room);
+            outcomes[chunk.relation].pages.no_room += pages - room;
+            truncate_runs(&mut chunk.runs, room);
         }
         room = room.saturating_sub(pages);
-        if !piece.runs.is_empty() {
-            fitting.push(piece);
+        if !chunk.runs.is_empty() {
+            fitting.push(chunk);
         }
     }
     fitting
 }
 
-/// Keeps as many pages as there is room for. A run that has to be cut counts as one of which nothing is
-/// there.
-fn shorten(runs: &mut Vec<Run>, mut room: u64) {
+/// Truncates runs to the pages for which there is room. A run that is truncated is assumed to have
+/// no resident pages.
+fn truncate_runs(runs: &mut Vec<BlockRun>, mut room: u64) {
     runs.retain_mut(|run| {
         if run.pages() > room {
-            // Less than the run had, so it fits.
-            *run = Run::of(run.first, (u64::from(run.first) + room).saturating_sub(1) as u32);
+            // At most the length of the run, so it fits.
+            *run = BlockRun::new(run.first, (u64::from(run.first) + room).saturating_sub(1) as u32);
             return std::mem::take(&mut room) > 0;
         }
         room -= run.pages();

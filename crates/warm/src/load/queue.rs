@@ -1,58 +1,58 @@
-//! The pieces that are left to load, shared by all connections.
+//! The queue of chunks to load, shared by all connections.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::plan::Piece;
+use super::plan::LoadChunk;
 
-/// Pieces by class, and in a class by database: a connection stays with its database while that has
-/// pieces of the class, and no class is begun before the one above it is handed out.
+/// Chunks by class, and within a class by database: a connection stays with its database while that
+/// has chunks of the class, and no class is started before the one above it is handed out.
 ///
-/// Pieces of a class and database are in the order of the disk, and each connection has a stretch of them
-/// for itself, so that it reads its files from one end to the other and the operating system can read
-/// ahead of it. Who has no stretch left takes half of the longest.
+/// Chunks of a class and database are in disk order, and each connection has its own range of them,
+/// so that it reads its files sequentially and the operating system can read ahead. A connection
+/// without a range takes half of the longest one.
 #[derive(Debug)]
-pub(super) struct Queue(Mutex<State>);
+pub(super) struct ChunkQueue(Mutex<QueueContents>);
 
 #[derive(Debug, Default)]
-struct State {
-    classes: BTreeMap<u8, BTreeMap<usize, Stretches>>,
-    /// Pieces to be tried once more, when all others are done.
-    again: VecDeque<(usize, Piece)>,
+struct QueueContents {
+    classes: BTreeMap<u8, BTreeMap<usize, ChunkRanges>>,
+    /// Chunks to be retried once all others are done.
+    deferred: VecDeque<(usize, LoadChunk)>,
 }
 
-/// Pieces by the connection that is to load them.
+/// Chunks by the connection that will load them.
 #[derive(Debug, Default)]
-struct Stretches(BTreeMap<Owner, VecDeque<Piece>>);
+struct ChunkRanges(BTreeMap<RangeOwner, VecDeque<LoadChunk>>);
 
-/// A connection's number, or nobody's.
-type Owner = Option<usize>;
+/// A connection's number; `None` for unassigned chunks.
+type RangeOwner = Option<usize>;
 
-/// A piece to load.
+/// A chunk to load.
 #[derive(Debug)]
-pub(super) struct Taken {
-    /// Its database's number.
+pub(super) struct QueuedChunk {
+    /// The index of its database.
     pub(super) database: usize,
-    pub(super) piece: Piece,
-    /// Whether it was tried before.
-    pub(super) is_second_try: bool,
+    pub(super) chunk: LoadChunk,
+    /// Whether it was deferred before.
+    pub(super) is_retry: bool,
 }
 
-impl Queue {
-    /// Takes pieces in their order, with the number of their database.
-    pub(super) fn new(pieces: impl IntoIterator<Item = (usize, Piece)>) -> Self {
-        let mut state = State::default();
-        for (database, piece) in pieces {
-            let class = state.classes.entry(piece.class).or_default();
-            class.entry(database).or_default().0.entry(None).or_default().push_back(piece);
+impl ChunkQueue {
+    /// Creates a queue of chunks in load order, with the index of their database.
+    pub(super) fn new(chunks: impl IntoIterator<Item = (usize, LoadChunk)>) -> Self {
+        let mut state = QueueContents::default();
+        for (database, chunk) in chunks {
+            let class = state.classes.entry(chunk.class).or_default();
+            class.entry(database).or_default().0.entry(None).or_default().push_back(chunk);
         }
         Self(Mutex::new(state))
     }
 
-    /// The next piece for the connection `who`, which is to the database `here`.
-    pub(super) fn take(&self, who: usize, here: Option<usize>) -> Option<Taken> {
+    /// The next chunk for the connection `worker`, which is connected to the database `here`.
+    pub(super) fn pop(&self, worker: usize, here: Option<usize>) -> Option<QueuedChunk> {
         let mut state = self.state();
         while let Some(mut class) = state.classes.last_entry() {
             let databases = class.get_mut();
@@ -65,76 +65,76 @@ impl Queue {
                 class.remove();
                 continue;
             };
-            let Some(piece) = databases.get_mut(&database).and_then(|left| left.take(who)) else {
+            let Some(chunk) = databases.get_mut(&database).and_then(|left| left.pop(worker)) else {
                 databases.remove(&database);
                 continue;
             };
-            return Some(Taken { database, piece, is_second_try: false });
+            return Some(QueuedChunk { database, chunk, is_retry: false });
         }
-        let (database, piece) = state.again.pop_front()?;
-        Some(Taken { database, piece, is_second_try: true })
+        let (database, chunk) = state.deferred.pop_front()?;
+        Some(QueuedChunk { database, chunk, is_retry: true })
     }
 
-    /// Gives a piece back, to be tried once more after all others.
-    pub(super) fn later(&self, database: usize, piece: Piece) {
-        self.state().again.push_back((database, piece));
+    /// Puts a chunk back, to be retried after all others.
+    pub(super) fn defer(&self, database: usize, chunk: LoadChunk) {
+        self.state().deferred.push_back((database, chunk));
     }
 
-    /// Takes all that is left.
-    pub(super) fn drain(&self) -> Vec<Piece> {
+    /// Removes and returns all remaining chunks.
+    pub(super) fn drain(&self) -> Vec<LoadChunk> {
         let mut left = Vec::new();
-        while let Some(taken) = self.take(0, None) {
-            left.push(taken.piece);
+        while let Some(taken) = self.pop(0, None) {
+            left.push(taken.chunk);
         }
         left
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock, and a queue is whole between any two of its steps.
+    fn state(&self) -> MutexGuard<'_, QueueContents> {
+        // No code panics while holding the lock, and the queue is consistent between any two steps.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Stretches {
+impl ChunkRanges {
     fn len(&self) -> usize {
         self.0.values().map(VecDeque::len).sum()
     }
 
-    fn take(&mut self, who: usize) -> Option<Piece> {
-        if let Some(piece) = self.0.get_mut(&Some(who)).and_then(VecDeque::pop_front) {
-            return Some(piece);
+    fn pop(&mut self, worker: usize) -> Option<LoadChunk> {
+        if let Some(chunk) = self.0.get_mut(&Some(worker)).and_then(VecDeque::pop_front) {
+            return Some(chunk);
         }
-        let (&owner, longest) = self.0.iter_mut().max_by_key(|(_, pieces)| pieces.len())?;
-        // What is nobody's yet is taken whole; of another's, he keeps the smaller half if it is odd,
-        // for he is on his way through it.
+        let (&owner, longest) = self.0.iter_mut().max_by_key(|(_, chunks)| chunks.len())?;
+        // Unassigned chunks are taken entirely; from another connection's range half is taken,
+        // rounded up, from the end, as it works from the front.
         let kept = if owner.is_none() { 0 } else { longest.len() / 2 };
         let mut ours = longest.split_off(kept);
-        let piece = ours.pop_front();
-        self.0.insert(Some(who), ours);
-        piece
+        let chunk = ours.pop_front();
+        self.0.insert(Some(worker), ours);
+        chunk
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{image::Fork, load::plan::Run};
+    use crate::{image::Fork, load::plan::BlockRun};
 
-    fn piece(relation: usize, class: u8) -> Piece {
-        Piece { relation, fork: Fork::Main, class, runs: vec![Run::of(0, 0)] }
+    fn chunk(relation: usize, class: u8) -> LoadChunk {
+        LoadChunk { relation, fork: Fork::Main, class, runs: vec![BlockRun::new(0, 0)] }
     }
 
     #[test]
-    fn a_connection_stays_where_it_is_within_a_class_only() {
-        let queue = Queue::new([
-            (0, piece(1, 5)),
-            (1, piece(2, 5)),
-            (1, piece(3, 5)),
-            (0, piece(4, 2)),
-            (1, piece(5, 2)),
+    fn connection_keeps_its_database_within_a_class() {
+        let queue = ChunkQueue::new([
+            (0, chunk(1, 5)),
+            (1, chunk(2, 5)),
+            (1, chunk(3, 5)),
+            (0, chunk(4, 2)),
+            (1, chunk(5, 2)),
         ]);
-        let take = |here| queue.take(0, here).map(|taken| (taken.database, taken.piece.relation));
-        assert_eq!(take(None), Some((1, 2)), "the database with most to do");
+        let take = |here| queue.pop(0, here).map(|taken| (taken.database, taken.chunk.relation));
+        assert_eq!(take(None), Some((1, 2)), "the database with most chunks");
         assert_eq!(take(Some(1)), Some((1, 3)));
         assert_eq!(take(Some(1)), Some((0, 1)), "the class is finished first");
         assert_eq!(take(Some(1)), Some((1, 5)));
@@ -143,24 +143,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_comes_last() {
-        let queue = Queue::new([(0, piece(1, 5)), (0, piece(2, 1))]);
-        let first = queue.take(0, None).unwrap();
-        assert!(!first.is_second_try);
-        queue.later(first.database, first.piece);
-        assert_eq!(queue.take(0, None).unwrap().piece.relation, 2);
-        let again = queue.take(0, None).unwrap();
-        assert!(again.is_second_try && again.piece.relation == 1);
-        assert!(queue.take(0, None).is_none());
+    fn deferred_chunk_comes_last() {
+        let queue = ChunkQueue::new([(0, chunk(1, 5)), (0, chunk(2, 1))]);
+        let first = queue.pop(0, None).unwrap();
+        assert!(!first.is_retry);
+        queue.defer(first.database, first.chunk);
+        assert_eq!(queue.pop(0, None).unwrap().chunk.relation, 2);
+        let again = queue.pop(0, None).unwrap();
+        assert!(again.is_retry && again.chunk.relation == 1);
+        assert!(queue.pop(0, None).is_none());
     }
 
     #[test]
-    fn each_connection_has_a_stretch_of_its_own_until_all_is_done() {
-        let queue = Queue::new((0..10).map(|relation| (0, piece(relation, 1))));
-        let take = |who| queue.take(who, Some(0)).map(|taken| taken.piece.relation);
+    fn connections_work_on_separate_ranges_until_done() {
+        let queue = ChunkQueue::new((0..10).map(|relation| (0, chunk(relation, 1))));
+        let take = |worker| queue.pop(worker, Some(0)).map(|taken| taken.chunk.relation);
         assert_eq!([take(0), take(0)], [Some(0), Some(1)]);
         assert_eq!([take(1), take(0), take(1)], [Some(6), Some(2), Some(7)]);
-        // One that comes later halves the longest, and who is done takes from who is not.
+        // A connection that starts later halves the longest range, and an idle one takes over from
+        // a busy one.
         assert_eq!([take(2), take(0), take(0)], [Some(4), Some(3), Some(9)]);
         let mut rest = [take(0), take(0), take(0)];
         rest.sort();

@@ -1,47 +1,47 @@
-//! A connection to one database that loads pieces, by whichever way is open.
+//! A connection to one database that loads chunks by an available method.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use howdah_connect::{Client, QueryError, SqlError};
 
 use super::{
-    catalog::{Found, Kind},
-    plan::Piece,
-    report::Problem,
-    way::{self, Mode, Statement, Way},
+    catalog::{LocatedRelation, RelationKind},
+    method::{self, LoadMethod, LoadStatement, PrewarmMode},
+    plan::LoadChunk,
+    report::RelationProblem,
 };
 use crate::{dump::QueryFailure, image::Fork};
 
 /// A connection to one database, ready to load.
-pub(super) struct Session {
+pub(super) struct LoadSession {
     client: Client,
-    /// The database's number in the queue.
+    /// The database's index in the queue.
     pub(super) database: usize,
-    /// The quoted schema of `pg_prewarm`, if it is there and may be called.
+    /// The quoted schema of `pg_prewarm`, if it is installed and may be called.
     pg_prewarm: Option<String>,
-    /// Whether the server can ask its operating system for pages ahead, as far as is known.
+    /// Whether the server supports prefetching, as far as known.
     can_prefetch: bool,
-    /// Whether reads are left to the server's I/O workers, as the server is used to.
+    /// Whether reads are done by the server's I/O workers, the default.
     reads_by_workers: bool,
     /// Qualified names by oid.
     names: BTreeMap<u32, String>,
 }
 
-/// How a piece ended.
-pub(super) enum Step {
-    Loaded(Way),
-    /// Not now: another session is in the way.
-    Later,
-    Failed(Problem),
-    /// The relation ended before the piece.
+/// The result of a chunk.
+pub(super) enum ChunkResult {
+    Loaded(LoadMethod),
+    /// Blocked by another session; to be retried.
+    Deferred,
+    Failed(RelationProblem),
+    /// The relation ends before the chunk.
     BeyondEnd(Box<SqlError>),
-    /// A page cannot be read: which, is in the message, if it is in English.
+    /// A page cannot be read; the message, if in English, names it.
     Damaged(Box<SqlError>),
-    /// The connection is gone, the piece is not done.
-    Lost(QueryFailure),
+    /// The connection was lost, the chunk is not done.
+    ConnectionLost(QueryFailure),
 }
 
-impl Session {
+impl LoadSession {
     pub(super) fn new(
         mut client: Client,
         database: usize,
@@ -60,106 +60,113 @@ impl Session {
         })
     }
 
-    /// When the server was started, in its own words.
-    pub(super) fn started(&mut self) -> Result<String, QueryFailure> {
-        Ok(self.client.one_value(STARTED)?.unwrap_or_default())
+    /// Start time of the server, as text.
+    pub(super) fn start_time(&mut self) -> Result<String, QueryFailure> {
+        Ok(self.client.one_value(START_TIME)?.unwrap_or_default())
     }
 
-    /// How long a fork is now, in pages.
+    /// Current length of a fork, in pages.
     pub(super) fn length(&mut self, oid: u32, fork: Fork) -> Result<u32, QueryFailure> {
         let (oid, fork) = (oid.to_string(), fork.name());
-        let result = self.client.query_with(LENGTH, &[Some(&oid), Some(fork)])?;
+        let result = self.client.query_with(FORK_LENGTH, &[Some(&oid), Some(fork)])?;
         let text =
             result.rows.first().and_then(|row| row.text(0).map(std::borrow::Cow::into_owned));
-        crate::dump::number("length of a relation", text)
+        crate::dump::parse_number("length of a relation", text)
     }
 
-    /// Loads a piece of the relation `found`. `is_mostly_wanted`: half of the fork or more.
+    /// Loads a chunk of the relation `found`. `is_mostly_requested`: at least half of the fork is
+    /// requested.
     pub(super) fn load(
         &mut self,
-        found: &Found,
-        piece: &Piece,
-        mode: Mode,
+        found: &LocatedRelation,
+        chunk: &LoadChunk,
+        mode: PrewarmMode,
         is_mostly_wanted: bool,
-    ) -> Step {
+    ) -> ChunkResult {
         let mut denied = None;
         if let Some(schema) = self.pg_prewarm.clone() {
-            match self.by_pg_prewarm(&schema, found.oid, piece, mode) {
-                Ok(()) => return Step::Loaded(Way::PgPrewarm),
-                // Some minors let only owners warm an index, whoever may read its table.
+            match self.load_by_pg_prewarm(&schema, found.oid, chunk, mode) {
+                Ok(()) => return ChunkResult::Loaded(LoadMethod::PgPrewarm),
+                // Some minor versions require ownership to prewarm an index.
                 Err(error) if error.sqlstate() == Some(DENIED) => denied = Some(error),
-                Err(error) => return refused(error),
+                Err(error) => return classify_error(error),
             }
         }
-        let step = match (mode, found.kind, piece.fork) {
-            (Mode::Buffer, Kind::Heap | Kind::Toast, Fork::Main) => {
-                self.by_row_pointers(found.oid, piece)
+        let step = match (mode, found.kind, chunk.fork) {
+            (PrewarmMode::Buffer, RelationKind::Heap | RelationKind::Toast, Fork::Main) => {
+                self.load_by_row_pointers(found.oid, chunk)
             }
-            (Mode::Buffer, Kind::Btree, Fork::Main) if is_mostly_wanted => {
-                self.by_index_only_scan(found.oid)
+            (PrewarmMode::Buffer, RelationKind::Btree, Fork::Main) if is_mostly_wanted => {
+                self.load_by_index_only_scan(found.oid)
             }
-            (Mode::Buffer, Kind::Btree, Fork::Main) => no_way("a small part of an index"),
-            (Mode::Buffer, ..) => no_way(way::beyond_queries(piece.fork)),
-            _ => no_way("the operating system's cache"),
+            (PrewarmMode::Buffer, RelationKind::Btree, Fork::Main) => {
+                no_method("a small part of an index")
+            }
+            (PrewarmMode::Buffer, ..) => no_method(method::unreachable_by_query(chunk.fork)),
+            _ => no_method("the operating system's cache"),
         };
         match (step, denied) {
-            (Step::Failed(Problem::NoWay(_)), Some(error)) => refused(error),
+            (ChunkResult::Failed(RelationProblem::NoMethod(_)), Some(error)) => {
+                classify_error(error)
+            }
             (step, _) => step,
         }
     }
 
-    /// Pages that lie apart are asked for ahead: the disk then works on many of them at once. They are
-    /// read by the session itself, for to have a worker read one page takes five times as long.
-    fn by_pg_prewarm(
+    /// Scattered pages are prefetched, so that the disk works on many of them at once. They are
+    /// read by the session itself: having an I/O worker read a single page takes five times as
+    /// long.
+    fn load_by_pg_prewarm(
         &mut self,
         schema: &str,
         oid: u32,
-        piece: &Piece,
-        mode: Mode,
+        chunk: &LoadChunk,
+        mode: PrewarmMode,
     ) -> Result<(), QueryError> {
-        let is_sparse = mode == Mode::Buffer && piece.is_sparse();
-        self.read_by_workers(!is_sparse)?;
+        let is_sparse = mode == PrewarmMode::Buffer && chunk.is_sparse();
+        self.set_read_by_workers(!is_sparse)?;
         if is_sparse && self.can_prefetch {
-            match self.run(&way::by_pg_prewarm(schema, oid, piece, Mode::Prefetch)) {
+            match self.run(&method::pg_prewarm_statement(schema, oid, chunk, PrewarmMode::Prefetch))
+            {
                 Err(error) if error.sqlstate() == Some(NOT_SUPPORTED) => self.can_prefetch = false,
                 result => result?,
             }
         }
-        self.run(&way::by_pg_prewarm(schema, oid, piece, mode))
+        self.run(&method::pg_prewarm_statement(schema, oid, chunk, mode))
     }
 
-    fn read_by_workers(&mut self, wanted: bool) -> Result<(), QueryError> {
+    fn set_read_by_workers(&mut self, requested: bool) -> Result<(), QueryError> {
         let has_workers = self.client.server_version_num().is_some_and(|it| it >= IO_WORKERS_SINCE);
-        if has_workers && wanted != self.reads_by_workers {
-            self.client.query(if wanted { READ_BY_WORKERS } else { READ_AT_ONCE })?;
-            self.reads_by_workers = wanted;
+        if has_workers && requested != self.reads_by_workers {
+            self.client.query(if requested { READ_BY_WORKERS } else { READ_DIRECTLY })?;
+            self.reads_by_workers = requested;
         }
         Ok(())
     }
 
-    fn by_row_pointers(&mut self, oid: u32, piece: &Piece) -> Step {
-        let name = match self.name(oid) {
+    fn load_by_row_pointers(&mut self, oid: u32, chunk: &LoadChunk) -> ChunkResult {
+        let name = match self.quoted_name(oid) {
             Ok(Some(name)) => name,
-            Ok(None) => return Step::Failed(Problem::Dropped),
-            Err(error) => return refused(error),
+            Ok(None) => return ChunkResult::Failed(RelationProblem::Dropped),
+            Err(error) => return classify_error(error),
         };
-        match self.run(&way::by_row_pointers(&name, piece)) {
-            Ok(()) => Step::Loaded(Way::RowPointers),
-            Err(error) => refused(error),
+        match self.run(&method::row_pointer_statement(&name, chunk)) {
+            Ok(()) => ChunkResult::Loaded(LoadMethod::RowPointers),
+            Err(error) => classify_error(error),
         }
     }
 
-    fn by_index_only_scan(&mut self, oid: u32) -> Step {
+    fn load_by_index_only_scan(&mut self, oid: u32) -> ChunkResult {
         match self.index_only_scan(oid) {
-            Ok(Ok(())) => Step::Loaded(Way::IndexOnlyScan),
-            Ok(Err(why)) => no_way(why),
-            Err(error) => refused(error),
+            Ok(Ok(())) => ChunkResult::Loaded(LoadMethod::IndexOnlyScan),
+            Ok(Err(why)) => no_method(why),
+            Err(error) => classify_error(error),
         }
     }
 
-    /// Scans an index, or says what it lacks for that.
+    /// Scans an index, or returns why it cannot be scanned.
     fn index_only_scan(&mut self, oid: u32) -> Result<Result<(), &'static str>, QueryError> {
-        let result = self.client.query_with(way::INDEX_ONLY_SCAN, &[Some(&oid.to_string())])?;
+        let result = self.client.query_with(method::INDEX_ONLY_SCAN, &[Some(&oid.to_string())])?;
         let cell = |column| result.rows.first()?.text(column);
         let (Some(query), Some(name), Some(is_visible)) = (cell(0), cell(1), cell(2)) else {
             return Ok(Err("an index on expressions"));
@@ -170,18 +177,18 @@ impl Session {
         let plan = self.client.query(&format!("EXPLAIN (COSTS off) {query}"))?;
         let lines: Vec<_> = plan.iter().flat_map(|result| &result.rows).collect();
         let lines: Vec<_> = lines.iter().filter_map(|row| row.text(0)).collect();
-        if !way::is_index_only_scan(lines.iter().map(AsRef::as_ref), &name) {
+        if !method::is_index_only_scan(lines.iter().map(AsRef::as_ref), &name) {
             return Ok(Err("an index that no index-only scan reads"));
         }
         self.client.query(&query)?;
         Ok(Ok(()))
     }
 
-    fn name(&mut self, oid: u32) -> Result<Option<String>, QueryError> {
+    fn quoted_name(&mut self, oid: u32) -> Result<Option<String>, QueryError> {
         if let Some(name) = self.names.get(&oid) {
             return Ok(Some(name.clone()));
         }
-        let result = self.client.query_with(way::NAME, &[Some(&oid.to_string())])?;
+        let result = self.client.query_with(method::QUOTED_NAME, &[Some(&oid.to_string())])?;
         let name =
             result.rows.first().and_then(|row| row.text(0)).map(std::borrow::Cow::into_owned);
         if let Some(name) = &name {
@@ -190,24 +197,24 @@ impl Session {
         Ok(name)
     }
 
-    fn run(&mut self, statement: &Statement) -> Result<(), QueryError> {
+    fn run(&mut self, statement: &LoadStatement) -> Result<(), QueryError> {
         let values: Vec<_> = statement.values.iter().map(|value| Some(&**value)).collect();
         self.client.query_with(&statement.sql, &values).map(drop)
     }
 }
 
-/// When the server was started.
-pub(super) const STARTED: &str = "SELECT pg_postmaster_start_time()::text";
+/// Start time of the server.
+pub(super) const START_TIME: &str = "SELECT pg_postmaster_start_time()::text";
 
-/// Limits that are meant for users. Not every version has all of them.
+/// Disables timeouts meant for users. Not every version has all of them.
 const LIMITS: &str = "
     SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout',
         'transaction_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout');";
 
-/// Parallel workers would share the pages out as they like, compilation costs more than the statements,
-/// and scans that join others begin in the middle. A standby knows no serializable transactions. What
-/// is switched off would keep the planner from the pages we want; it stays possible where there is no
-/// other plan.
+/// Parallel workers would distribute the pages arbitrarily, compilation costs more than the
+/// statements, and synchronized scans start in the middle. A standby does not support serializable
+/// transactions. Disabled scan types would bypass the pages to be loaded; they remain possible if
+/// there is no other plan.
 const PLANS: &str = "
     SET max_parallel_workers_per_gather = 0; SET jit = off; SET synchronize_seqscans = off;
     SET default_transaction_isolation = 'read committed';
@@ -221,43 +228,44 @@ const PG_PREWARM: &str = "
     WHERE e.extname = 'pg_prewarm' AND has_function_privilege(p.oid, 'EXECUTE')
     AND has_schema_privilege(n.oid, 'USAGE')";
 
-const LENGTH: &str = "
+const FORK_LENGTH: &str = "
     SELECT pg_relation_size($1::oid::regclass, $2) / current_setting('block_size')::int8";
 
 const IO_WORKERS_SINCE: u32 = 180_000;
-/// Without concurrency a stream of reads waits for each: `read_stream_begin_impl()` in `read_stream.c`.
-const READ_AT_ONCE: &str = "SET maintenance_io_concurrency = 0";
+/// Without I/O concurrency the session reads synchronously: `read_stream_begin_impl()` in
+/// `read_stream.c`.
+const READ_DIRECTLY: &str = "SET maintenance_io_concurrency = 0";
 const READ_BY_WORKERS: &str = "RESET maintenance_io_concurrency";
 
 const DENIED: &str = "42501";
-/// feature_not_supported, of a server whose system has no such call.
+/// feature_not_supported: the operating system has no prefetch call.
 const NOT_SUPPORTED: &str = "0A000";
 
-fn no_way(to: &'static str) -> Step {
-    Step::Failed(Problem::NoWay(to))
+fn no_method(to: &'static str) -> ChunkResult {
+    ChunkResult::Failed(RelationProblem::NoMethod(to))
 }
 
-fn refused(error: QueryError) -> Step {
+fn classify_error(error: QueryError) -> ChunkResult {
     let error = match error {
-        QueryError::Sql(error) if !error.ends_session() => error,
-        error => return Step::Lost(error.into()),
+        QueryError::Sql(error) if !error.closes_connection() => error,
+        error => return ChunkResult::ConnectionLost(error.into()),
     };
     match error.sqlstate.as_str() {
-        // lock_not_available; deadlock_detected; serialization_failure, which is how a standby ends a
-        // query that is in the way of what it replays.
-        "55P03" | "40P01" | "40001" => Step::Later,
-        DENIED => Step::Failed(Problem::Denied(error)),
+        // lock_not_available, deadlock_detected, serialization_failure. A standby uses the latter
+        // to cancel a query that conflicts with recovery.
+        "55P03" | "40P01" | "40001" => ChunkResult::Deferred,
+        DENIED => ChunkResult::Failed(RelationProblem::Denied(error)),
         // undefined_table
-        "42P01" => Step::Failed(Problem::Dropped),
+        "42P01" => ChunkResult::Failed(RelationProblem::Dropped),
         // invalid_parameter_value
-        "22023" => Step::BeyondEnd(error),
+        "22023" => ChunkResult::BeyondEnd(error),
         // data_corrupted, index_corrupted
-        "XX001" | "XX002" => Step::Damaged(error),
-        _ => Step::Failed(Problem::Refused(error)),
+        "XX001" | "XX002" => ChunkResult::Damaged(error),
+        _ => ChunkResult::Failed(RelationProblem::Refused(error)),
     }
 }
 
-/// A problem of a connection that was lost again and again.
-pub(super) fn lost(failure: QueryFailure) -> Problem {
-    Problem::Lost(Arc::new(failure))
+/// The problem of a connection that was lost repeatedly.
+pub(super) fn connection_lost(failure: QueryFailure) -> RelationProblem {
+    RelationProblem::ConnectionLost(Arc::new(failure))
 }

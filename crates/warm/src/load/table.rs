@@ -1,174 +1,177 @@
-//! Warms whole relations by name: a table with its indexes, its TOAST table and its partitions, or a
-//! range of blocks of one relation. What `pg_prewarm()` does, for everything that belongs together.
+//! Warms whole relations by name: a table with its indexes, its TOAST table and its partitions, or
+//! a range of blocks of one relation. Like `pg_prewarm()`, for everything that belongs together.
 
 use std::collections::BTreeMap;
 
-use howdah_connect::{Client, Target};
+use howdah_connect::{Client, ConnectTarget};
 
 use super::{
-    Observer,
-    catalog::{self, Found},
-    crew::{Crew, Worked},
-    plan::{PIECE_PAGES, Piece, Run},
-    report::{Outcome, Pages, Problem},
-    session,
-    way::{Mode, Way},
-    worker,
+    LoadObserver,
+    catalog::{self, LocatedRelation},
+    load_threads::{LoadResult, LoadThreads},
+    method::{LoadMethod, PrewarmMode},
+    plan::{BlockRun, CHUNK_PAGES_MAX, LoadChunk},
+    report::{PageCounts, RelationOutcome, RelationProblem},
+    session, worker,
 };
 use crate::{
-    diff::Known,
-    dump::{Facts, QueryFailure},
+    diff::RelationIdentity,
+    dump::{ClusterInfo, QueryFailure},
     image::{Fork, QualifiedName, RelationName},
 };
 
-/// What to warm, and how.
+/// Options for warming relations.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Where pages go.
-    pub mode: Mode,
-    /// Which fork of each relation.
+pub struct TableLoadOptions {
+    /// Where pages are loaded.
+    pub mode: PrewarmMode,
+    /// The fork of each relation.
     pub fork: Fork,
-    /// First block, of a single relation; 0 without it.
+    /// First block of a single relation; 0 by default.
     pub first: Option<u32>,
-    /// Last block, of a single relation; its last one without it.
+    /// Last block of a single relation; its last one by default.
     pub last: Option<u32>,
-    /// Only the relations that are named, without indexes, TOAST and partitions.
+    /// Only the named relations, without indexes, TOAST and partitions.
     pub only: bool,
-    /// Pace, connections and patience. Nothing is left out for lack of room: who names a table wants it.
-    pub pace: super::Options,
+    /// Rate, connections and timeouts. Nothing is omitted for lack of room: the tables were
+    /// requested explicitly.
+    pub load: super::LoadOptions,
 }
 
-impl Default for Options {
+impl Default for TableLoadOptions {
     fn default() -> Self {
         Self {
-            mode: Mode::Buffer,
+            mode: PrewarmMode::Buffer,
             fork: Fork::Main,
             first: None,
             last: None,
             only: false,
-            pace: super::Options::default(),
+            load: super::LoadOptions::default(),
         }
     }
 }
 
-/// What became of one relation.
+/// The result for one relation.
 #[derive(Clone, Debug)]
-pub struct Warmed {
+pub struct TableResult {
     /// Its schema and name.
     pub name: QualifiedName,
-    /// Blocks that were loaded.
+    /// Number of loaded blocks.
     pub blocks: u64,
-    /// Blocks that were asked for.
-    pub wanted: u64,
-    /// The ways by which they were loaded.
-    pub ways: Vec<Way>,
-    /// What stopped it, or part of it.
-    pub problem: Option<Problem>,
+    /// Number of requested blocks.
+    pub requested: u64,
+    /// The methods by which they were loaded.
+    pub methods: Vec<LoadMethod>,
+    /// Why it was not loaded, or not entirely.
+    pub problem: Option<RelationProblem>,
 }
 
-/// Why no relation was warmed.
+/// No relation was warmed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// The server could not be asked.
-    #[error("the server could not be asked about its relations")]
+    /// The server could not be queried.
+    #[error("cannot query the server about its relations")]
     Server(#[source] QueryFailure),
-    /// Nothing has such a name.
+    /// No relation matches the pattern.
     #[error("no table, index, materialised view or sequence is named {pattern}")]
     NoMatch {
-        /// As it was typed.
+        /// The pattern.
         pattern: String,
     },
-    /// Blocks were asked for of more than one relation.
-    #[error("first and last block are of one relation, and {count} have such a name")]
+    /// A block range was given, but several relations match.
+    #[error("a block range needs a single relation, but {count} relations match")]
     SeveralRanges {
-        /// How many.
+        /// Number of relations.
         count: usize,
     },
-    /// The relation does not have these blocks.
-    #[error("{name} has {length} blocks, from 0 on: {first} to {last} is no range of them")]
+    /// The block range is not within the relation.
+    #[error(
+        "{name} has {length} blocks, numbered from 0: {first} to {last} is not a range within them"
+    )]
     Range {
         /// The relation.
         name: QualifiedName,
-        /// How long its fork is.
+        /// Length of its fork, in blocks.
         length: u32,
-        /// First block that was asked for.
+        /// First requested block.
         first: u32,
-        /// Last block that was asked for.
+        /// Last requested block.
         last: u32,
     },
-    /// The server restarted meanwhile.
-    #[error("the server was restarted meanwhile")]
+    /// The server was restarted during the load.
+    #[error("the server was restarted during the load")]
     Restarted,
 }
 
-/// Warms the relations of the database of `target` that `patterns` name, as psql understands patterns:
-/// `orders`, `sales.*`, `sales.order_?`, `"Odd.Name"`. Without a schema, those that the search path finds.
+/// Warms the relations of `target`'s database that match `patterns` in psql's syntax: `orders`,
+/// `sales.*`, `sales.order_?`, `"Odd.Name"`. Without a schema, relations on the search path match.
 ///
 /// # Errors
 ///
-/// A pattern names nothing, a range is none, or the server cannot be asked. What stops single relations
-/// is in the result.
+/// A pattern matches nothing, a range is invalid, or the server cannot be queried. Problems with
+/// single relations are part of the result.
 pub fn table(
-    target: &Target,
+    target: &ConnectTarget,
     patterns: &[String],
-    options: &Options,
-    observer: &dyn Observer,
-) -> Result<Vec<Warmed>, TableError> {
-    let mut client =
-        worker::reach(target, options.pace.patience, observer).map_err(TableError::Server)?;
-    let facts = Facts::ask(&mut client).map_err(TableError::Server)?;
-    let started = client.one_value(session::STARTED).map_err(QueryFailure::from);
+    options: &TableLoadOptions,
+    observer: &dyn LoadObserver,
+) -> Result<Vec<TableResult>, TableError> {
+    let mut client = worker::connect_with_retry(target, options.load.connect_timeout, observer)
+        .map_err(TableError::Server)?;
+    let cluster_info = ClusterInfo::query(&mut client).map_err(TableError::Server)?;
+    let started = client.one_value(session::START_TIME).map_err(QueryFailure::from);
     let started = started.map_err(TableError::Server)?.unwrap_or_default();
-    let members = members(&mut client, target, patterns, options)?;
-    let (names, places): (Vec<_>, Vec<_>) = members.into_values().unzip();
-    let mut outcomes: Vec<_> = names.iter().map(empty).collect();
-    let pieces = pieces(&names, &places, options, &mut outcomes)?;
-    let crew = Crew {
+    let members = find_members(&mut client, target, patterns, options)?;
+    let (names, located): (Vec<_>, Vec<_>) = members.into_values().unzip();
+    let mut outcomes: Vec<_> = names.iter().map(empty_outcome).collect();
+    let chunks = make_chunks(&names, &located, options, &mut outcomes)?;
+    let threads = LoadThreads {
         target,
-        options: &options.pace,
+        options: &options.load,
         observer,
         mode: options.mode,
         started: &started,
-        page_bytes: facts.page_bytes,
-        places: &places,
+        page_bytes: cluster_info.page_bytes,
+        located: &located,
         has_room: &|| true,
     };
-    let Worked { outcomes, .. } = crew.work(pieces, outcomes).ok_or(TableError::Restarted)?;
-    let warmed = |(name, outcome): (QualifiedName, Outcome)| Warmed {
+    let LoadResult { outcomes, .. } =
+        threads.load(chunks, outcomes).ok_or(TableError::Restarted)?;
+    let warmed = |(name, outcome): (QualifiedName, RelationOutcome)| TableResult {
         name,
         blocks: outcome.pages.loaded,
-        wanted: outcome.pages.wanted,
-        ways: outcome.ways,
+        requested: outcome.pages.requested,
+        methods: outcome.methods,
         problem: outcome.problem,
     };
     Ok(names.into_iter().zip(outcomes).map(warmed).collect())
 }
 
-type Member = (QualifiedName, Result<Found, Problem>);
+type FamilyMember = (QualifiedName, Result<LocatedRelation, RelationProblem>);
 
-/// The relations to warm, by the order in which they were found.
-fn members(
+/// The relations to warm, in the order in which they were found.
+fn find_members(
     client: &mut Client,
-    target: &Target,
+    target: &ConnectTarget,
     patterns: &[String],
-    options: &Options,
-) -> Result<BTreeMap<(usize, usize), Member>, TableError> {
+    options: &TableLoadOptions,
+) -> Result<BTreeMap<(usize, usize), FamilyMember>, TableError> {
     let server = |failure: howdah_connect::QueryError| TableError::Server(failure.into());
-    let lock_timeout = options.pace.lock_timeout.as_millis().max(1);
+    let lock_timeout = options.load.lock_timeout.as_millis().max(1);
     client.query(&format!("SET lock_timeout = {lock_timeout}")).map_err(server)?;
-    let mut members: BTreeMap<(usize, usize), Member> = BTreeMap::new();
+    let mut members: BTreeMap<(usize, usize), FamilyMember> = BTreeMap::new();
     for (at, pattern) in patterns.iter().enumerate() {
         let (schema, name) = regular_expressions(pattern);
         let follows = if options.only { "f" } else { "t" };
         let values = [Some(&*schema), Some(&*name), Some(follows)];
-        let result = client.query_with(&catalog::family(FAMILY), &values).map_err(server)?;
+        let result = client.query_with(&catalog::family_query(FAMILY), &values).map_err(server)?;
         if result.rows.is_empty() {
             return Err(TableError::NoMatch { pattern: pattern.clone() });
         }
-        let found = catalog::read(&result, target).map_err(TableError::Server)?;
+        let found = catalog::parse_rows(&result, target).map_err(TableError::Server)?;
         for (place, found) in found {
-            // What has no pages of its own is only followed to what belongs to it.
+            // Relations without storage only lead to those that belong to them.
             let Ok(relation) = &found else { continue };
             let name = relation.name.clone();
             let is_new = !members.values().any(|(known, _)| *known == name);
@@ -185,8 +188,8 @@ fn members(
     }
 }
 
-/// Relations of a name, and what belongs to them: children, indexes, TOAST. Catalogs are meant only
-/// where their schema is named.
+/// Relations of a name, and those that belong to them: children, indexes, TOAST. System catalogs
+/// match only if their schema is named.
 const FAMILY: &str = "
 WITH RECURSIVE named AS (
     SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -206,8 +209,9 @@ WITH RECURSIVE named AS (
     UNION SELECT i.indexrelid FROM pg_index i JOIN toast t ON t.oid = i.indrelid
 ), w AS (SELECT row_number() OVER (ORDER BY oid) AS at, oid FROM family)";
 
-/// Of schema and name, as psql makes them: `*` and `?` are wild, the first dot parts, capitals count only
-/// in quotes. No schema is the empty text.
+/// Converts a pattern to regular expressions for schema and name, as psql does: `*` and `?` are
+/// wildcards, the first dot separates, upper case counts only in quotes. Without a schema its
+/// expression is empty.
 fn regular_expressions(pattern: &str) -> (String, String) {
     let (mut parts, mut part, mut is_quoted) = (Vec::new(), String::new(), false);
     for char in pattern.chars() {
@@ -216,10 +220,13 @@ fn regular_expressions(pattern: &str) -> (String, String) {
             '.' if !is_quoted && parts.is_empty() => parts.push(std::mem::take(&mut part)),
             '*' if !is_quoted => part.push_str(".*"),
             '?' if !is_quoted => part.push('.'),
-            char if char.is_alphanumeric() || char == '_' || !char.is_ascii() => match is_quoted {
-                true => part.push(char),
-                false => part.extend(char.to_lowercase()),
-            },
+            char if char.is_alphanumeric() || char == '_' || !char.is_ascii() => {
+                if is_quoted {
+                    part.push(char);
+                } else {
+                    part.extend(char.to_lowercase());
+                }
+            }
             char => part.extend(['\\', char]),
         }
     }
@@ -227,29 +234,31 @@ fn regular_expressions(pattern: &str) -> (String, String) {
     (parts.first().map(|schema| whole(schema)).unwrap_or_default(), whole(&part))
 }
 
-fn empty(name: &QualifiedName) -> Outcome {
-    Outcome {
+fn empty_outcome(name: &QualifiedName) -> RelationOutcome {
+    RelationOutcome {
         database: None,
-        relation: Known::Named(RelationName::Own(name.clone())),
-        pages: Pages::default(),
+        relation: RelationIdentity::Named(RelationName::Own(name.clone())),
+        pages: PageCounts::default(),
         is_rewritten: false,
         renamed: None,
-        ways: Vec::new(),
+        methods: Vec::new(),
         problem: None,
     }
 }
 
-/// The blocks asked for, cut into pieces, and what is wrong with relations that have none.
-fn pieces(
+/// Splits the requested blocks into chunks, and records problems of relations without any.
+fn make_chunks(
     names: &[QualifiedName],
-    places: &[Result<Found, Problem>],
-    options: &Options,
-    outcomes: &mut [Outcome],
-) -> Result<Vec<Piece>, TableError> {
-    let mut pieces = Vec::new();
-    for (relation, place) in places.iter().enumerate() {
+    located: &[Result<LocatedRelation, RelationProblem>],
+    options: &TableLoadOptions,
+    outcomes: &mut [RelationOutcome],
+) -> Result<Vec<LoadChunk>, TableError> {
+    let mut chunks = Vec::new();
+    for (relation, place) in located.iter().enumerate() {
         let length = match place {
-            Ok(found) => found.lengths[options.fork.number() as usize].ok_or(Problem::Locked),
+            Ok(found) => {
+                found.lengths[options.fork.number() as usize].ok_or(RelationProblem::Locked)
+            }
             Err(problem) => Err(problem.clone()),
         };
         let length = match length {
@@ -259,29 +268,33 @@ fn pieces(
                 continue;
             }
         };
-        let Some(run) = run(&names[relation], length, options)? else { continue };
-        outcomes[relation].pages.wanted = run.pages();
+        let Some(run) = block_range(&names[relation], length, options)? else { continue };
+        outcomes[relation].pages.requested = run.pages();
         let mut first = run.first;
         while first <= run.last {
-            let last = run.last.min(first.saturating_add(PIECE_PAGES - 1));
-            pieces.push(Piece {
+            let last = run.last.min(first.saturating_add(CHUNK_PAGES_MAX - 1));
+            chunks.push(LoadChunk {
                 relation,
                 fork: options.fork,
                 class: 0,
-                runs: vec![Run::of(first, last)],
+                runs: vec![BlockRun::new(first, last)],
             });
-            // The last block of a fork is below the highest number.
+            // The last block of a fork is below `u32::MAX`.
             first = last + 1;
         }
     }
-    Ok(pieces)
+    Ok(chunks)
 }
 
-fn run(name: &QualifiedName, length: u32, options: &Options) -> Result<Option<Run>, TableError> {
+fn block_range(
+    name: &QualifiedName,
+    length: u32,
+    options: &TableLoadOptions,
+) -> Result<Option<BlockRun>, TableError> {
     let (first, last) = (options.first.unwrap_or(0), options.last);
     match (last.unwrap_or(length.saturating_sub(1)), length) {
         (_, 0) if options.first.is_none() && last.is_none() => Ok(None),
-        (last, length) if first <= last && last < length => Ok(Some(Run::of(first, last))),
+        (last, length) if first <= last && last < length => Ok(Some(BlockRun::new(first, last))),
         (last, length) => Err(TableError::Range { name: name.clone(), length, first, last }),
     }
 }
@@ -291,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_those_of_psql() {
+    fn patterns_follow_psql_syntax() {
         let both = |pattern| {
             let (schema, name) = regular_expressions(pattern);
             format!("{schema} {name}")
@@ -304,11 +317,15 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_to_be_one() {
+    fn invalid_block_ranges_are_rejected() {
         let name = QualifiedName { schema: "public".into(), name: "t".into() };
         let run = |first, last, length| {
-            run(&name, length, &Options { first, last, ..Options::default() })
-                .map(|run| run.map(|run| (run.first, run.last)))
+            block_range(
+                &name,
+                length,
+                &TableLoadOptions { first, last, ..TableLoadOptions::default() },
+            )
+            .map(|run| run.map(|run| (run.first, run.last)))
         };
         assert_eq!(run(None, None, 0).unwrap(), None);
         assert_eq!(run(None, None, 5).unwrap(), Some((0, 4)));

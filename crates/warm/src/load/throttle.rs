@@ -1,12 +1,14 @@
-//! No faster than allowed: so many bytes a second, and slower while the server answers late.
+//! Limits the rate of a load: to a number of bytes per second, and further while the server
+//! responds slowly.
 //!
-//! The server's own lateness is measured, not that of its users' transactions, which only their role
-//! may see: a connection of its own asks for one row of a catalog, which is in the cache, every
-//! [`PROBE_INTERVAL`]. Such a query waits for a processor and for locks of the buffer cache as theirs do.
-//! While it takes longer than the limit, connections pause after each piece: at first as long as the
-//! piece took, twice that with each late answer, up to [`PAUSES_MAX`] times; and half with each timely one.
-//! While an answer is late that has not come at all, nothing new is begun, for [`HOLD_MAX`] at most: a
-//! probe that hangs for a reason of its own makes a load slow and does not end it.
+//! The latency of the server itself is measured, not that of user transactions, which only their
+//! role may see: a separate connection queries one row of a catalog, which is cached, every
+//! [`CHECK_INTERVAL`]. Such a query waits for a processor and for locks of the buffer cache as user
+//! queries do. While it takes longer than the limit, connections pause after each chunk: at first
+//! as long as the chunk took, twice that after each further late reply, up to [`PAUSE_FACTOR_MAX`]
+//! times; and half after each timely one. While a reply is overdue, no new chunk is started, for at
+//! most [`LATE_CHECK_TIMEOUT`]: a check that hangs for another reason makes a load slow but does
+//! not stop it.
 
 use std::{
     sync::{
@@ -21,185 +23,189 @@ use howdah_connect::Client;
 
 use crate::dump::QueryFailure;
 
-/// What keeps connections from being too fast.
+/// Limits the rate of all connections.
 #[derive(Debug)]
 pub(super) struct Throttle {
     bytes_per_second: Option<u64>,
     max_latency: Option<Duration>,
-    began: Instant,
-    /// When the probe under way was sent, in microseconds since then; 0 while there is none.
-    asked_us: AtomicU64,
-    /// When the bytes that were allowed so far are all due.
+    started_at: Instant,
+    /// Start of the running check, in microseconds since `started_at`; 0 if there is none.
+    check_started_us: AtomicU64,
+    /// When the bytes admitted so far are due.
     due: Mutex<Instant>,
-    /// Pause after a piece, as a multiple of the time it took, in sixteenths.
+    /// Pause after a chunk, as a multiple of the time it took, in sixteenths.
     pause: AtomicU32,
 }
 
 const SIXTEENTHS: u32 = 16;
-/// Longest pause after a piece, as a multiple of the time it took.
-const PAUSES_MAX: u32 = 64;
-/// How often the server is asked for a row.
-const PROBE_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a piece waits for a probe that does not come back.
-pub(super) const HOLD_MAX: Duration = Duration::from_millis(500);
-/// After so long a probe is given up and another connection made for the next.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// For how long allowance that was not used is saved up: five pieces, which have the bytes of a tenth of a
-/// second.
-const SAVED_MAX: Duration = Duration::from_millis(500);
-/// A sleeping thread looks this often whether all is to end.
-const NAP: Duration = Duration::from_millis(100);
-/// And whether a late probe has come back.
-const SHORT_NAP: Duration = Duration::from_millis(2);
+/// Longest pause after a chunk, as a multiple of the time it took.
+const PAUSE_FACTOR_MAX: u32 = 64;
+/// Interval of latency checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a chunk waits for an overdue check.
+pub(super) const LATE_CHECK_TIMEOUT: Duration = Duration::from_millis(500);
+/// After this time a check is given up, and the next one uses a new connection.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long unused allowance is saved up: five chunks of a tenth of a second's bytes.
+const UNUSED_ALLOWANCE_MAX: Duration = Duration::from_millis(500);
+/// How often a sleeping thread checks whether to stop.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often it checks whether a late check has finished.
+const LATE_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Throttle {
     pub(super) fn new(bytes_per_second: Option<u64>, max_latency: Option<Duration>) -> Self {
-        let began = Instant::now();
+        let start = Instant::now();
         Self {
             bytes_per_second,
             max_latency,
-            began,
-            asked_us: AtomicU64::new(0),
-            due: Mutex::new(began),
+            started_at: start,
+            check_started_us: AtomicU64::new(0),
+            due: Mutex::new(start),
             pause: AtomicU32::new(0),
         }
     }
 
-    /// Waits until `bytes` more may be loaded, unless `is_over` says that all is to end.
-    pub(super) fn admit(&self, bytes: u64, is_over: impl Fn() -> bool) {
-        self.hold(&is_over);
+    /// Waits until `bytes` more may be loaded, unless `should_stop` returns true.
+    pub(super) fn admit(&self, bytes: u64, should_stop: impl Fn() -> bool) {
+        self.wait_for_late_check(&should_stop);
         let Some(rate) = self.bytes_per_second else { return };
         let until = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-            // What was not used is saved up, but not for long: a statement's own time, or a new
-            // connection between small relations, does not cost throughput, and a pause does not end
-            // in a burst.
-            let earliest = Instant::now().checked_sub(SAVED_MAX).unwrap_or(*due);
+            // Unused allowance is saved up, but not for long: the overhead of statements and new
+            // connections does not reduce throughput, and a pause does not end in a burst.
+            let earliest = Instant::now().checked_sub(UNUSED_ALLOWANCE_MAX).unwrap_or(*due);
             let begin = (*due).max(earliest);
             *due = begin + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
             begin
         };
-        sleep_until(until, is_over);
+        sleep_until(until, should_stop);
     }
 
-    /// Waits for a probe that is late.
-    fn hold(&self, is_over: impl Fn() -> bool) {
+    /// Waits while a check is overdue.
+    fn wait_for_late_check(&self, should_stop: impl Fn() -> bool) {
         let Some(limit) = self.max_latency else { return };
-        let until = Instant::now() + HOLD_MAX;
-        let is_late = || match self.asked_us.load(Ordering::Relaxed) {
+        let until = Instant::now() + LATE_CHECK_TIMEOUT;
+        let is_late = || match self.check_started_us.load(Ordering::Relaxed) {
             0 => false,
-            asked => self.began.elapsed() > Duration::from_micros(asked) + limit,
+            check_start => self.started_at.elapsed() > Duration::from_micros(check_start) + limit,
         };
-        while is_late() && Instant::now() < until && !is_over() {
-            thread::sleep(SHORT_NAP);
+        while is_late() && Instant::now() < until && !should_stop() {
+            thread::sleep(LATE_CHECK_INTERVAL);
         }
     }
 
-    /// Waits after a piece that took `took`, if the server answers late.
-    pub(super) fn rest(&self, took: Duration, is_over: impl Fn() -> bool) {
+    /// Pauses after a chunk that took `took`, if the server responds slowly.
+    pub(super) fn pause_after(&self, took: Duration, should_stop: impl Fn() -> bool) {
         let pause = self.pause.load(Ordering::Relaxed);
         if pause > 0 {
-            sleep_until(Instant::now() + took * pause / SIXTEENTHS, is_over);
+            sleep_until(Instant::now() + took * pause / SIXTEENTHS, should_stop);
         }
     }
 
-    /// Notes how long the server took to answer.
-    fn note(&self, latency: Duration, limit: Duration) {
+    /// Records the latency of a check.
+    fn record_latency(&self, latency: Duration, limit: Duration) {
         let pause = self.pause.load(Ordering::Relaxed);
-        let next = match latency > limit {
-            true => (pause * 2).clamp(SIXTEENTHS, PAUSES_MAX * SIXTEENTHS),
-            false => pause / 2,
+        let next = if latency > limit {
+            (pause * 2).clamp(SIXTEENTHS, PAUSE_FACTOR_MAX * SIXTEENTHS)
+        } else {
+            pause / 2
         };
         self.pause.store(next, Ordering::Relaxed);
     }
 
-    /// Measures the server until `is_over`, if there is a limit, over a connection that `connect` makes.
-    pub(super) fn watch(
+    /// Measures the server's latency until `should_stop`, if there is a limit, over a connection
+    /// made by `connect`.
+    pub(super) fn measure_latency(
         &self,
         connect: impl Fn() -> Result<Client, QueryFailure>,
-        is_over: impl Fn() -> bool,
+        should_stop: impl Fn() -> bool,
     ) {
         let Some(limit) = self.max_latency else { return };
-        while !is_over() {
+        while !should_stop() {
             if let Ok(mut client) = connect() {
-                client.set_timeout(Some(PROBE_TIMEOUT.max(limit * 2)));
-                self.probe(&mut client, limit, &is_over);
+                client.set_timeout(Some(CHECK_TIMEOUT.max(limit * 2)));
+                self.run_checks(&mut client, limit, &should_stop);
             }
-            self.asked_us.store(0, Ordering::Relaxed);
-            thread::sleep(PROBE_INTERVAL);
+            self.check_started_us.store(0, Ordering::Relaxed);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 
-    /// Asks again and again, until a question fails: whether the server is gone is for others to say.
-    fn probe(&self, client: &mut Client, limit: Duration, is_over: impl Fn() -> bool) {
-        if client.prepare("probe", PROBE).is_err() {
+    /// Runs checks until one fails; whether the server is gone is determined elsewhere.
+    fn run_checks(&self, client: &mut Client, limit: Duration, should_stop: impl Fn() -> bool) {
+        if client.prepare("latency_check", CHECK_QUERY).is_err() {
             return;
         }
-        while !is_over() {
-            let began = Instant::now();
-            let asked = began.duration_since(self.began).as_micros().max(1);
-            self.asked_us.store(u64::try_from(asked).unwrap_or(u64::MAX), Ordering::Relaxed);
-            let answer = client.query_prepared("probe", &[]);
-            self.note(began.elapsed(), limit);
-            if answer.is_err() {
+        while !should_stop() {
+            let start = Instant::now();
+            let check_start = start.duration_since(self.started_at).as_micros().max(1);
+            self.check_started_us
+                .store(u64::try_from(check_start).unwrap_or(u64::MAX), Ordering::Relaxed);
+            let reply = client.query_prepared("latency_check", &[]);
+            self.record_latency(start.elapsed(), limit);
+            if reply.is_err() {
                 return;
             }
-            self.asked_us.store(0, Ordering::Relaxed);
-            thread::sleep(PROBE_INTERVAL);
+            self.check_started_us.store(0, Ordering::Relaxed);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 }
 
-const PROBE: &str = "SELECT relname FROM pg_catalog.pg_class WHERE oid = 1259";
+const CHECK_QUERY: &str = "SELECT relname FROM pg_catalog.pg_class WHERE oid = 1259";
 
-fn sleep_until(until: Instant, is_over: impl Fn() -> bool) {
-    while !is_over() {
+fn sleep_until(until: Instant, should_stop: impl Fn() -> bool) {
+    while !should_stop() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return;
         }
-        thread::sleep(left.min(NAP));
+        thread::sleep(left.min(STOP_CHECK_INTERVAL));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use howdah_lab::wait_until;
+
     use super::*;
 
     #[test]
-    fn late_answers_double_the_pause_and_timely_ones_halve_it() {
+    fn late_replies_double_the_pause_timely_ones_halve_it() {
         let throttle = Throttle::new(None, None);
         let limit = Duration::from_millis(5);
         let pauses = |latency_ms: u64, times: u32| {
             (0..times)
                 .map(|_| {
-                    throttle.note(Duration::from_millis(latency_ms), limit);
+                    throttle.record_latency(Duration::from_millis(latency_ms), limit);
                     throttle.pause.load(Ordering::Relaxed)
                 })
                 .collect::<Vec<_>>()
         };
         assert_eq!(pauses(5, 2), [0, 0]);
         assert_eq!(pauses(6, 4), [16, 32, 64, 128]);
-        assert_eq!(pauses(100, 9).last(), Some(&(PAUSES_MAX * SIXTEENTHS)));
+        assert_eq!(pauses(100, 9).last(), Some(&(PAUSE_FACTOR_MAX * SIXTEENTHS)));
         assert_eq!(pauses(1, 11).last(), Some(&0));
     }
 
     #[test]
-    fn nothing_is_begun_while_an_answer_is_late() {
+    fn admission_waits_for_a_late_check() {
         let throttle = Throttle::new(None, Some(Duration::from_millis(1)));
-        let asked = Instant::now();
-        throttle.asked_us.store(1, Ordering::Relaxed);
-        while asked.elapsed() < Duration::from_millis(2) {
-            thread::yield_now();
-        }
-        let began = Instant::now();
+        let check_start = Instant::now();
+        throttle.check_started_us.store(1, Ordering::Relaxed);
+        // Make the check overdue.
+        wait_until("an overdue check", Duration::from_secs(60), || {
+            check_start.elapsed() > Duration::from_millis(2)
+        });
+        let start = Instant::now();
         throttle.admit(1, || false);
-        assert!(began.elapsed() >= HOLD_MAX);
+        assert!(start.elapsed() >= LATE_CHECK_TIMEOUT);
         throttle.admit(1, || true);
     }
 
     #[test]
-    fn unused_allowance_is_saved_up_for_half_a_second() {
+    fn unused_allowance_is_saved_for_half_a_second() {
         let throttle = Throttle::new(Some(1000), None);
         let due = |since: Instant, bytes| {
             *throttle.due.lock().unwrap() = since;
@@ -208,15 +214,19 @@ mod tests {
         };
         let now = Instant::now();
         let recently = now - Duration::from_millis(200);
-        assert_eq!(due(recently, 100), recently + Duration::from_millis(100), "all of it is left");
+        assert_eq!(
+            due(recently, 100),
+            recently + Duration::from_millis(100),
+            "all of it is available"
+        );
         let before = Instant::now();
         let late = due(before - Duration::from_secs(60), 100);
-        let least = before - SAVED_MAX + Duration::from_millis(100);
+        let least = before - UNUSED_ALLOWANCE_MAX + Duration::from_millis(100);
         assert!(late >= least, "a minute is not saved up");
     }
 
     #[test]
-    fn bytes_are_let_in_one_after_another() {
+    fn bytes_are_admitted_at_the_rate() {
         let throttle = Throttle::new(Some(1000), None);
         let due = |bytes| {
             throttle.admit(bytes, || true);

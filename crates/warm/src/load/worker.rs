@@ -1,4 +1,4 @@
-//! One connection that takes pieces from the queue until none is left.
+//! One connection, which takes chunks from the queue until none is left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,187 +9,195 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::{Client, Target};
+use howdah_connect::{Client, ConnectTarget};
 
 use super::{
-    Event, Observer, Options,
-    catalog::{Found, Kind},
-    plan::{Piece, Run},
-    queue::{Queue, Taken},
-    report::{Outcome, Problem},
-    session::{self, Session, Step},
+    LoadEvent, LoadObserver, LoadOptions,
+    catalog::{LocatedRelation, RelationKind},
+    method::PrewarmMode,
+    plan::{BlockRun, LoadChunk},
+    queue::{ChunkQueue, QueuedChunk},
+    report::{RelationOutcome, RelationProblem},
+    session::{self, ChunkResult, LoadSession},
     throttle::Throttle,
-    way::Mode,
 };
 use crate::{
     dump::{self, QueryFailure},
     image::Fork,
 };
 
-/// What all connections of an attempt share.
-pub(super) struct Shared<'a> {
-    pub(super) target: &'a Target,
-    pub(super) options: &'a Options,
-    pub(super) observer: &'a dyn Observer,
-    pub(super) mode: Mode,
-    /// When the server was started, as it says itself.
+/// Shared by all connections of an attempt.
+pub(super) struct LoadContext<'a> {
+    pub(super) target: &'a ConnectTarget,
+    pub(super) options: &'a LoadOptions,
+    pub(super) observer: &'a dyn LoadObserver,
+    pub(super) mode: PrewarmMode,
+    /// Start time of the server, as text.
     pub(super) started: &'a str,
     pub(super) page_bytes: u32,
-    /// Names of databases by the number they have in the queue.
+    /// Names of databases, by their index in the queue.
     pub(super) databases: &'a [String],
-    /// Where the relations are, by the number they have in pieces.
-    pub(super) places: &'a [Result<Found, Problem>],
-    pub(super) queue: Queue,
+    /// The located relations, by their index in chunks.
+    pub(super) located: &'a [Result<LocatedRelation, RelationProblem>],
+    pub(super) queue: ChunkQueue,
     pub(super) throttle: Throttle,
-    pub(super) outcomes: Mutex<Vec<Outcome>>,
-    /// Relations that were read from end to end, whatever piece was asked for.
+    pub(super) outcomes: Mutex<Vec<RelationOutcome>>,
+    /// Relations that were read completely, whatever chunk was requested.
     pub(super) read_whole: Mutex<BTreeSet<usize>>,
-    /// How often a damaged page was met, by relation.
+    /// Number of errors about corrupted pages, by relation.
     pub(super) searches: Mutex<BTreeMap<usize, u32>>,
-    /// The server restarted: this attempt is void.
+    /// The server restarted: this attempt has failed.
     pub(super) is_restarted: AtomicBool,
-    /// All pieces are done.
+    /// All chunks are done.
     pub(super) is_done: AtomicBool,
-    /// Whether there is a free buffer, if that can be told at once.
+    /// Whether a buffer is free, as far as known.
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
 }
 
-impl Shared<'_> {
-    /// Whether connections are to end although pieces are left.
-    pub(super) fn is_over(&self) -> bool {
+impl LoadContext<'_> {
+    /// Whether connections should stop although chunks are left.
+    pub(super) fn should_stop(&self) -> bool {
         self.is_done.load(Ordering::Relaxed)
             || self.is_restarted.load(Ordering::Relaxed)
-            || self.observer.wants_end()
+            || self.observer.should_stop()
     }
 
-    fn outcome<T>(&self, relation: usize, change: impl FnOnce(&mut Outcome) -> T) -> T {
-        change(&mut locked(&self.outcomes)[relation])
+    fn outcome<T>(&self, relation: usize, change: impl FnOnce(&mut RelationOutcome) -> T) -> T {
+        change(&mut lock(&self.outcomes)[relation])
     }
 }
 
-/// Every change of what connections share is one step, so it is whole even if a thread panicked.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Every change of shared data is a single step, so it is consistent even if a thread panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Loads pieces until none is left or all is over, as the connection number `who`.
-pub(super) fn run(shared: &Shared<'_>, who: usize) {
-    let mut session: Option<Session> = None;
-    while !shared.is_over() {
+/// Loads chunks until none is left or the load stops, as connection number `worker`.
+pub(super) fn run(shared: &LoadContext<'_>, worker: usize) {
+    let mut session: Option<LoadSession> = None;
+    while !shared.should_stop() {
         let here = session.as_ref().map(|session| session.database);
-        let Some(taken) = shared.queue.take(who, here) else { break };
-        let pages = taken.piece.pages();
+        let Some(taken) = shared.queue.pop(worker, here) else { break };
+        let pages = taken.chunk.pages();
         if !(shared.has_room)() {
-            shared.outcome(taken.piece.relation, |outcome| outcome.pages.no_room += pages);
-            shared.observer.advanced(pages);
+            shared.outcome(taken.chunk.relation, |outcome| outcome.pages.no_room += pages);
+            shared.observer.progressed(pages);
             continue;
         }
-        shared.throttle.admit(pages * u64::from(shared.page_bytes), || shared.is_over());
-        load_one(shared, &mut session, taken);
+        shared.throttle.admit(pages * u64::from(shared.page_bytes), || shared.should_stop());
+        load_chunk(shared, &mut session, taken);
     }
 }
 
-/// Loads a piece, over as many connections as it takes.
-fn load_one(shared: &Shared<'_>, session: &mut Option<Session>, taken: Taken) {
-    let Taken { database, mut piece, is_second_try } = taken;
+/// Loads a chunk, reconnecting as needed.
+fn load_chunk(shared: &LoadContext<'_>, session: &mut Option<LoadSession>, taken: QueuedChunk) {
+    let QueuedChunk { database, mut chunk, is_retry: is_second_try } = taken;
     let mut losses = 0;
-    // What is left of a piece with a damaged page, besides `piece` itself.
-    let mut parts: Vec<Piece> = Vec::new();
+    // The remaining parts of a chunk with a corrupted page, besides `chunk` itself.
+    let mut parts: Vec<LoadChunk> = Vec::new();
     let problem = loop {
-        let began = Instant::now();
-        match try_one(shared, session, database, &piece) {
-            Step::Loaded(way) => {
-                let pages = piece.pages();
-                shared.outcome(piece.relation, |outcome| outcome.note_loaded(pages, way));
-                shared.observer.advanced(pages);
-                shared.throttle.rest(began.elapsed(), || shared.is_over());
+        let start = Instant::now();
+        match try_load(shared, session, database, &chunk) {
+            ChunkResult::Loaded(way) => {
+                let pages = chunk.pages();
+                shared.outcome(chunk.relation, |outcome| outcome.record_loaded(pages, way));
+                shared.observer.progressed(pages);
+                shared.throttle.pause_after(start.elapsed(), || shared.should_stop());
                 match parts.pop() {
-                    Some(part) => piece = part,
+                    Some(part) => chunk = part,
                     None => return,
                 }
             }
-            Step::Damaged(error) if may_search(shared, piece.relation) => {
-                let (lost, found) = around_damage(&piece, &error.message);
+            ChunkResult::Damaged(error) if may_search_damage(shared, chunk.relation) => {
+                let (lost, found) = split_at_damage(&chunk, &error.message);
                 parts.extend(found);
                 if lost > 0 {
-                    let problem = Problem::Damaged(error);
-                    shared.outcome(piece.relation, |outcome| outcome.fail(lost, problem));
-                    shared.observer.advanced(lost);
+                    let problem = RelationProblem::Damaged(error);
+                    shared.outcome(chunk.relation, |outcome| outcome.record_failed(lost, problem));
+                    shared.observer.progressed(lost);
                 }
                 match parts.pop() {
-                    Some(part) => piece = part,
+                    Some(part) => chunk = part,
                     None => return,
                 }
             }
-            Step::Damaged(error) => break Problem::Damaged(error),
-            Step::Later if !is_second_try => return put_off(shared, database, piece, parts),
-            Step::Later => break Problem::Locked,
-            Step::Failed(problem) => break problem,
-            Step::BeyondEnd(error) => match shorten(shared, session, &mut piece) {
-                true if piece.runs.is_empty() => match parts.pop() {
-                    Some(part) => piece = part,
+            ChunkResult::Damaged(error) => break RelationProblem::Damaged(error),
+            ChunkResult::Deferred if !is_second_try => {
+                return defer_chunks(shared, database, chunk, parts);
+            }
+            ChunkResult::Deferred => break RelationProblem::Locked,
+            ChunkResult::Failed(problem) => break problem,
+            ChunkResult::BeyondEnd(error) => match truncate_chunk(shared, session, &mut chunk) {
+                true if chunk.runs.is_empty() => match parts.pop() {
+                    Some(part) => chunk = part,
                     None => return,
                 },
                 true => {}
-                false => break Problem::Refused(error),
+                false => break RelationProblem::Refused(error),
             },
-            Step::Lost(failure) => {
+            ChunkResult::ConnectionLost(failure) => {
                 *session = None;
                 losses += 1;
                 if is_crash(&failure) {
                     shared.is_restarted.store(true, Ordering::Relaxed);
-                } else if losses == LOSSES_MAX {
-                    break session::lost(failure);
+                } else if losses == CONNECTION_LOSSES_MAX {
+                    break session::connection_lost(failure);
                 }
             }
         }
-        if shared.is_over() {
-            return put_off(shared, database, piece, parts);
+        if shared.should_stop() {
+            return defer_chunks(shared, database, chunk, parts);
         }
     };
-    let pages = piece.pages() + parts.iter().map(Piece::pages).sum::<u64>();
-    shared.outcome(piece.relation, |outcome| outcome.fail(pages, problem));
-    shared.observer.advanced(pages);
+    let pages = chunk.pages() + parts.iter().map(LoadChunk::pages).sum::<u64>();
+    shared.outcome(chunk.relation, |outcome| outcome.record_failed(pages, problem));
+    shared.observer.progressed(pages);
 }
 
-fn put_off(shared: &Shared<'_>, database: usize, piece: Piece, parts: Vec<Piece>) {
-    for piece in std::iter::once(piece).chain(parts) {
-        shared.queue.later(database, piece);
+fn defer_chunks(
+    shared: &LoadContext<'_>,
+    database: usize,
+    chunk: LoadChunk,
+    parts: Vec<LoadChunk>,
+) {
+    for chunk in std::iter::once(chunk).chain(parts) {
+        shared.queue.defer(database, chunk);
     }
 }
 
-/// Whether what lies around a damaged page of a relation may still be looked for. Each look is an error in
-/// the server's log, and a file may be damaged as a whole.
-fn may_search(shared: &Shared<'_>, relation: usize) -> bool {
-    let mut searches = locked(&shared.searches);
+/// Whether to search further around corrupted pages of a relation. Each search causes an error in
+/// the server's log, and a file may be corrupted as a whole.
+fn may_search_damage(shared: &LoadContext<'_>, relation: usize) -> bool {
+    let mut searches = lock(&shared.searches);
     let count = searches.entry(relation).or_default();
     *count += 1;
-    *count <= SEARCHES_MAX
+    *count <= DAMAGE_SEARCHES_MAX
 }
 
-/// Errors about damaged pages of one relation before the rest of a piece is given up.
-const SEARCHES_MAX: u32 = 100;
+/// Errors about corrupted pages of a relation before the rest of a chunk is given up.
+const DAMAGE_SEARCHES_MAX: u32 = 100;
 
-/// Parts a piece around the page that an error names: the pages that are lost, 1 or 0, and what is to be
-/// tried next. Where no page is named, the piece is halved; what was loaded already is there then.
-fn around_damage(piece: &Piece, message: &str) -> (u64, Vec<Piece>) {
-    let named = damaged_block(message).and_then(|block| piece.part_around(block));
+/// Splits a chunk around the page named in an error: returns the number of lost pages, 1 or 0, and
+/// the parts to try next. If no page is named, the chunk is halved; pages loaded already are
+/// resident then.
+fn split_at_damage(chunk: &LoadChunk, message: &str) -> (u64, Vec<LoadChunk>) {
+    let named = damaged_block(message).and_then(|block| chunk.split_around(block));
     let (lost, before, mut after) = match named {
         Some((before, after)) => (1, before, after),
-        None if piece.pages() <= 1 => return (piece.pages(), Vec::new()),
+        None if chunk.pages() <= 1 => return (chunk.pages(), Vec::new()),
         None => {
-            let middle = piece.middle();
-            let Some((before, after)) = piece.part_around(middle) else {
-                return (piece.pages(), Vec::new());
+            let middle = chunk.middle();
+            let Some((before, after)) = chunk.split_around(middle) else {
+                return (chunk.pages(), Vec::new());
             };
             (0, before, after)
         }
     };
     if lost == 0 {
-        // The middle is as good as any other.
-        after.runs.insert(0, Run::of(piece.middle(), piece.middle()));
+        // The middle block itself may be intact.
+        after.runs.insert(0, BlockRun::new(chunk.middle(), chunk.middle()));
     }
-    // The last is tried first.
+    // The last part is tried first.
     let parts = [after, before].into_iter().filter(|part| part.pages() > 0);
     (lost, parts.collect())
 }
@@ -201,94 +209,102 @@ fn damaged_block(message: &str) -> Option<u32> {
     rest[..digits].parse().ok()
 }
 
-/// How often one piece may lose its connection. A server may crash because of what it reads.
-const LOSSES_MAX: u32 = 3;
+/// Maximum number of lost connections per chunk. The server may crash because of what it reads.
+const CONNECTION_LOSSES_MAX: u32 = 3;
 
-fn try_one(
-    shared: &Shared<'_>,
-    session: &mut Option<Session>,
+fn try_load(
+    shared: &LoadContext<'_>,
+    session: &mut Option<LoadSession>,
     database: usize,
-    piece: &Piece,
-) -> Step {
-    let Ok(found) = &shared.places[piece.relation] else {
-        return Step::Failed(Problem::Dropped);
+    chunk: &LoadChunk,
+) -> ChunkResult {
+    let Ok(found) = &shared.located[chunk.relation] else {
+        return ChunkResult::Failed(RelationProblem::Dropped);
     };
-    let session = match ready(shared, session, database) {
+    let session = match ensure_session(shared, session, database) {
         Ok(session) => session,
-        Err(failure) => return Step::Lost(failure),
+        Err(failure) => return ChunkResult::ConnectionLost(failure),
     };
-    if locked(&shared.read_whole).contains(&piece.relation) {
-        return Step::Loaded(super::Way::IndexOnlyScan);
+    if lock(&shared.read_whole).contains(&chunk.relation) {
+        return ChunkResult::Loaded(super::LoadMethod::IndexOnlyScan);
     }
-    let wanted = shared.outcome(piece.relation, |outcome| outcome.pages.wanted);
+    let requested = shared.outcome(chunk.relation, |outcome| outcome.pages.requested);
     let length = found.lengths[Fork::Main.number() as usize].unwrap_or(u32::MAX);
-    let step = session.load(found, piece, shared.mode, wanted * 2 >= u64::from(length));
-    if found.kind == Kind::Btree && matches!(step, Step::Loaded(super::Way::IndexOnlyScan)) {
-        locked(&shared.read_whole).insert(piece.relation);
+    let step = session.load(found, chunk, shared.mode, requested * 2 >= u64::from(length));
+    if found.kind == RelationKind::Btree
+        && matches!(step, ChunkResult::Loaded(super::LoadMethod::IndexOnlyScan))
+    {
+        lock(&shared.read_whole).insert(chunk.relation);
     }
     step
 }
 
-/// Cuts off what is beyond the end of a relation that became shorter since it was looked up. False, if
-/// nothing is, or the length cannot be had.
-fn shorten(shared: &Shared<'_>, session: &mut Option<Session>, piece: &mut Piece) -> bool {
-    let (Some(session), Ok(found)) = (session, &shared.places[piece.relation]) else {
+/// Truncates a chunk to the current length of a relation that became shorter. False if nothing was
+/// removed, or the length is not available.
+fn truncate_chunk(
+    shared: &LoadContext<'_>,
+    session: &mut Option<LoadSession>,
+    chunk: &mut LoadChunk,
+) -> bool {
+    let (Some(session), Ok(found)) = (session, &shared.located[chunk.relation]) else {
         return false;
     };
-    let Ok(length) = session.length(found.oid, piece.fork) else { return false };
-    let beyond = piece.cut_at(length);
+    let Ok(length) = session.length(found.oid, chunk.fork) else { return false };
+    let beyond = chunk.truncate_at(length);
     if beyond > 0 {
-        shared.outcome(piece.relation, |outcome| outcome.fail(beyond, Problem::Shrunk));
-        shared.observer.advanced(beyond);
+        shared.outcome(chunk.relation, |outcome| {
+            outcome.record_failed(beyond, RelationProblem::Shrunk);
+        });
+        shared.observer.progressed(beyond);
     }
     beyond > 0
 }
 
-/// Whether buffers are lost with the connection: the server stopped, or one of its processes crashed,
-/// upon which it empties them.
+/// Whether the buffers are lost too: the server stopped, or reinitialised after a crash of one of
+/// its processes.
 fn is_crash(failure: &QueryFailure) -> bool {
     // crash_shutdown, cannot_connect_now
     matches!(failure.sqlstate(), Some("57P02" | "57P03"))
 }
 
-/// The connection, to the right database: kept if it is, else a new one.
-fn ready<'s>(
-    shared: &Shared<'_>,
-    session: &'s mut Option<Session>,
+/// The session, for the right database: reused if possible, else a new one.
+fn ensure_session<'s>(
+    shared: &LoadContext<'_>,
+    session: &'s mut Option<LoadSession>,
     database: usize,
-) -> Result<&'s mut Session, QueryFailure> {
+) -> Result<&'s mut LoadSession, QueryFailure> {
     if session.as_ref().is_none_or(|session| session.database != database) {
-        // The old one is closed first: there are never more than were asked for.
+        // Close the old one first, so that there are never more connections than allowed.
         *session = None;
         let target = shared.target.with_database(&shared.databases[database]);
-        let client = reach(&target, shared.options.patience, shared.observer)?;
-        let mut new = Session::new(client, database, shared.options.lock_timeout)?;
-        if new.started()? != shared.started {
+        let client = connect_with_retry(&target, shared.options.connect_timeout, shared.observer)?;
+        let mut new = LoadSession::new(client, database, shared.options.lock_timeout)?;
+        if new.start_time()? != shared.started {
             shared.is_restarted.store(true, Ordering::Relaxed);
         }
         *session = Some(new);
     }
-    Ok(session.as_mut().expect("it was just filled"))
+    Ok(session.as_mut().expect("session was just set"))
 }
 
-/// Connects, and waits as long as `patience` for a server that cannot be reached or is starting.
-pub(super) fn reach(
-    target: &Target,
-    patience: Duration,
-    observer: &dyn Observer,
+/// Connects, and retries for `connect_timeout` while the server is unreachable or starting.
+pub(super) fn connect_with_retry(
+    target: &ConnectTarget,
+    connect_timeout: Duration,
+    observer: &dyn LoadObserver,
 ) -> Result<Client, QueryFailure> {
-    let until = Instant::now() + patience;
+    let until = Instant::now() + connect_timeout;
     loop {
         match dump::connect(target) {
             Ok(client) => return Ok(client),
-            // A server that answers with a refusal will do so again.
+            // A server that rejects the connection will do so again.
             Err(failure) if failure.sqlstate().is_some_and(|code| code != "57P03") => {
                 return Err(failure);
             }
-            Err(failure) if Instant::now() >= until || observer.wants_end() => {
+            Err(failure) if Instant::now() >= until || observer.should_stop() => {
                 return Err(failure);
             }
-            Err(failure) => observer.said(&Event::Waiting { failure }),
+            Err(failure) => observer.notify(&LoadEvent::Waiting { failure }),
         }
         std::thread::sleep(RETRY_INTERVAL);
     }
@@ -300,36 +316,36 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 mod tests {
     use super::*;
 
-    fn piece() -> Piece {
-        let runs = vec![Run::of(2, 5), Run::of(9, 9)];
-        Piece { relation: 0, fork: Fork::Main, class: 1, runs }
+    fn chunk() -> LoadChunk {
+        let runs = vec![BlockRun::new(2, 5), BlockRun::new(9, 9)];
+        LoadChunk { relation: 0, fork: Fork::Main, class: 1, runs }
     }
 
-    fn blocks(parts: &[Piece]) -> Vec<Vec<u32>> {
-        let of = |piece: &Piece| piece.runs.iter().flat_map(|run| run.first..=run.last).collect();
+    fn blocks(parts: &[LoadChunk]) -> Vec<Vec<u32>> {
+        let of =
+            |chunk: &LoadChunk| chunk.runs.iter().flat_map(|run| run.first..=run.last).collect();
         parts.iter().map(of).collect()
     }
 
     #[test]
-    fn damaged_block_named_by_the_server_is_left_out() {
+    fn damaged_block_named_by_the_server_is_skipped() {
         let message = "invalid page in block 4 of relation base/5/16384";
-        let (lost, parts) = around_damage(&piece(), message);
+        let (lost, parts) = split_at_damage(&chunk(), message);
         assert_eq!((lost, blocks(&parts)), (1, vec![vec![5, 9], vec![2, 3]]));
     }
 
     #[test]
-    fn piece_is_halved_until_the_damaged_block_is_alone() {
+    fn chunk_is_halved_until_the_damaged_block_is_isolated() {
         let message = "ungültige Seite in Block 4 von Relation base/5/16384";
-        let (mut open, mut good, mut lost) = (vec![piece()], Vec::new(), 0);
-        while let Some(piece) = open.pop() {
-            let all = blocks(std::slice::from_ref(&piece)).remove(0);
-            match all.contains(&4) {
-                true => {
-                    let (pages, parts) = around_damage(&piece, message);
-                    lost += pages;
-                    open.extend(parts);
-                }
-                false => good.extend(all),
+        let (mut open, mut good, mut lost) = (vec![chunk()], Vec::new(), 0);
+        while let Some(chunk) = open.pop() {
+            let all = blocks(std::slice::from_ref(&chunk)).remove(0);
+            if all.contains(&4) {
+                let (pages, parts) = split_at_damage(&chunk, message);
+                lost += pages;
+                open.extend(parts);
+            } else {
+                good.extend(all);
             }
         }
         good.sort_unstable();

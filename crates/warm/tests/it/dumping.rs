@@ -1,15 +1,15 @@
-//! What an image says, beside what is known of the server.
+//! Compares images with the servers they were taken from.
 
 use std::collections::BTreeMap;
 
-use howdah_lab::{Cluster, MAJORS};
+use howdah_lab::{Cluster, MAJORS, wait_until};
 use howdah_warm::{
     CacheImage, autoprewarm,
-    dump::{self, Choice, DumpError},
-    image::{Fork, Page, RelationName, Source},
+    dump::{self, DumpError, DumpSource},
+    image::{CachedPage, Fork, ImageSource, RelationName},
 };
 
-use crate::support::{session, start, target};
+use crate::support::{TIMEOUT, session, start, target};
 
 const SCHEMA: &str = "
     CREATE SCHEMA \"Odd.Schema\";
@@ -23,7 +23,7 @@ const SCHEMA: &str = "
     CHECKPOINT;";
 
 /// Pages by relation and fork.
-fn pages(image: &CacheImage) -> BTreeMap<(String, Fork), Vec<Page>> {
+fn pages(image: &CacheImage) -> BTreeMap<(String, Fork), Vec<CachedPage>> {
     let mut all = BTreeMap::new();
     for relation in &image.relations {
         let database = image.database_name(relation.file.database).unwrap_or("(shared)");
@@ -36,7 +36,7 @@ fn pages(image: &CacheImage) -> BTreeMap<(String, Fork), Vec<Page>> {
 }
 
 #[test]
-fn both_sources_tell_the_same_on_every_major() {
+fn both_sources_agree_on_every_major() {
     for major in MAJORS {
         let test = format!("sources on {major}");
         let Some(cluster) = start(&test, Cluster::builder().major(major)) else { continue };
@@ -44,18 +44,18 @@ fn both_sources_tell_the_same_on_every_major() {
         client.query("CREATE DATABASE shop").unwrap();
         let shop = target(&cluster, "shop");
         session(&shop).query(SCHEMA).unwrap();
-        let memory = dump::dump(&shop, Choice::Memory).unwrap();
-        let sql = dump::dump(&shop, Choice::PgBuffercache).unwrap();
+        let memory = dump::dump(&shop, DumpSource::Memory).unwrap();
+        let sql = dump::dump(&shop, DumpSource::PgBuffercache).unwrap();
         assert!(memory.unnamed.is_empty() && sql.unnamed.is_empty());
         let (memory, sql) = (memory.image, sql.image);
         assert_eq!(
             (memory.origin.source, sql.origin.source),
-            (Source::Memory, Source::PgBuffercache)
+            (ImageSource::Memory, ImageSource::PgBuffercache)
         );
         assert_eq!(memory.origin.server_version / 10_000, major);
         assert_ne!(memory.origin.system_identifier, 0);
         assert_eq!(memory.origin.buffers, sql.origin.buffers);
-        // Catalogs are read by the dumps themselves; the tables are not.
+        // The dumps themselves read catalogs, but not the tables.
         let (memory, sql) = (pages(&memory), pages(&sql));
         for name in
             ["shop Odd.Schema.ta,ble", "shop Odd.Schema.ta,ble_pkey", "shop public.long (TOAST)"]
@@ -69,13 +69,13 @@ fn both_sources_tell_the_same_on_every_major() {
 }
 
 #[test]
-fn what_a_relation_is_stands_beside_its_pages() {
+fn image_describes_relations_beside_their_pages() {
     let Some(cluster) = start("kinds", Cluster::builder()) else { return };
     let here = target(&cluster, "postgres");
     session(&here).query(SCHEMA).unwrap();
-    let image = dump::dump(&here, Choice::Best).unwrap().image;
-    let find = |wanted: &str| {
-        let is_it = |name: &RelationName| name.to_string() == wanted;
+    let image = dump::dump(&here, DumpSource::Best).unwrap().image;
+    let find = |expected: &str| {
+        let is_it = |name: &RelationName| name.to_string() == expected;
         image.relations.iter().find(|relation| relation.name.as_ref().is_some_and(is_it)).unwrap()
     };
     assert!(!find("public.scratch").is_logged);
@@ -89,16 +89,16 @@ fn what_a_relation_is_stands_beside_its_pages() {
 }
 
 #[test]
-fn a_server_beyond_the_host_needs_the_extension() {
+fn dump_by_sql_needs_pg_buffercache() {
     let Some(cluster) = start("no extension", Cluster::builder()) else { return };
     let here = target(&cluster, "postgres");
-    let error = dump::dump(&here, Choice::PgBuffercache).unwrap_err();
+    let error = dump::dump(&here, DumpSource::PgBuffercache).unwrap_err();
     let DumpError::PgBuffercache { source, .. } = error else { panic!("{error}") };
     assert_eq!(source.sqlstate(), Some("42P01"));
 }
 
 #[test]
-fn the_file_of_autoprewarm_is_read_and_what_we_write_is_taken() {
+fn autoprewarm_files_are_exchanged_both_ways() {
     let how = Cluster::builder().setting("shared_preload_libraries", "pg_prewarm");
     let Some(mut cluster) = start("autoprewarm", how) else { return };
     let here = target(&cluster, "postgres");
@@ -108,7 +108,7 @@ fn the_file_of_autoprewarm_is_read_and_what_we_write_is_taken() {
     let file = cluster.data_dir().join("autoprewarm.blocks");
     let text = std::fs::read(&file).unwrap();
     let theirs = autoprewarm::read(&*text, 8192, 0).unwrap();
-    let ours = dump::dump(&here, Choice::Memory).unwrap().image;
+    let ours = dump::dump(&here, DumpSource::Memory).unwrap().image;
     let filenode = |image: &CacheImage| {
         let is_it = |name: &RelationName| name.to_string() == "Odd.Schema.ta,ble";
         let found =
@@ -123,7 +123,7 @@ fn the_file_of_autoprewarm_is_read_and_what_we_write_is_taken() {
     };
     assert_eq!(blocks(&theirs), blocks(&ours));
 
-    // What we write is loaded by contrib when the server starts.
+    // Contrib loads our file when the server starts.
     drop(client);
     cluster.stop().unwrap();
     let mut out = Vec::new();
@@ -136,9 +136,7 @@ fn the_file_of_autoprewarm_is_read_and_what_we_write_is_taken() {
         blocks(&ours).len(),
         table.filenode
     );
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while client.one_value(&enough).unwrap().as_deref() != Some("t") {
-        assert!(std::time::Instant::now() < deadline, "autoprewarm did not load what we wrote");
-        client.query("SELECT pg_sleep(0.05)").unwrap();
-    }
+    wait_until("autoprewarm to load our file", TIMEOUT, || {
+        client.one_value(&enough).unwrap().as_deref() == Some("t")
+    });
 }

@@ -1,9 +1,9 @@
-//! What is in a server's cache after a load, as `pg_buffercache` tells it.
+//! Checks a server's cache after a load with `pg_buffercache`.
 
 use howdah_lab::{Cluster, MAJORS};
 use howdah_warm::{
-    dump::Choice,
-    load::{Options, Outcome, Way},
+    dump::DumpSource,
+    load::{LoadMethod, LoadOptions, RelationOutcome},
 };
 
 use crate::support::{SCHEMA, cached, check_sums, image, load, outcome, session, start, target};
@@ -13,7 +13,7 @@ const TABLE: &str = "\"Odd.Schema\".\"ta,ble\"";
 const INDEX: &str = "\"Odd.Schema\".\"ta,ble_pkey\"";
 
 #[test]
-fn what_was_cached_before_a_restart_is_cached_after_it() {
+fn cached_pages_are_restored_after_restart() {
     for major in MAJORS {
         let test = format!("load on {major}");
         let Some(mut cluster) = start(&test, Cluster::builder().major(major)) else { continue };
@@ -23,7 +23,7 @@ fn what_was_cached_before_a_restart_is_cached_after_it() {
         client.query(SCHEMA).unwrap();
         client.query("CREATE EXTENSION pg_prewarm").unwrap();
         client.query("VACUUM").unwrap();
-        // Only a part of the table, so that it shows whether more is loaded than asked for.
+        // Only a part of the table, to detect pages loaded in excess.
         let tables = ["\"Odd.Schema\".\"ta,ble\"", "\"Odd.Schema\".\"ta,ble_pkey\"", "long"];
         drop(client);
         cluster.restart().unwrap();
@@ -41,7 +41,7 @@ fn what_was_cached_before_a_restart_is_cached_after_it() {
 
         cluster.restart().unwrap();
         let elsewhere = target(&cluster, "postgres");
-        let loaded = load(&image, &elsewhere, &Options::default());
+        let loaded = load(&image, &elsewhere, &LoadOptions::default());
         check_sums(&loaded);
         assert_eq!(loaded.share(), 1.0, "{major}: {:#?}", loaded.outcomes);
         assert!(loaded.residency.is_ok());
@@ -49,17 +49,17 @@ fn what_was_cached_before_a_restart_is_cached_after_it() {
         let after = tables.map(|table| cached(&mut client, table));
         assert_eq!(before, after, "{major}");
         let table = outcome(&loaded, "Odd.Schema.ta,ble");
-        assert_eq!((table.pages.loaded, &*table.ways), (191, &[Way::PgPrewarm][..]));
+        assert_eq!((table.pages.loaded, &*table.methods), (191, &[LoadMethod::PgPrewarm][..]));
 
-        // Again: all is there.
-        let again = load(&image, &elsewhere, &Options::default());
+        // A second load finds everything resident.
+        let again = load(&image, &elsewhere, &LoadOptions::default());
         assert_eq!(outcome(&again, "Odd.Schema.ta,ble").pages.resident, 191);
         assert_eq!(again.pages().loaded, 0, "{major}: {:#?}", again.pages());
     }
 }
 
 #[test]
-fn a_standby_gets_as_warm_as_its_primary() {
+fn standby_is_warmed_from_primary_image() {
     for major in [14, 15, 17, 18] {
         let test = format!("standby on {major}");
         let Some(primary) = start(&test, Cluster::builder().major(major)) else { continue };
@@ -68,7 +68,7 @@ fn a_standby_gets_as_warm_as_its_primary() {
         client.query(SCHEMA).unwrap();
         client.query("CREATE EXTENSION pg_prewarm").unwrap();
         let standby = Cluster::builder().standby_of(&primary).start().unwrap();
-        // What the standby replayed before it was copied is not in its cache.
+        // Pages replayed before the base backup are not in the standby's cache.
         let there = target(&standby, "postgres");
         client
             .query(&format!("SELECT count(*) FROM {TABLE}; SELECT count(body) FROM long"))
@@ -76,7 +76,7 @@ fn a_standby_gets_as_warm_as_its_primary() {
         let before = cached(&mut client, TABLE);
         assert!(before.len() > 300, "{}", before.len());
         let image = image(&here);
-        let loaded = load(&image, &there, &Options::default());
+        let loaded = load(&image, &there, &LoadOptions::default());
         check_sums(&loaded);
         assert!(loaded.share() > 0.99, "{major}: {:#?}", loaded.outcomes);
         assert!(!outcome(&loaded, "Odd.Schema.ta,ble").is_rewritten);
@@ -85,7 +85,7 @@ fn a_standby_gets_as_warm_as_its_primary() {
 }
 
 #[test]
-fn a_rewritten_table_and_a_dumped_copy_are_found_by_name() {
+fn rewritten_and_restored_tables_are_found_by_name() {
     let Some(cluster) = start("rewritten", Cluster::builder().major(15)) else { return };
     session(&target(&cluster, "postgres")).query("CREATE DATABASE shop").unwrap();
     let shop = target(&cluster, "shop");
@@ -100,13 +100,17 @@ fn a_rewritten_table_and_a_dumped_copy_are_found_by_name() {
     let mut cluster = cluster;
     drop(client);
     cluster.restart().unwrap();
-    let loaded = load(&image, &shop, &Options::default());
+    let loaded = load(&image, &shop, &LoadOptions::default());
     let table = outcome(&loaded, "Odd.Schema.ta,ble");
     assert!(table.is_rewritten && table.problem.is_none(), "{table:?}");
     let mut client = session(&shop);
     let length = "SELECT pg_relation_size('\"Odd.Schema\".\"ta,ble\"') / 8192";
     let length: usize = client.one_value(length).unwrap().unwrap().parse().unwrap();
-    assert_eq!(cached(&mut client, TABLE).len(), length, "all of it was cached, so all of it is");
+    assert_eq!(
+        cached(&mut client, TABLE).len(),
+        length,
+        "the whole table was cached and is cached again"
+    );
 
     let Some(pg_dump) = howdah_lab::client_tool("pg_dump") else { return };
     let Some(copy) = start("copy", Cluster::builder().major(15)) else { return };
@@ -117,15 +121,15 @@ fn a_rewritten_table_and_a_dumped_copy_are_found_by_name() {
         .unwrap();
     let there = target(&copy, "shop");
     let text = String::from_utf8(text.stdout).unwrap();
-    // Lines for psql, which newer minors write around it all.
+    // Newer minor versions emit psql meta-commands around the dump.
     let sql: Vec<_> = text.lines().filter(|line| !line.starts_with('\\')).collect();
     session(&there).query(&sql.join("\n")).unwrap();
     let mut copy = copy;
     copy.restart().unwrap();
-    let loaded = load(&image, &there, &Options::default());
+    let loaded = load(&image, &there, &LoadOptions::default());
     check_sums(&loaded);
-    // Other databases of the image lack the extension, and so what only that can load.
-    let of_shop = |outcome: &&Outcome| outcome.database.as_deref() == Some("shop");
+    // Other databases of the image do not have the extension, which some forks need.
+    let of_shop = |outcome: &&RelationOutcome| outcome.database.as_deref() == Some("shop");
     let failed: Vec<_> =
         loaded.outcomes.iter().filter(of_shop).filter(|outcome| outcome.pages.failed > 0).collect();
     assert!(failed.is_empty(), "{failed:#?}");
@@ -135,7 +139,7 @@ fn a_rewritten_table_and_a_dumped_copy_are_found_by_name() {
 }
 
 #[test]
-fn a_reader_without_extensions_warms_tables_and_btrees_by_queries() {
+fn reader_without_pg_prewarm_warms_tables_and_btrees() {
     for major in [14, 15, 17, 18] {
         let test = format!("by queries on {major}");
         let Some(mut cluster) = start(&test, Cluster::builder().major(major)) else { continue };
@@ -156,23 +160,28 @@ fn a_reader_without_extensions_warms_tables_and_btrees_by_queries() {
         cluster.restart().unwrap();
 
         let reader = here.with_user("reader");
-        // It may not look into the cache: neither memory, as far as the server goes, nor an extension.
-        let options = Options { look: Choice::PgBuffercache, ..Options::default() };
+        // It may not scan the cache, neither in memory nor with the extension.
+        let options =
+            LoadOptions { dump_source: DumpSource::PgBuffercache, ..LoadOptions::default() };
         let loaded = load(&image, &reader, &options);
         check_sums(&loaded);
         assert!(loaded.residency.is_err());
-        assert_eq!(outcome(&loaded, "Odd.Schema.ta,ble").ways, [Way::RowPointers]);
+        assert_eq!(outcome(&loaded, "Odd.Schema.ta,ble").methods, [LoadMethod::RowPointers]);
         let scanned = outcome(&loaded, "Odd.Schema.ta,ble_pkey");
-        assert_eq!(scanned.ways, [Way::IndexOnlyScan], "{major}: {scanned:?}");
+        assert_eq!(scanned.methods, [LoadMethod::IndexOnlyScan], "{major}: {scanned:?}");
         let mut client = session(&here);
         assert!(cached(&mut client, TABLE).is_superset(&table), "{major}");
         // The metapage and inner pages beside the first path are not read.
         let index_now = cached(&mut client, INDEX);
         let missed = index.difference(&index_now).count();
         assert!(missed * 10 <= index.len(), "{major}: {missed} of {}", index.len());
-        let told = |name: &str| outcome(&loaded, name).problem.as_ref().unwrap().to_string();
-        assert!(told("public.secret").contains("permission denied"), "{}", told("public.secret"));
-        assert!(told("public.hashed_n_idx").contains("without the extension pg_prewarm"));
+        let problem = |name: &str| outcome(&loaded, name).problem.as_ref().unwrap().to_string();
+        assert!(
+            problem("public.secret").contains("permission denied"),
+            "{}",
+            problem("public.secret")
+        );
+        assert!(problem("public.hashed_n_idx").contains("the extension pg_prewarm is needed"));
         assert!(cached(&mut client, "secret").is_empty());
     }
 }
@@ -188,7 +197,7 @@ const RIGHTS: &str = "
     CREATE TABLE secret AS SELECT generate_series(1, 3000) AS n;";
 
 #[test]
-fn renamed_tables_schemas_and_databases_are_found_by_their_files() {
+fn renamed_objects_are_found_by_file_number() {
     let Some(mut cluster) = start("renamed", Cluster::builder()) else { return };
     session(&target(&cluster, "postgres")).query("CREATE DATABASE shop").unwrap();
     let shop = target(&cluster, "shop");
@@ -205,14 +214,14 @@ fn renamed_tables_schemas_and_databases_are_found_by_their_files() {
     drop(client);
     cluster.restart().unwrap();
     session(&target(&cluster, "postgres")).query("ALTER DATABASE shop RENAME TO shop2").unwrap();
-    let loaded = load(&image, &target(&cluster, "postgres"), &Options::default());
+    let loaded = load(&image, &target(&cluster, "postgres"), &LoadOptions::default());
     check_sums(&loaded);
     assert_eq!(loaded.pages().not_found, 0, "{:#?}", loaded.outcomes);
-    // Other databases of the image lack the extension.
+    // Other databases of the image do not have the extension.
     let of_shop =
         loaded.outcomes.iter().filter(|outcome| outcome.database.as_deref() == Some("shop"));
-    let lacking = of_shop.filter(|outcome| outcome.pages.failed > 0).collect::<Vec<_>>();
-    assert!(lacking.is_empty(), "{lacking:#?}");
+    let failed = of_shop.filter(|outcome| outcome.pages.failed > 0).collect::<Vec<_>>();
+    assert!(failed.is_empty(), "{failed:#?}");
     let mut client = session(&target(&cluster, "shop2"));
     assert!(cached(&mut client, "e_old").len() > 100);
     assert!(cached(&mut client, "plain.\"ta,ble\"").len() > 300);
@@ -231,7 +240,7 @@ fn renamed_tables_schemas_and_databases_are_found_by_their_files() {
 }
 
 #[test]
-fn image_is_loaded_into_a_copy_of_another_name() {
+fn image_is_loaded_into_a_renamed_copy() {
     let Some(cluster) = start("mapped", Cluster::builder()) else { return };
     let admin = target(&cluster, "postgres");
     session(&admin).query("CREATE DATABASE shop").unwrap();
@@ -244,28 +253,28 @@ fn image_is_loaded_into_a_copy_of_another_name() {
     session(&admin).query("CREATE DATABASE shop_copy TEMPLATE shop").unwrap();
     let mut cluster = cluster;
     cluster.restart().unwrap();
-    let options = Options {
+    let options = LoadOptions {
         database_names: [("shop".to_owned(), "shop_copy".to_owned())].into(),
-        ..Options::default()
+        ..LoadOptions::default()
     };
     let loaded = load(&image, &admin, &options);
     check_sums(&loaded);
     assert!(outcome(&loaded, "Odd.Schema.ta,ble").pages.loaded > 300, "{:#?}", loaded.pages());
     assert!(cached(&mut session(&target(&cluster, "shop_copy")), TABLE).len() > 300);
     assert!(cached(&mut session(&shop), TABLE).is_empty());
-    let nowhere = Options {
+    let nowhere = LoadOptions {
         database_names: [("shop".to_owned(), "missing".to_owned())].into(),
-        only_look: true,
-        ..Options::default()
+        dry_run: true,
+        ..LoadOptions::default()
     };
     let loaded = load(&image, &admin, &nowhere);
     assert!(loaded.pages().not_found > 300 && loaded.share() < 0.9, "{:?}", loaded.pages());
 }
 
 #[test]
-fn image_of_autoprewarm_is_refused_by_another_cluster() {
+fn autoprewarm_image_is_unusable_on_another_cluster() {
     let how = || Cluster::builder().setting("shared_preload_libraries", "pg_prewarm");
-    let Some(cluster) = start("autoprewarm", how().own_system(true)) else { return };
+    let Some(cluster) = start("autoprewarm", how().unique_system_identifier(true)) else { return };
     let here = target(&cluster, "postgres");
     let mut client = session(&here);
     client.query(SCHEMA).unwrap();
@@ -281,14 +290,14 @@ fn image_of_autoprewarm_is_refused_by_another_cluster() {
     let blocks = std::fs::File::open(cluster.data_dir().join("autoprewarm.blocks")).unwrap();
     let blocks = std::io::BufReader::new(blocks);
     let mut image = howdah_warm::autoprewarm::read(blocks, 8192, 0).unwrap();
-    let look = Options { only_look: true, ..Options::default() };
-    assert!(load(&image, &here, &look).is_origin_unknown);
+    let dry_run = LoadOptions { dry_run: true, ..LoadOptions::default() };
+    assert!(load(&image, &here, &dry_run).is_origin_unknown);
     image.origin.system_identifier = identifier;
-    let own = load(&image, &here, &look);
+    let own = load(&image, &here, &dry_run);
     assert!(own.share() > 0.9 && !own.is_origin_unknown, "{:?}", own.pages());
 
-    let other = start("another cluster", how().own_system(true)).unwrap();
-    let loaded = load(&image, &target(&other, "postgres"), &look);
-    assert_eq!(loaded.pages().wanted, 0);
+    let other = start("another cluster", how().unique_system_identifier(true)).unwrap();
+    let loaded = load(&image, &target(&other, "postgres"), &dry_run);
+    assert_eq!(loaded.pages().requested, 0);
     assert_eq!(loaded.share(), 0.0);
 }

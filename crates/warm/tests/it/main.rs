@@ -1,11 +1,11 @@
-//! Images of real servers of several majors.
+//! Takes and loads images of real servers of several major versions.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "test helpers may panic like tests")]
 
 mod dumping;
+mod failures;
 mod loading;
-mod pace;
 mod readiness;
 mod support;
 mod tables;
-mod trouble;
+mod throttling;

@@ -1,26 +1,30 @@
-//! Servers, and sessions on them.
+//! Test servers, and sessions on them.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use howdah_connect::{Client, Environment, Target, Words};
-use howdah_lab::{Builder, Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_lab::{Builder, Cluster, skip_without_postgres};
 use howdah_warm::{
     CacheImage,
-    diff::Known,
-    dump::{self, Choice},
-    load::{self, Loaded, Options, Outcome},
+    diff::RelationIdentity,
+    dump::{self, DumpSource},
+    load::{self, LoadOptions, LoadReport, RelationOutcome},
 };
 
+/// How long tests wait for a condition.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
 pub(crate) fn start(test: &str, how: Builder) -> Option<Cluster> {
-    or_say_why_not(test, how.start())
+    skip_without_postgres(test, how.start())
 }
 
-/// A superuser's connection words for a database.
-pub(crate) fn target(cluster: &Cluster, database: &str) -> Target {
-    Target::resolve(&Words::from_conninfo(cluster.uri(database)), &Environment::empty()).unwrap()
+/// A superuser's connection target for a database.
+pub(crate) fn target(cluster: &Cluster, database: &str) -> ConnectTarget {
+    ConnectTarget::resolve(&ConnParams::from_conninfo(cluster.uri(database)), &Environment::empty())
+        .unwrap()
 }
 
-pub(crate) fn session(target: &Target) -> Client {
+pub(crate) fn session(target: &ConnectTarget) -> Client {
     Client::connect(target).unwrap()
 }
 
@@ -45,28 +49,32 @@ pub(crate) fn cached(client: &mut Client, relation: &str) -> BTreeSet<u32> {
     rows.iter().map(|row| row.text(0).unwrap().parse().unwrap()).collect()
 }
 
-pub(crate) fn image(target: &Target) -> CacheImage {
-    dump::dump(target, Choice::Memory).unwrap().image
+pub(crate) fn image(target: &ConnectTarget) -> CacheImage {
+    dump::dump(target, DumpSource::Memory).unwrap().image
 }
 
-pub(crate) fn load(image: &CacheImage, target: &Target, options: &Options) -> Loaded {
+pub(crate) fn load(
+    image: &CacheImage,
+    target: &ConnectTarget,
+    options: &LoadOptions,
+) -> LoadReport {
     load::load(image, target, options, &()).unwrap()
 }
 
-/// What became of the relation of that name.
-pub(crate) fn outcome<'a>(loaded: &'a Loaded, name: &str) -> &'a Outcome {
-    let is_it = |outcome: &&Outcome| match &outcome.relation {
-        Known::Named(found) => found.to_string() == name,
-        Known::File(_) => false,
+/// The outcome of the relation with that name.
+pub(crate) fn outcome<'a>(loaded: &'a LoadReport, name: &str) -> &'a RelationOutcome {
+    let is_it = |outcome: &&RelationOutcome| match &outcome.relation {
+        RelationIdentity::Named(found) => found.to_string() == name,
+        RelationIdentity::File(_) => false,
     };
     loaded.outcomes.iter().find(is_it).unwrap()
 }
 
-/// Whether the sums close.
-pub(crate) fn check_sums(loaded: &Loaded) {
+/// Checks that the sums of page counts are consistent.
+pub(crate) fn check_sums(loaded: &LoadReport) {
     for outcome in &loaded.outcomes {
         let pages = outcome.pages;
         let sum = pages.resident + pages.loaded + pages.no_room + pages.failed;
-        assert_eq!(pages.wanted, sum, "{outcome:?}");
+        assert_eq!(pages.requested, sum, "{outcome:?}");
     }
 }

@@ -1,11 +1,11 @@
-//! Whole relations by name, and ranges of them.
+//! Warms whole relations by name, and ranges of them.
 
 use howdah_lab::Cluster;
 use howdah_warm::{
     image::Fork,
     load::{
-        Mode, Problem,
-        table::{Options, TableError, Warmed, table},
+        PrewarmMode, RelationProblem,
+        table::{TableError, TableLoadOptions, TableResult, table},
     },
 };
 
@@ -19,18 +19,18 @@ const PARTITIONED: &str = "
     INSERT INTO parted SELECT n, repeat('z', 400) FROM generate_series(1, 1000) n;
     CREATE VIEW seen AS SELECT 1;";
 
-fn names(warmed: &[Warmed]) -> Vec<String> {
+fn names(warmed: &[TableResult]) -> Vec<String> {
     let mut names: Vec<_> = warmed.iter().map(|warmed| warmed.name.to_string()).collect();
     names.sort_unstable();
     names
 }
 
-fn blocks(warmed: &[Warmed]) -> u64 {
+fn blocks(warmed: &[TableResult]) -> u64 {
     warmed.iter().map(|warmed| warmed.blocks).sum()
 }
 
 #[test]
-fn what_belongs_to_a_table_is_loaded_with_it() {
+fn indexes_toast_and_partitions_are_loaded_with_a_table() {
     let Some(mut cluster) = start("table", Cluster::builder()) else { return };
     let here = target(&cluster, "postgres");
     let mut client = session(&here);
@@ -39,11 +39,11 @@ fn what_belongs_to_a_table_is_loaded_with_it() {
     client.query("CREATE EXTENSION pg_prewarm").unwrap();
     drop(client);
     cluster.restart().unwrap();
-    let warm = |patterns: &[&str], options: &Options| {
+    let warm = |patterns: &[&str], options: &TableLoadOptions| {
         let patterns: Vec<_> = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
         table(&here, &patterns, options, &())
     };
-    let all = warm(&["parted", "long"], &Options::default()).unwrap();
+    let all = warm(&["parted", "long"], &TableLoadOptions::default()).unwrap();
     let found = names(&all);
     assert_eq!(found.len(), 11, "{found:?}");
     for name in
@@ -52,7 +52,7 @@ fn what_belongs_to_a_table_is_loaded_with_it() {
         assert!(found.contains(&name.to_owned()), "{name} in {found:?}");
     }
     assert!(found.iter().filter(|name| name.starts_with("pg_toast.")).count() == 6);
-    assert!(all.iter().all(|warmed| warmed.blocks == warmed.wanted && warmed.problem.is_none()));
+    assert!(all.iter().all(|warmed| warmed.blocks == warmed.requested && warmed.problem.is_none()));
     let mut client = session(&here);
     for name in ["low", "high", "low_n_idx"] {
         let length = format!("SELECT pg_relation_size('{name}') / 8192");
@@ -60,42 +60,53 @@ fn what_belongs_to_a_table_is_loaded_with_it() {
         assert_eq!(cached(&mut client, name).len(), length, "{name}");
     }
 
-    let only = Options { only: true, ..Options::default() };
+    let only = TableLoadOptions { only: true, ..TableLoadOptions::default() };
     assert_eq!(
         names(&warm(&["l*"], &only).unwrap()),
         ["public.long", "public.low", "public.low_n_idx"]
     );
     let odd = "\"Odd.Schema\".\"ta,ble\"";
-    let part = Options { first: Some(10), last: Some(19), only: true, ..Options::default() };
+    let part = TableLoadOptions {
+        first: Some(10),
+        last: Some(19),
+        only: true,
+        ..TableLoadOptions::default()
+    };
     assert_eq!(blocks(&warm(&[odd], &part).unwrap()), 10);
     assert_eq!(cached(&mut client, odd), (10..=19).collect());
-    let map = Options { fork: Fork::FreeSpaceMap, only: true, ..Options::default() };
+    let map =
+        TableLoadOptions { fork: Fork::FreeSpaceMap, only: true, ..TableLoadOptions::default() };
     assert_eq!(blocks(&warm(&[odd], &map).unwrap()), 3);
-    let read = Options { mode: Mode::Read, only: true, ..Options::default() };
+    let read =
+        TableLoadOptions { mode: PrewarmMode::Read, only: true, ..TableLoadOptions::default() };
     assert!(blocks(&warm(&[odd], &read).unwrap()) > 300);
-    assert_eq!(cached(&mut client, odd).len(), 10, "that went to the operating system's cache");
+    assert_eq!(cached(&mut client, odd).len(), 10, "only the operating system's cache was filled");
 
-    let error = |patterns: &[&str], options: &Options| warm(patterns, options).unwrap_err();
+    let error =
+        |patterns: &[&str], options: &TableLoadOptions| warm(patterns, options).unwrap_err();
     assert!(matches!(error(&["missing"], &only), TableError::NoMatch { .. }));
     assert!(matches!(error(&["seen"], &only), TableError::NoMatch { .. }));
     assert!(matches!(error(&["l*"], &part), TableError::SeveralRanges { count: 3 }));
-    let beyond = Options { last: Some(1 << 20), ..part };
+    let beyond = TableLoadOptions { last: Some(1 << 20), ..part };
     assert!(matches!(error(&[odd], &beyond), TableError::Range { .. }));
 }
 
 #[test]
-fn without_the_extension_only_buffers_can_be_warmed() {
+fn without_pg_prewarm_only_buffer_mode_works() {
     let Some(mut cluster) = start("table by queries", Cluster::builder()) else { return };
     let here = target(&cluster, "postgres");
     session(&here).query(SCHEMA).unwrap();
     session(&here).query(PARTITIONED).unwrap();
     cluster.restart().unwrap();
-    let options = Options { only: true, ..Options::default() };
+    let options = TableLoadOptions { only: true, ..TableLoadOptions::default() };
     let low = ["low".to_owned()];
     let warmed = table(&here, &low, &options, &()).unwrap();
-    assert!(warmed[0].blocks > 10 && warmed[0].blocks == warmed[0].wanted);
+    assert!(warmed[0].blocks > 10 && warmed[0].blocks == warmed[0].requested);
     assert_eq!(cached(&mut session(&here), "low").len() as u64, warmed[0].blocks);
-    let read = Options { mode: Mode::Read, ..options };
+    let read = TableLoadOptions { mode: PrewarmMode::Read, ..options };
     let warmed = table(&here, &low, &read, &()).unwrap();
-    assert!(matches!(warmed[0].problem, Some(Problem::NoWay("the operating system's cache"))));
+    assert!(matches!(
+        warmed[0].problem,
+        Some(RelationProblem::NoMethod("the operating system's cache"))
+    ));
 }

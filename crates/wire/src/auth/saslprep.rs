@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// `password` after SASLprep, or as it is if that is not possible: bytes that are not UTF-8, and
-/// characters that SASLprep forbids, are used unprepared by server and libpq alike.
+/// `password` after SASLprep, or unchanged if that is not possible: bytes that are not UTF-8 and
+/// characters that SASLprep forbids are used unprepared by server and libpq alike.
 ///
 /// Source: RFC 4013; `pg_saslprep` and its callers in `saslprep.c`, `fe-auth-scram.c`.
 pub(super) fn saslprep(password: &[u8]) -> Cow<'_, [u8]> {
@@ -14,7 +14,7 @@ pub(super) fn saslprep(password: &[u8]) -> Cow<'_, [u8]> {
 }
 
 #[test]
-fn preparation_follows_the_examples_of_the_rfc() {
+fn preparation_matches_rfc_examples() {
     assert_eq!(*saslprep("I\u{ad}X".as_bytes()), *b"IX", "soft hyphen maps to nothing");
     assert_eq!(*saslprep(b"user"), *b"user");
     assert_eq!(*saslprep(b"USER"), *b"USER", "case is kept");

@@ -1,5 +1,5 @@
-//! SCRAM-SHA-256 and SCRAM-SHA-256-PLUS: both sides prove that they know the password, or keys made
-//! of it, without sending it.
+//! SCRAM-SHA-256 and SCRAM-SHA-256-PLUS: both sides prove that they know the password, or keys
+//! derived from it, without sending it.
 //!
 //! ```text
 //!  client                                                       server
@@ -21,7 +21,7 @@ mod server;
 
 pub use client::{ChannelBinding, ClientFinal, ClientFirst};
 pub use keys::{ClientKeys, ScramKeys};
-pub use server::{ServerFinal, ServerFirst, Verifier, VerifierError};
+pub use server::{ScramVerifier, ScramVerifierError, ServerFinal, ServerFirst};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ring::{digest, hmac, pbkdf2};
@@ -34,21 +34,21 @@ pub const SCRAM_SHA_256: &[u8] = b"SCRAM-SHA-256";
 /// Name of the mechanism with channel binding.
 pub const SCRAM_SHA_256_PLUS: &[u8] = b"SCRAM-SHA-256-PLUS";
 
-/// Most iterations a client is willing to compute. A server asks for 4,096 unless told otherwise
+/// Maximum number of iterations that a client computes. A server asks for 4,096 by default
 /// (`scram_iterations`); a hostile one could ask for two thousand million, which take half an hour.
 pub const ITERATIONS_MAX: u32 = 1_000_000;
 
-/// The one type of channel binding that PostgreSQL speaks.
+/// The only type of channel binding that PostgreSQL supports.
 const BINDING_TYPE: &str = "tls-server-end-point";
 
-/// An exchange that cannot go on.
+/// An exchange that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScramError {
-    /// The peer's message lacks an attribute where it belongs, or has one that must not be there.
-    #[error("SCRAM message has no proper attribute '{}'", char::from(*attribute))]
+    /// The peer's message lacks a required attribute, or has an unexpected one.
+    #[error("SCRAM message has no valid attribute '{}'", char::from(*attribute))]
     Malformed {
-        /// Letter of the attribute.
+        /// The attribute's name.
         attribute: u8,
     },
     /// The peer did not repeat our nonce.
@@ -59,32 +59,32 @@ pub enum ScramError {
         "SCRAM server asks for {iterations} iterations, from 1 to {ITERATIONS_MAX} are allowed"
     )]
     Iterations {
-        /// How many it asks for.
+        /// The number of iterations.
         iterations: u32,
     },
-    /// The server ended the exchange with an error of its own.
-    #[error("SCRAM server says: {0}")]
+    /// The server ended the exchange with its own error.
+    #[error("SCRAM server error: {0}")]
     Refused(
-        /// The server's word, one of RFC 5802's `server-error-value`s.
+        /// The server's error, one of RFC 5802's `server-error-value`s.
         String,
     ),
-    /// The server's signature is wrong: it does not know the password, so it is not the server that
-    /// is meant.
+    /// The server's signature is wrong: it does not know the password, so it is not the intended
+    /// server.
     #[error("SCRAM server does not know the password")]
     ServerUnproven,
-    /// The server keeps another secret of this role than the one our keys were made for.
-    #[error("SCRAM server keeps another secret than the one whose keys are known")]
-    OtherKeys,
+    /// The server stores a different secret for this role than the one the keys are derived from.
+    #[error("SCRAM keys do not match the secret that the server stores")]
+    KeyMismatch,
     /// The client's proof is wrong: wrong password.
     #[error("SCRAM client does not know the password")]
     ClientUnproven,
-    /// Client and server do not see the same TLS connection, or disagree on whether to look:
-    /// somebody may be in between.
+    /// Client and server do not see the same TLS connection, or disagree on whether to bind: there
+    /// may be a man in the middle.
     #[error("SCRAM channel binding does not match")]
     ChannelBinding,
 }
 
-/// Takes `attribute=value` from the front of a message; values end at a comma.
+/// Reads `attribute=value` from the front of a message; values end at a comma.
 fn attribute<'a>(message: &mut &'a str, attribute: u8) -> Result<&'a str, ScramError> {
     let malformed = ScramError::Malformed { attribute };
     let Some(rest) =
@@ -107,7 +107,7 @@ fn text(message: &[u8], first_attribute: u8) -> Result<&str, ScramError> {
     std::str::from_utf8(message).map_err(|_| ScramError::Malformed { attribute: first_attribute })
 }
 
-/// `SaltedPassword` of RFC 5802: as good as the password, for this salt.
+/// `SaltedPassword` of RFC 5802: equivalent to the password, for this salt.
 fn salted_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Zeroizing<[u8; 32]> {
     let prepared = Zeroizing::new(super::saslprep::saslprep(password).into_owned());
     let mut salted = Zeroizing::new([0; 32]);

@@ -1,25 +1,25 @@
-//! Authentication requests: one message kind, told apart by a code.
+//! Authentication requests: one kind of message, distinguished by a code.
 
-use crate::read::{DecodeError, Reader};
+use crate::reader::{BodyReader, DecodeError};
 
-/// What a server asks of a client that logs in.
+/// An authentication request of a server.
 ///
-/// Layout: `code: u32`, then what the code prescribes.
+/// Layout: `code: u32`, then data that depends on the code.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Authentication<'a> {
-    /// 0: the client is who it says.
+    /// 0: the login is accepted.
     Ok,
-    /// 2: Kerberos V5, which no supported server asks for.
+    /// 2: Kerberos V5, which no supported server uses.
     KerberosV5,
-    /// 3: the password as it is.
+    /// 3: the password in clear text.
     CleartextPassword,
     /// 5: an md5 of password, user and salt; see [`crate::auth::md5`].
     Md5Password {
-        /// Chosen anew for each login.
+        /// Random for each login.
         salt: [u8; 4],
     },
-    /// 6: credentials of a unix socket, which no supported server asks for.
+    /// 6: credentials of a unix socket, which no supported server uses.
     ScmCredential,
     /// 7: GSSAPI.
     Gss,
@@ -27,16 +27,16 @@ pub enum Authentication<'a> {
     GssContinue(&'a [u8]),
     /// 9: SSPI.
     Sspi,
-    /// 10: SASL, by one of these mechanisms.
+    /// 10: SASL, with the offered mechanisms.
     Sasl(Mechanisms<'a>),
-    /// 11: the mechanism goes on.
+    /// 11: a further message of the mechanism.
     SaslContinue(&'a [u8]),
-    /// 12: the mechanism is done; `Ok` follows.
+    /// 12: the last message of the mechanism; `Ok` follows.
     SaslFinal(&'a [u8]),
 }
 
 impl<'a> Authentication<'a> {
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         Ok(match reader.i32("code")? {
             0 => Self::Ok,
             2 => Self::KerberosV5,
@@ -70,7 +70,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// What people call the method; the words of `pg_hba.conf` where it has one.
+    /// The common name of the method; the keyword of `pg_hba.conf` where it has one.
     pub const fn method(&self) -> &'static str {
         match self {
             Self::Ok => "trust",
@@ -87,14 +87,14 @@ impl<'a> Authentication<'a> {
 
 /// Names of SASL mechanisms, the preferred one first.
 ///
-/// Layout: strings, and an empty one at the end.
+/// Layout: strings, terminated by an empty one.
 #[derive(Clone)]
 pub struct Mechanisms<'a> {
-    rest: Reader<'a>,
+    rest: BodyReader<'a>,
 }
 
 impl<'a> Mechanisms<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         let mechanisms = Self { rest: reader.clone() };
         while !reader.string("mechanism")?.is_empty() {}
         Ok(mechanisms)

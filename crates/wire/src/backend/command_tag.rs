@@ -1,6 +1,6 @@
-//! The words with which a server says what a statement did.
+//! Command tags: the result of a statement in words.
 
-use crate::read::{DecodeError, Reader};
+use crate::reader::{BodyReader, DecodeError};
 
 /// A command tag: `SELECT 5`, `INSERT 0 1`, `CREATE TABLE`.
 ///
@@ -9,11 +9,11 @@ use crate::read::{DecodeError, Reader};
 pub struct CommandTag<'a>(&'a [u8]);
 
 impl<'a> CommandTag<'a> {
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         reader.string("command tag").map(Self)
     }
 
-    /// The whole tag, which is ASCII from any server known.
+    /// The whole tag, which is ASCII from every known server.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
@@ -27,7 +27,7 @@ impl<'a> CommandTag<'a> {
         command
     }
 
-    /// How many rows were returned or changed, for commands that say so.
+    /// Number of rows returned or changed, for commands that report it.
     pub fn rows(&self) -> Option<u64> {
         let (_, digits) = split_number(self.0)?;
         std::str::from_utf8(digits).ok()?.parse().ok()
@@ -42,7 +42,7 @@ fn split_number(tag: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 #[test]
-fn tags_say_command_and_rows() {
+fn tags_contain_command_and_rows() {
     for (tag, command, rows) in [
         ("SELECT 5", "SELECT", Some(5)),
         ("INSERT 0 12", "INSERT", Some(12)),

@@ -1,16 +1,16 @@
-//! Appending a backend's messages to a buffer.
+//! Appends a backend's messages to a buffer.
 //!
-//! A function that fails leaves the buffer as it was. [`EncodeError::Nul`] is a string with a zero
-//! byte in it; a value may hold any bytes.
+//! A function that fails leaves the buffer unchanged. [`EncodeError::Nul`] is a string that
+//! contains a zero byte; a value may contain any bytes.
 
-use super::{ErrorField, Field, Notification, Severity, TransactionStatus};
+use super::{ErrorField, FieldDescription, Notification, Severity, TransactionStatus};
 use crate::{
-    Backend, Format,
+    Backend, ValueFormat,
     startup::{CancelKey, ProtocolVersion},
-    write::{self, EncodeError, Writer},
+    writer::{self, BodyWriter, EncodeError},
 };
 
-/// Messages that are nothing but their kind: ParseComplete and its like.
+/// Messages without a body: ParseComplete and its like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bare {
     /// Reply to Bind.
@@ -19,9 +19,9 @@ pub enum Bare {
     CloseComplete,
     /// The COPY data is complete.
     CopyDone,
-    /// The query string held nothing.
+    /// The query string contained no statement.
     EmptyQueryResponse,
-    /// The statement described returns no rows.
+    /// The described statement returns no rows.
     NoData,
     /// Reply to Parse.
     ParseComplete,
@@ -30,7 +30,7 @@ pub enum Bare {
 }
 
 impl Bare {
-    /// Its row in the table of kinds.
+    /// The kind of the message.
     pub const fn kind(self) -> Backend {
         match self {
             Self::BindComplete => Backend::BindComplete,
@@ -46,31 +46,31 @@ impl Bare {
 
 /// Appends a message without a body.
 pub fn bare(buf: &mut Vec<u8>, message: Bare) {
-    write::empty(buf, message.kind().tag());
+    writer::empty(buf, message.kind().tag());
 }
 
-/// A request of authentication, or its success, for [`authentication`].
+/// An authentication request, or AuthenticationOk, for [`authentication`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AuthenticationRequest<'a> {
-    /// The client is who it says.
+    /// The login is accepted.
     Ok,
-    /// The password as it is.
+    /// The password in clear text.
     CleartextPassword,
     /// An md5 of password, user and salt.
     Md5Password {
-        /// To be chosen anew for each login.
+        /// Must be random for each login.
         salt: [u8; 4],
     },
-    /// SASL, by one of these mechanisms, the preferred one first.
+    /// SASL, with the offered mechanisms, the preferred one first.
     Sasl(&'a [&'a [u8]]),
-    /// The mechanism goes on.
+    /// A further message of the mechanism.
     SaslContinue(&'a [u8]),
-    /// The mechanism is done.
+    /// The last message of the mechanism.
     SaslFinal(&'a [u8]),
 }
 
-/// Appends a step of authentication.
+/// Appends an authentication request.
 ///
 /// # Errors
 ///
@@ -79,7 +79,7 @@ pub fn authentication(
     buf: &mut Vec<u8>,
     request: AuthenticationRequest<'_>,
 ) -> Result<(), EncodeError> {
-    write::message(buf, Backend::Authentication.tag(), |body| {
+    writer::message(buf, Backend::Authentication.tag(), |body| {
         match request {
             AuthenticationRequest::Ok => body.u32(0),
             AuthenticationRequest::CleartextPassword => body.u32(3),
@@ -107,7 +107,7 @@ pub fn authentication(
     })
 }
 
-/// Tells a client how to cancel. A secret other than four bytes long is for protocol 3.2.
+/// Sends the cancel key. A secret of any length other than four bytes requires protocol 3.2.
 pub fn backend_key_data(buf: &mut Vec<u8>, key: &CancelKey) {
     let body_bytes = u32::try_from(key.secret().len()).expect("a secret has at most 256 bytes") + 8;
     buf.push(Backend::BackendKeyData.tag().0);
@@ -116,13 +116,13 @@ pub fn backend_key_data(buf: &mut Vec<u8>, key: &CancelKey) {
     buf.extend_from_slice(key.secret());
 }
 
-/// Says what a statement did.
+/// Reports the result of a statement.
 ///
 /// # Errors
 ///
 /// The tag contains a zero byte.
 pub fn command_complete(buf: &mut Vec<u8>, tag: &[u8]) -> Result<(), EncodeError> {
-    write::message(buf, Backend::CommandComplete.tag(), |body| body.string("command tag", tag))
+    writer::message(buf, Backend::CommandComplete.tag(), |body| body.string("command tag", tag))
 }
 
 /// Sends a piece of COPY data.
@@ -131,13 +131,13 @@ pub fn command_complete(buf: &mut Vec<u8>, tag: &[u8]) -> Result<(), EncodeError
 ///
 /// The piece is 2 GiB long.
 pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
-    write::message(buf, Backend::CopyData.tag(), |body| {
+    writer::message(buf, Backend::CopyData.tag(), |body| {
         body.bytes(data);
         Ok(())
     })
 }
 
-/// Which COPY begins.
+/// The direction of a COPY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStart {
     /// The frontend sends.
@@ -148,7 +148,7 @@ pub enum CopyStart {
     Both,
 }
 
-/// Begins a COPY.
+/// Starts a COPY.
 ///
 /// # Errors
 ///
@@ -156,16 +156,16 @@ pub enum CopyStart {
 pub fn copy_response(
     buf: &mut Vec<u8>,
     start: CopyStart,
-    format: Format,
-    columns: &[Format],
+    format: ValueFormat,
+    columns: &[ValueFormat],
 ) -> Result<(), EncodeError> {
     let kind = match start {
         CopyStart::In => Backend::CopyInResponse,
         CopyStart::Out => Backend::CopyOutResponse,
         CopyStart::Both => Backend::CopyBothResponse,
     };
-    write::message(buf, kind.tag(), |body| {
-        body.u8(u8::from(format == Format::Binary));
+    writer::message(buf, kind.tag(), |body| {
+        body.u8(u8::from(format == ValueFormat::Binary));
         body.list("columns", columns, |body, format| {
             body.u16(format.code());
             Ok(())
@@ -182,11 +182,13 @@ pub fn data_row<'v>(
     buf: &mut Vec<u8>,
     cells: impl IntoIterator<Item = Option<&'v [u8]>>,
 ) -> Result<(), EncodeError> {
-    write::message(buf, Backend::DataRow.tag(), |body| body.list("cells", cells, Writer::value))
+    writer::message(buf, Backend::DataRow.tag(), |body| {
+        body.list("cells", cells, BodyWriter::value)
+    })
 }
 
-/// The four fields that every error or notice has, severity in both its forms: the beginning of
-/// what [`error_response`] and [`notice_response`] send.
+/// The four fields that every error or notice has, severity in both its forms: the start of the
+/// fields for [`error_response`] and [`notice_response`].
 pub fn essentials<'v>(
     severity: Severity,
     sqlstate: &'v [u8],
@@ -201,7 +203,7 @@ pub fn essentials<'v>(
     ]
 }
 
-/// Sends an error: [`essentials`] and whatever else there is to say, as code bytes and texts.
+/// Sends an error: [`essentials`] and any other fields, as code bytes and texts.
 ///
 /// # Errors
 ///
@@ -231,11 +233,11 @@ pub fn notice_response<'v>(
 ///
 /// The value is 2 GiB long.
 pub fn function_call_response(buf: &mut Vec<u8>, value: Option<&[u8]>) -> Result<(), EncodeError> {
-    write::message(buf, Backend::FunctionCallResponse.tag(), |body| body.value(value))
+    writer::message(buf, Backend::FunctionCallResponse.tag(), |body| body.value(value))
 }
 
-/// Says which version and options of those asked for are spoken. To be sent once, before any
-/// request of authentication.
+/// Reports the supported version and the unsupported options. Send it once, before any
+/// authentication request.
 ///
 /// # Errors
 ///
@@ -245,7 +247,7 @@ pub fn negotiate_protocol_version(
     newest: ProtocolVersion,
     unknown_options: &[&[u8]],
 ) -> Result<(), EncodeError> {
-    write::message(buf, Backend::NegotiateProtocolVersion.tag(), |body| {
+    writer::message(buf, Backend::NegotiateProtocolVersion.tag(), |body| {
         let count = unknown_options.len();
         body.u32(newest.code());
         body.u32(
@@ -255,7 +257,7 @@ pub fn negotiate_protocol_version(
     })
 }
 
-/// Passes on a NOTIFY.
+/// Forwards a NOTIFY.
 ///
 /// # Errors
 ///
@@ -264,20 +266,20 @@ pub fn notification_response(
     buf: &mut Vec<u8>,
     notification: Notification<'_>,
 ) -> Result<(), EncodeError> {
-    write::message(buf, Backend::NotificationResponse.tag(), |body| {
+    writer::message(buf, Backend::NotificationResponse.tag(), |body| {
         body.i32(notification.process_id);
         body.string("channel", notification.channel)?;
         body.string("payload", notification.payload)
     })
 }
 
-/// Says of which types the parameters of a statement are.
+/// Describes the parameter types of a statement.
 ///
 /// # Errors
 ///
 /// There are over 65,535.
 pub fn parameter_description(buf: &mut Vec<u8>, types: &[u32]) -> Result<(), EncodeError> {
-    write::message(buf, Backend::ParameterDescription.tag(), |body| {
+    writer::message(buf, Backend::ParameterDescription.tag(), |body| {
         body.list("parameter types", types, |body, oid| {
             body.u32(*oid);
             Ok(())
@@ -285,19 +287,19 @@ pub fn parameter_description(buf: &mut Vec<u8>, types: &[u32]) -> Result<(), Enc
     })
 }
 
-/// Reports the value of a setting.
+/// Reports the value of a session parameter.
 ///
 /// # Errors
 ///
 /// A text contains a zero byte.
 pub fn parameter_status(buf: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), EncodeError> {
-    write::message(buf, Backend::ParameterStatus.tag(), |body| {
+    writer::message(buf, Backend::ParameterStatus.tag(), |body| {
         body.string("name", name)?;
         body.string("value", value)
     })
 }
 
-/// Says that the next query may come.
+/// Reports that the server is ready for the next query.
 pub fn ready_for_query(buf: &mut Vec<u8>, status: TransactionStatus) {
     buf.extend_from_slice(&[Backend::ReadyForQuery.tag().0, 0, 0, 0, 5, status.byte()]);
 }
@@ -309,9 +311,9 @@ pub fn ready_for_query(buf: &mut Vec<u8>, status: TransactionStatus) {
 /// A name contains a zero byte, or there are over 65,535 columns.
 pub fn row_description<'v>(
     buf: &mut Vec<u8>,
-    fields: impl IntoIterator<Item = Field<'v>>,
+    fields: impl IntoIterator<Item = FieldDescription<'v>>,
 ) -> Result<(), EncodeError> {
-    write::message(buf, Backend::RowDescription.tag(), |body| {
+    writer::message(buf, Backend::RowDescription.tag(), |body| {
         body.list("columns", fields, |body, field| {
             body.string("column name", field.name)?;
             body.u32(field.table);
@@ -330,7 +332,7 @@ fn report<'v>(
     kind: Backend,
     fields: impl IntoIterator<Item = (u8, &'v [u8])>,
 ) -> Result<(), EncodeError> {
-    write::message(buf, kind.tag(), |body| {
+    writer::message(buf, kind.tag(), |body| {
         for (code, text) in fields {
             if code == 0 {
                 return Err(EncodeError::Nul { field: "field code" });

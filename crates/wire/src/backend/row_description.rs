@@ -1,17 +1,17 @@
-//! What the columns of a result are.
+//! Descriptions of the columns of a result.
 
 use crate::{
-    Format,
-    read::{DecodeError, Reader},
+    ValueFormat,
+    reader::{BodyReader, DecodeError},
 };
 
-/// The columns of the rows to come, in order. Iterating gives [`Field`]s.
+/// The columns of the rows to come, in order. Iterating yields [`FieldDescription`]s.
 ///
 /// Layout: `count: u16`, then each field.
 #[derive(Clone)]
 pub struct RowDescription<'a> {
     count: u16,
-    rest: Reader<'a>,
+    rest: BodyReader<'a>,
 }
 
 /// One column.
@@ -19,41 +19,41 @@ pub struct RowDescription<'a> {
 /// Layout: name, `table: u32`, `column: i16`, `type_oid: u32`, `type_bytes: i16`,
 /// `type_modifier: i32`, `format: u16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field<'a> {
+pub struct FieldDescription<'a> {
     /// Name of the column.
     pub name: &'a [u8],
-    /// OID of the table it is a column of; 0 if of none.
+    /// OID of the table it is a column of; 0 if none.
     pub table: u32,
-    /// Its number within that table; 0 if of none.
+    /// Its column number within that table; 0 if none.
     pub column: i16,
     /// OID of its type.
     pub type_oid: u32,
     /// Bytes of a value of that type; negative for types of varying width.
     pub type_bytes: i16,
-    /// Modifier of the type, such as the length of `varchar(20)`; -1 for none.
+    /// Type modifier, such as the length of `varchar(20)`; -1 for none.
     pub type_modifier: i32,
-    /// Format of its values. When a statement is described its formats are not settled yet, and
+    /// Format of its values. In the description of a statement the formats are not known yet, and
     /// this is text.
-    pub format: Format,
+    pub format: ValueFormat,
 }
 
 impl<'a> RowDescription<'a> {
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         let count = reader.u16("number of columns")?;
         let fields = Self { count, rest: reader.clone() };
         for _ in 0..count {
-            Field::read(reader)?;
+            FieldDescription::read(reader)?;
         }
         Ok(fields)
     }
 }
 
 impl<'a> Iterator for RowDescription<'a> {
-    type Item = Field<'a>;
+    type Item = FieldDescription<'a>;
 
-    fn next(&mut self) -> Option<Field<'a>> {
+    fn next(&mut self) -> Option<FieldDescription<'a>> {
         self.count = self.count.checked_sub(1)?;
-        Field::read(&mut self.rest).ok()
+        FieldDescription::read(&mut self.rest).ok()
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -65,8 +65,8 @@ crate::lists::debug_as_list!(RowDescription);
 
 impl ExactSizeIterator for RowDescription<'_> {}
 
-impl<'a> Field<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+impl<'a> FieldDescription<'a> {
+    fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         Ok(Self {
             name: reader.string("column name")?,
             table: reader.u32("table")?,
@@ -74,7 +74,7 @@ impl<'a> Field<'a> {
             type_oid: reader.u32("type")?,
             type_bytes: reader.i16("type size")?,
             type_modifier: reader.i32("type modifier")?,
-            format: Format::read(reader)?,
+            format: ValueFormat::read(reader)?,
         })
     }
 }

@@ -2,21 +2,20 @@
 
 use std::fmt;
 
-use crate::read::{DecodeError, Reader};
+use crate::reader::{BodyReader, DecodeError};
 
-/// What a server has to say about a mistake, or merely to say: the fields of an ErrorResponse or a
-/// NoticeResponse.
+/// The fields of an ErrorResponse or a NoticeResponse.
 ///
 /// Layout: per field a code byte and a string; a zero byte at the end. Each accessor scans for its
-/// code; there are about ten fields, of which only severity, SQLSTATE and message are always there.
-/// Texts are in the client's encoding and the server's language.
+/// code; there are about ten fields, of which only severity, SQLSTATE and message are always
+/// present. Texts are in the client's encoding and the server's language.
 #[derive(Clone)]
 pub struct ServerError<'a> {
-    fields: Reader<'a>,
+    fields: BodyReader<'a>,
 }
 
 impl<'a> ServerError<'a> {
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut BodyReader<'a>) -> Result<Self, DecodeError> {
         let fields = reader.clone();
         while reader.u8("field code")? != 0 {
             reader.string("field")?;
@@ -24,7 +23,7 @@ impl<'a> ServerError<'a> {
         Ok(Self { fields })
     }
 
-    /// The first field with a code byte, also of codes that [`ErrorField`] does not know.
+    /// The first field with a code byte, including codes that [`ErrorField`] does not list.
     pub fn field(&self, code: u8) -> Option<&'a [u8]> {
         self.fields().find_map(|(found, text)| (found == code).then_some(text))
     }
@@ -38,18 +37,18 @@ impl<'a> ServerError<'a> {
         })
     }
 
-    /// The five characters of its SQLSTATE; empty from a server that sent none.
+    /// The five-character SQLSTATE; empty if the server sent none.
     pub fn sqlstate(&self) -> &'a [u8] {
         self.field(ErrorField::Sqlstate.code()).unwrap_or_default()
     }
 
-    /// The primary message, one line mostly; empty from a server that sent none.
+    /// The primary message, usually one line; empty if the server sent none.
     pub fn message(&self) -> &'a [u8] {
         self.field(ErrorField::Message.code()).unwrap_or_default()
     }
 
-    /// How bad it is, if that is a word known: servers before 9.6 and some poolers say it only in
-    /// their language.
+    /// The severity, if it is known: servers before 9.6 and some poolers send it only in their
+    /// language.
     pub fn severity(&self) -> Option<Severity> {
         let text = self
             .field(ErrorField::Severity.code())
@@ -57,23 +56,23 @@ impl<'a> ServerError<'a> {
         Severity::ALL.iter().copied().find(|severity| severity.as_str().as_bytes() == text)
     }
 
-    /// More about it, perhaps several lines.
+    /// The detail field, perhaps several lines.
     pub fn detail(&self) -> Option<&'a [u8]> {
         self.field(ErrorField::Detail.code())
     }
 
-    /// What to do about it.
+    /// The hint field.
     pub fn hint(&self) -> Option<&'a [u8]> {
         self.field(ErrorField::Hint.code())
     }
 
-    /// Where in the query text it is, in characters from 1.
+    /// Position in the query text, in characters from 1.
     pub fn position(&self) -> Option<u32> {
         let digits = self.field(ErrorField::Position.code())?;
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
-    /// The stack of what was being done.
+    /// The context field: a call stack.
     pub fn context(&self) -> Option<&'a [u8]> {
         self.field(ErrorField::Context.code())
     }
@@ -101,7 +100,7 @@ impl fmt::Display for ServerError<'_> {
     }
 }
 
-/// How bad an error or notice is.
+/// The severity of an error or notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Severity {
     /// The statement failed.
@@ -110,15 +109,15 @@ pub enum Severity {
     Fatal,
     /// Every session of the server ends.
     Panic,
-    /// Something to worry about.
+    /// A possible problem.
     Warning,
-    /// Something to know.
+    /// Information for the user.
     Notice,
-    /// Something for developers.
+    /// Information for developers.
     Debug,
-    /// Something asked for.
+    /// Information that the user requested.
     Info,
-    /// Something for the log.
+    /// Information for the log.
     Log,
 }
 
@@ -135,7 +134,7 @@ impl Severity {
         Self::Log,
     ];
 
-    /// The word on the wire.
+    /// The keyword on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Error => "ERROR",
@@ -149,8 +148,8 @@ impl Severity {
         }
     }
 
-    /// Whether the server closes the connection after saying so.
-    pub const fn ends_session(self) -> bool {
+    /// Whether the server closes the connection after sending it.
+    pub const fn closes_connection(self) -> bool {
         matches!(self, Self::Fatal | Self::Panic)
     }
 }
@@ -177,9 +176,9 @@ pub enum ErrorField {
     Position = b'P',
     /// Index into the internal query, in characters from 1.
     InternalPosition = b'p',
-    /// Text of a query the server made itself.
+    /// Text of a query that the server generated.
     InternalQuery = b'q',
-    /// What was being done.
+    /// Context: a call stack.
     Context = b'W',
     /// Schema of the object concerned.
     Schema = b's',

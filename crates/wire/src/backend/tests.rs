@@ -4,7 +4,7 @@ use super::*;
 use crate::{EncodeError, Tag, testing};
 use encode::{AuthenticationRequest, Bare, CopyStart};
 
-/// A message and its bytes, laid out by hand after "Message Formats" of the manual.
+/// A message and its bytes, encoded by hand from "Message Formats" in the manual.
 fn goldens() -> Vec<(Backend, Vec<u8>, &'static [u8])> {
     let written = |write: &dyn Fn(&mut Vec<u8>) -> Result<(), EncodeError>| {
         let mut buf = Vec::new();
@@ -18,8 +18,8 @@ fn goldens() -> Vec<(Backend, Vec<u8>, &'static [u8])> {
         })
     };
     let auth = |request| written(&|buf| encode::authentication(buf, request));
-    let (text, binary) = (Format::Text, Format::Binary);
-    let field = Field {
+    let (text, binary) = (ValueFormat::Text, ValueFormat::Binary);
+    let field = FieldDescription {
         name: b"id",
         table: 16384,
         column: 1,
@@ -158,11 +158,11 @@ fn goldens() -> Vec<(Backend, Vec<u8>, &'static [u8])> {
 }
 
 #[test]
-fn messages_have_the_layout_of_the_manual() {
+fn messages_match_manual_layout() {
     let goldens = goldens();
     for (kind, written, bytes) in &goldens {
         assert_eq!(written, bytes, "{kind}");
-        let message = Message::parse(testing::only_frame(bytes)).unwrap();
+        let message = BackendMessage::parse(testing::only_frame(bytes)).unwrap();
         assert_eq!(message.kind(), *kind);
         assert_eq!(reencoded(&message).as_deref(), Some(*bytes));
     }
@@ -172,22 +172,24 @@ fn messages_have_the_layout_of_the_manual() {
 }
 
 #[test]
-fn a_message_cut_anywhere_is_an_error() {
+fn truncated_message_is_an_error() {
     for (kind, _, bytes) in goldens() {
         // A key may have any length from 4 to 256 bytes, and SASL data any length at all.
         let open_ended = matches!(bytes, [b'R', _, _, _, _, _, _, _, 11 | 12, ..])
             || matches!(kind, Backend::CopyData | Backend::BackendKeyData);
-        testing::check_truncation(bytes, open_ended, |frame| Message::parse(frame).map(drop));
+        testing::check_truncation(bytes, open_ended, |frame| {
+            BackendMessage::parse(frame).map(drop)
+        });
     }
     for body in [&b"\0\0\x01\x02key"[..], &[7; 4 + 257]] {
         let frame = Frame { tag: Backend::BackendKeyData.tag(), body };
-        assert!(matches!(Message::parse(frame), Err(DecodeError::BadValue { .. })));
+        assert!(matches!(BackendMessage::parse(frame), Err(DecodeError::BadValue { .. })));
     }
 }
 
 #[test]
-fn codes_that_mean_nothing_are_errors() {
-    let read = |tag, body| Message::parse(Frame { tag: Tag(tag), body }).map(drop);
+fn unknown_codes_are_errors() {
+    let read = |tag, body| BackendMessage::parse(Frame { tag: Tag(tag), body }).map(drop);
     let bad = |message, field, value| Err(DecodeError::BadValue { message, field, value });
     assert_eq!(read(b'Z', b"X"), bad("ReadyForQuery", "transaction status", b'X'.into()));
     assert_eq!(read(b'R', b"\0\0\0\x63"), bad("Authentication", "code", 99));
@@ -197,10 +199,12 @@ fn codes_that_mean_nothing_are_errors() {
 }
 
 #[test]
-fn an_error_says_what_it_knows() {
+fn error_fields_are_accessible() {
     let body = b"SFEHLER\0VERROR\0C42601\0Msyntax error\0P17\0Hthink\0Ddetail\0Wcontext\0Qnew\0\0";
     let frame = Frame { tag: Backend::ErrorResponse.tag(), body };
-    let Message::ErrorResponse(error) = Message::parse(frame).unwrap() else { panic!() };
+    let BackendMessage::ErrorResponse(error) = BackendMessage::parse(frame).unwrap() else {
+        panic!()
+    };
     assert_eq!(error.severity(), Some(Severity::Error));
     assert_eq!(error.sqlstate(), b"42601");
     assert_eq!(error.message(), b"syntax error");
@@ -214,16 +218,18 @@ fn an_error_says_what_it_knows() {
 }
 
 #[test]
-fn an_error_without_fields_is_an_error_all_the_same() {
+fn error_without_fields_is_valid() {
     let frame = Frame { tag: Backend::ErrorResponse.tag(), body: b"\0" };
-    let Message::ErrorResponse(error) = Message::parse(frame).unwrap() else { panic!() };
+    let BackendMessage::ErrorResponse(error) = BackendMessage::parse(frame).unwrap() else {
+        panic!()
+    };
     assert_eq!((error.sqlstate(), error.message()), (&b""[..], &b""[..]));
     assert_eq!((error.severity(), error.position()), (None, None));
 }
 
 proptest! {
     #[test]
-    fn rows_and_columns_come_back_as_written(
+    fn rows_and_columns_round_trip(
         values in testing::values(),
         names in prop::collection::vec(testing::text(), 0..5),
         oid: u32,
@@ -232,46 +238,46 @@ proptest! {
         let mut buf = Vec::new();
         let written = testing::borrowed(&values);
         encode::data_row(&mut buf, written.clone()).unwrap();
-        let Message::DataRow(cells) = Message::parse(testing::only_frame(&buf)).unwrap() else { panic!() };
+        let BackendMessage::DataRow(cells) = BackendMessage::parse(testing::only_frame(&buf)).unwrap() else { panic!() };
         prop_assert_eq!(cells.len(), values.len());
         prop_assert_eq!(cells.collect::<Vec<_>>(), written);
 
         buf.clear();
-        let fields: Vec<_> = names.iter().map(|name| Field {
+        let fields: Vec<_> = names.iter().map(|name| FieldDescription {
             name,
             table: oid,
             column: number,
             type_oid: !oid,
             type_bytes: !number,
             type_modifier: i32::from(number) * 7,
-            format: Format::Text,
+            format: ValueFormat::Text,
         }).collect();
         encode::row_description(&mut buf, fields.clone()).unwrap();
         let frame = testing::only_frame(&buf);
-        let Message::RowDescription(read) = Message::parse(frame).unwrap() else { panic!() };
+        let BackendMessage::RowDescription(read) = BackendMessage::parse(frame).unwrap() else { panic!() };
         prop_assert_eq!(read.len(), fields.len());
         prop_assert_eq!(read.collect::<Vec<_>>(), fields);
     }
 
     #[test]
-    fn errors_come_back_as_written(
+    fn errors_round_trip(
         fields in prop::collection::vec((1..=255_u8, testing::text()), 0..8),
     ) {
         let mut buf = Vec::new();
         let written = fields.iter().map(|(code, text)| (*code, &text[..]));
         encode::error_response(&mut buf, written.clone()).unwrap();
         let frame = testing::only_frame(&buf);
-        let Message::ErrorResponse(error) = Message::parse(frame).unwrap() else { panic!() };
+        let BackendMessage::ErrorResponse(error) = BackendMessage::parse(frame).unwrap() else { panic!() };
         prop_assert!(error.fields().eq(written));
     }
 
-    /// Whatever is taken for a message is one: written again it gives the same bytes.
+    /// Every accepted message encodes to the same bytes again.
     #[test]
-    fn bytes_are_a_message_or_an_error(
+    fn arbitrary_bytes_are_message_or_error(
         kind in prop::sample::select(Backend::ALL),
         body in prop::collection::vec(prop_oneof![3 => 0..4_u8, 1 => any::<u8>()], 0..40),
     ) {
-        if let Ok(message) = Message::parse(Frame { tag: kind.tag(), body: &body }) {
+        if let Ok(message) = BackendMessage::parse(Frame { tag: kind.tag(), body: &body }) {
             prop_assert_eq!(message.kind(), kind);
             if let Some(again) = reencoded(&message) {
                 prop_assert_eq!(&again[5..], &body, "{:?}", message);
@@ -280,8 +286,8 @@ proptest! {
     }
 }
 
-/// The message written again; `None` for requests of authentication that are only read.
-pub(crate) fn reencoded(message: &Message<'_>) -> Option<Vec<u8>> {
+/// The message encoded again; `None` for authentication requests that can only be decoded.
+pub(crate) fn reencoded(message: &BackendMessage<'_>) -> Option<Vec<u8>> {
     let mut buf = Vec::new();
     let out = &mut buf;
     let copy = |out: &mut Vec<u8>, start, format: CopyFormat<'_>| {
@@ -292,7 +298,7 @@ pub(crate) fn reencoded(message: &Message<'_>) -> Option<Vec<u8>> {
         Ok(())
     };
     match message.clone() {
-        Message::Authentication(request) => {
+        BackendMessage::Authentication(request) => {
             let mechanisms: Vec<_> = match &request {
                 Authentication::Sasl(mechanisms) => mechanisms.clone().collect(),
                 _ => Vec::new(),
@@ -308,40 +314,42 @@ pub(crate) fn reencoded(message: &Message<'_>) -> Option<Vec<u8>> {
             };
             encode::authentication(out, request)
         }
-        Message::BackendKeyData(key) => {
+        BackendMessage::BackendKeyData(key) => {
             encode::backend_key_data(out, &key);
             Ok(())
         }
-        Message::BindComplete => bare(out, Bare::BindComplete),
-        Message::CloseComplete => bare(out, Bare::CloseComplete),
-        Message::CommandComplete(tag) => encode::command_complete(out, tag.as_bytes()),
-        Message::CopyData(data) => encode::copy_data(out, data),
-        Message::CopyDone => bare(out, Bare::CopyDone),
-        Message::CopyInResponse(format) => copy(out, CopyStart::In, format),
-        Message::CopyOutResponse(format) => copy(out, CopyStart::Out, format),
-        Message::CopyBothResponse(format) => copy(out, CopyStart::Both, format),
-        Message::DataRow(cells) => encode::data_row(out, cells),
-        Message::EmptyQueryResponse => bare(out, Bare::EmptyQueryResponse),
-        Message::ErrorResponse(error) => encode::error_response(out, error.fields()),
-        Message::FunctionCallResponse(value) => encode::function_call_response(out, value),
-        Message::NegotiateProtocolVersion(offer) => {
+        BackendMessage::BindComplete => bare(out, Bare::BindComplete),
+        BackendMessage::CloseComplete => bare(out, Bare::CloseComplete),
+        BackendMessage::CommandComplete(tag) => encode::command_complete(out, tag.as_bytes()),
+        BackendMessage::CopyData(data) => encode::copy_data(out, data),
+        BackendMessage::CopyDone => bare(out, Bare::CopyDone),
+        BackendMessage::CopyInResponse(format) => copy(out, CopyStart::In, format),
+        BackendMessage::CopyOutResponse(format) => copy(out, CopyStart::Out, format),
+        BackendMessage::CopyBothResponse(format) => copy(out, CopyStart::Both, format),
+        BackendMessage::DataRow(cells) => encode::data_row(out, cells),
+        BackendMessage::EmptyQueryResponse => bare(out, Bare::EmptyQueryResponse),
+        BackendMessage::ErrorResponse(error) => encode::error_response(out, error.fields()),
+        BackendMessage::FunctionCallResponse(value) => encode::function_call_response(out, value),
+        BackendMessage::NegotiateProtocolVersion(offer) => {
             let names: Vec<_> = offer.unknown_options.collect();
             encode::negotiate_protocol_version(out, offer.newest, &names)
         }
-        Message::NoData => bare(out, Bare::NoData),
-        Message::NoticeResponse(notice) => encode::notice_response(out, notice.fields()),
-        Message::NotificationResponse(it) => encode::notification_response(out, it),
-        Message::ParameterDescription(types) => {
+        BackendMessage::NoData => bare(out, Bare::NoData),
+        BackendMessage::NoticeResponse(notice) => encode::notice_response(out, notice.fields()),
+        BackendMessage::NotificationResponse(it) => encode::notification_response(out, it),
+        BackendMessage::ParameterDescription(types) => {
             encode::parameter_description(out, &types.collect::<Vec<_>>())
         }
-        Message::ParameterStatus { name, value } => encode::parameter_status(out, name, value),
-        Message::ParseComplete => bare(out, Bare::ParseComplete),
-        Message::PortalSuspended => bare(out, Bare::PortalSuspended),
-        Message::ReadyForQuery(status) => {
+        BackendMessage::ParameterStatus { name, value } => {
+            encode::parameter_status(out, name, value)
+        }
+        BackendMessage::ParseComplete => bare(out, Bare::ParseComplete),
+        BackendMessage::PortalSuspended => bare(out, Bare::PortalSuspended),
+        BackendMessage::ReadyForQuery(status) => {
             encode::ready_for_query(out, status);
             Ok(())
         }
-        Message::RowDescription(fields) => encode::row_description(out, fields),
+        BackendMessage::RowDescription(fields) => encode::row_description(out, fields),
     }
     .unwrap();
     Some(buf)

@@ -1,13 +1,13 @@
-//! Appending a frontend's messages to a buffer.
+//! Appends a frontend's messages to a buffer.
 //!
-//! A function that fails leaves the buffer as it was. Names may be empty, which is the unnamed
-//! statement or portal. [`EncodeError::Nul`] is a string with a zero byte in it; a value may hold
-//! any bytes.
+//! A function that fails leaves the buffer unchanged. An empty name is the unnamed statement or
+//! portal. [`EncodeError::Nul`] is a string that contains a zero byte; a value may contain any
+//! bytes.
 
-use super::Target;
+use super::DescribeTarget;
 use crate::{
-    Format, Frontend,
-    write::{self, EncodeError, Writer},
+    Frontend, ValueFormat,
+    writer::{self, BodyWriter, EncodeError},
 };
 
 /// Runs the text of one or more statements.
@@ -16,11 +16,11 @@ use crate::{
 ///
 /// The text contains a zero byte or is 2 GiB long.
 pub fn query(buf: &mut Vec<u8>, sql: &[u8]) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::Query.tag(), |body| body.string("query", sql))
+    writer::message(buf, Frontend::Query.tag(), |body| body.string("query", sql))
 }
 
-/// Prepares `sql` as `statement`; `types` holds the OIDs of its first parameters, 0 for those that
-/// the server is to deduce.
+/// Prepares `sql` as `statement`; `types` contains the OIDs of its first parameters, 0 for those
+/// that the server is to infer.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ pub fn parse(
     sql: &[u8],
     types: &[u32],
 ) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::Parse.tag(), |body| {
+    writer::message(buf, Frontend::Parse.tag(), |body| {
         body.string("statement name", statement)?;
         body.string("query", sql)?;
         body.list("parameter types", types, |body, oid| {
@@ -44,7 +44,7 @@ pub fn parse(
 /// Binds `values` to `statement`, making `portal`.
 ///
 /// Formats follow the rule of [`crate::Formats`]: none means text for all, one is for all, else one
-/// for each. The server judges whether their number fits.
+/// for each. The server checks whether their number matches.
 ///
 /// # Errors
 ///
@@ -54,77 +54,77 @@ pub fn bind<'v>(
     buf: &mut Vec<u8>,
     portal: &[u8],
     statement: &[u8],
-    formats: &[Format],
+    formats: &[ValueFormat],
     values: impl IntoIterator<Item = Option<&'v [u8]>>,
-    result_formats: &[Format],
+    result_formats: &[ValueFormat],
 ) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::Bind.tag(), |body| {
+    writer::message(buf, Frontend::Bind.tag(), |body| {
         body.string("portal name", portal)?;
         body.string("statement name", statement)?;
         format_codes(body, formats)?;
-        body.list("values", values, Writer::value)?;
+        body.list("values", values, BodyWriter::value)?;
         format_codes(body, result_formats)
     })
 }
 
-/// Asks what a prepared statement or portal is like.
+/// Describes a prepared statement or portal.
 ///
 /// # Errors
 ///
 /// The name contains a zero byte.
-pub fn describe(buf: &mut Vec<u8>, target: Target<'_>) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::Describe.tag(), |body| write_target(body, target))
+pub fn describe(buf: &mut Vec<u8>, target: DescribeTarget<'_>) -> Result<(), EncodeError> {
+    writer::message(buf, Frontend::Describe.tag(), |body| write_target(body, target))
 }
 
-/// Closes a prepared statement or portal. Closing what does not exist is no error.
+/// Closes a prepared statement or portal. Closing one that does not exist is not an error.
 ///
 /// # Errors
 ///
 /// The name contains a zero byte.
-pub fn close(buf: &mut Vec<u8>, target: Target<'_>) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::Close.tag(), |body| write_target(body, target))
+pub fn close(buf: &mut Vec<u8>, target: DescribeTarget<'_>) -> Result<(), EncodeError> {
+    writer::message(buf, Frontend::Close.tag(), |body| write_target(body, target))
 }
 
-/// Runs a portal, for at most `max_rows` rows if that is not 0. The protocol counts to 2³¹ - 1;
+/// Runs a portal, for at most `max_rows` rows if that is not 0. The protocol's maximum is 2³¹ - 1;
 /// higher limits become that.
 ///
 /// # Errors
 ///
 /// The name contains a zero byte.
 pub fn execute(buf: &mut Vec<u8>, portal: &[u8], max_rows: u32) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::Execute.tag(), |body| {
+    writer::message(buf, Frontend::Execute.tag(), |body| {
         body.string("portal name", portal)?;
         body.i32(i32::try_from(max_rows).unwrap_or(i32::MAX));
         Ok(())
     })
 }
 
-/// Asks the server to send what is ready, without ending the batch.
+/// Asks the server to send pending output, without ending the batch.
 pub fn flush(buf: &mut Vec<u8>) {
-    write::empty(buf, Frontend::Flush.tag());
+    writer::empty(buf, Frontend::Flush.tag());
 }
 
-/// Ends a batch. The server commits the implicit transaction, if it is in one, and says when it is
-/// ready.
+/// Ends a batch. The server commits the implicit transaction, if there is one, and sends
+/// ReadyForQuery.
 pub fn sync(buf: &mut Vec<u8>) {
-    write::empty(buf, Frontend::Sync.tag());
+    writer::empty(buf, Frontend::Sync.tag());
 }
 
-/// Sends a piece of COPY data. Pieces need not end where rows end.
+/// Sends a piece of COPY data. Pieces need not end at row boundaries.
 ///
 /// # Errors
 ///
 /// The piece is 2 GiB long.
 pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::CopyData.tag(), |body| {
+    writer::message(buf, Frontend::CopyData.tag(), |body| {
         body.bytes(data);
         Ok(())
     })
 }
 
-/// Says that the COPY data is complete.
+/// Ends the COPY data.
 pub fn copy_done(buf: &mut Vec<u8>) {
-    write::empty(buf, Frontend::CopyDone.tag());
+    writer::empty(buf, Frontend::CopyDone.tag());
 }
 
 /// Makes the COPY fail; the server's error message quotes `reason`.
@@ -133,7 +133,7 @@ pub fn copy_done(buf: &mut Vec<u8>) {
 ///
 /// The reason contains a zero byte.
 pub fn copy_fail(buf: &mut Vec<u8>, reason: &[u8]) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::CopyFail.tag(), |body| body.string("reason", reason))
+    writer::message(buf, Frontend::CopyFail.tag(), |body| body.string("reason", reason))
 }
 
 /// Calls the function with OID `function`. Formats follow the rule of [`crate::Formats`].
@@ -144,34 +144,34 @@ pub fn copy_fail(buf: &mut Vec<u8>, reason: &[u8]) -> Result<(), EncodeError> {
 pub fn function_call<'v>(
     buf: &mut Vec<u8>,
     function: u32,
-    formats: &[Format],
+    formats: &[ValueFormat],
     arguments: impl IntoIterator<Item = Option<&'v [u8]>>,
-    result_format: Format,
+    result_format: ValueFormat,
 ) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::FunctionCall.tag(), |body| {
+    writer::message(buf, Frontend::FunctionCall.tag(), |body| {
         body.u32(function);
         format_codes(body, formats)?;
-        body.list("arguments", arguments, Writer::value)?;
+        body.list("arguments", arguments, BodyWriter::value)?;
         body.u16(result_format.code());
         Ok(())
     })
 }
 
-/// Says goodbye.
+/// Ends the session.
 pub fn terminate(buf: &mut Vec<u8>) {
-    write::empty(buf, Frontend::Terminate.tag());
+    writer::empty(buf, Frontend::Terminate.tag());
 }
 
-/// Answers a request for a password: with the password, or with [`crate::auth::md5`] of it.
+/// Answers a password request: with the password, or with [`crate::auth::md5`] of it.
 ///
 /// # Errors
 ///
 /// The password contains a zero byte.
 pub fn password(buf: &mut Vec<u8>, password: &[u8]) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::Authentication.tag(), |body| body.string("password", password))
+    writer::message(buf, Frontend::Authentication.tag(), |body| body.string("password", password))
 }
 
-/// Chooses a SASL mechanism and gives its first message, if it begins with one.
+/// Chooses a SASL mechanism, with its initial data if it has any.
 ///
 /// # Errors
 ///
@@ -181,7 +181,7 @@ pub fn sasl_initial_response(
     mechanism: &[u8],
     data: Option<&[u8]>,
 ) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::Authentication.tag(), |body| {
+    writer::message(buf, Frontend::Authentication.tag(), |body| {
         body.string("mechanism", mechanism)?;
         body.value(data)
     })
@@ -193,26 +193,26 @@ pub fn sasl_initial_response(
 ///
 /// The message is 2 GiB long.
 pub fn sasl_response(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
-    write::message(buf, Frontend::Authentication.tag(), |body| {
+    writer::message(buf, Frontend::Authentication.tag(), |body| {
         body.bytes(data);
         Ok(())
     })
 }
 
-fn format_codes(body: &mut Writer<'_>, formats: &[Format]) -> Result<(), EncodeError> {
+fn format_codes(body: &mut BodyWriter<'_>, formats: &[ValueFormat]) -> Result<(), EncodeError> {
     body.list("format codes", formats, |body, format| {
         body.u16(format.code());
         Ok(())
     })
 }
 
-fn write_target(body: &mut Writer<'_>, target: Target<'_>) -> Result<(), EncodeError> {
+fn write_target(body: &mut BodyWriter<'_>, target: DescribeTarget<'_>) -> Result<(), EncodeError> {
     match target {
-        Target::Statement(name) => {
+        DescribeTarget::Statement(name) => {
             body.u8(b'S');
             body.string("statement name", name)
         }
-        Target::Portal(name) => {
+        DescribeTarget::Portal(name) => {
             body.u8(b'P');
             body.string("portal name", name)
         }

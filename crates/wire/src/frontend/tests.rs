@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{EncodeError, Tag, testing};
 
-/// A message and its bytes, laid out by hand after "Message Formats" of the manual.
+/// A message and its bytes, encoded by hand from "Message Formats" in the manual.
 fn goldens() -> Vec<(Frontend, Vec<u8>, &'static [u8])> {
     let written = |write: &dyn Fn(&mut Vec<u8>) -> Result<(), EncodeError>| {
         let mut buf = Vec::new();
@@ -15,7 +15,7 @@ fn goldens() -> Vec<(Frontend, Vec<u8>, &'static [u8])> {
         write(&mut buf);
         buf
     };
-    let (text, binary) = (Format::Text, Format::Binary);
+    let (text, binary) = (ValueFormat::Text, ValueFormat::Binary);
     vec![
         (
             Frontend::Bind,
@@ -33,7 +33,7 @@ fn goldens() -> Vec<(Frontend, Vec<u8>, &'static [u8])> {
         ),
         (
             Frontend::Close,
-            written(&|buf| encode::close(buf, Target::Statement(b"s"))),
+            written(&|buf| encode::close(buf, DescribeTarget::Statement(b"s"))),
             b"C\0\0\0\x07Ss\0",
         ),
         (
@@ -45,7 +45,7 @@ fn goldens() -> Vec<(Frontend, Vec<u8>, &'static [u8])> {
         (Frontend::CopyFail, written(&|buf| encode::copy_fail(buf, b"no")), b"f\0\0\0\x07no\0"),
         (
             Frontend::Describe,
-            written(&|buf| encode::describe(buf, Target::Portal(b""))),
+            written(&|buf| encode::describe(buf, DescribeTarget::Portal(b""))),
             b"D\0\0\0\x06P\0",
         ),
         (
@@ -91,11 +91,11 @@ fn goldens() -> Vec<(Frontend, Vec<u8>, &'static [u8])> {
 }
 
 #[test]
-fn messages_have_the_layout_of_the_manual() {
+fn messages_match_manual_layout() {
     let goldens = goldens();
     for (kind, written, bytes) in &goldens {
         assert_eq!(written, bytes, "{kind}");
-        let message = Message::parse(testing::only_frame(bytes)).unwrap();
+        let message = FrontendMessage::parse(testing::only_frame(bytes)).unwrap();
         assert_eq!(message.kind(), *kind);
         assert_eq!(reencoded(&message), *bytes);
     }
@@ -105,10 +105,12 @@ fn messages_have_the_layout_of_the_manual() {
 }
 
 #[test]
-fn a_message_cut_anywhere_is_an_error() {
+fn truncated_message_is_an_error() {
     for (kind, _, bytes) in goldens() {
         let open_ended = matches!(kind, Frontend::CopyData | Frontend::Authentication);
-        testing::check_truncation(bytes, open_ended, |frame| Message::parse(frame).map(drop));
+        testing::check_truncation(bytes, open_ended, |frame| {
+            FrontendMessage::parse(frame).map(drop)
+        });
     }
     let password = |frame: Frame<'_>| PasswordMessage::parse(frame.body).map(drop);
     testing::check_truncation(b"p\0\0\0\x07pw\0", false, password);
@@ -117,22 +119,27 @@ fn a_message_cut_anywhere_is_an_error() {
 }
 
 #[test]
-fn fields_are_read_where_they_stand() {
+fn fields_are_decoded() {
     let (_, _, bytes) = goldens().remove(0);
-    let Message::Bind(bind) = Message::parse(testing::only_frame(bytes)).unwrap() else { panic!() };
+    let FrontendMessage::Bind(bind) = FrontendMessage::parse(testing::only_frame(bytes)).unwrap()
+    else {
+        panic!()
+    };
     assert_eq!((bind.portal, bind.statement), (&b"p"[..], &b"s"[..]));
-    assert_eq!(bind.formats.collect::<Vec<_>>(), [Format::Binary]);
+    assert_eq!(bind.formats.collect::<Vec<_>>(), [ValueFormat::Binary]);
     assert_eq!(bind.values.collect::<Vec<_>>(), [Some(&b"\0\x01"[..]), None]);
-    assert_eq!(bind.result_formats.collect::<Vec<_>>(), [Format::Text, Format::Binary]);
+    assert_eq!(bind.result_formats.collect::<Vec<_>>(), [ValueFormat::Text, ValueFormat::Binary]);
 
     let sasl = SaslInitialResponse::parse(b"M\0\xff\xff\xff\xff").unwrap();
     assert_eq!(sasl, SaslInitialResponse { mechanism: b"M", data: None });
 }
 
 #[test]
-fn a_negative_row_limit_is_no_limit() {
+fn negative_row_limit_means_no_limit() {
     let frame = testing::only_frame(b"E\0\0\0\x09\0\xff\xff\xff\xfe");
-    let Message::Execute { max_rows, .. } = Message::parse(frame).unwrap() else { panic!() };
+    let FrontendMessage::Execute { max_rows, .. } = FrontendMessage::parse(frame).unwrap() else {
+        panic!()
+    };
     assert_eq!(max_rows, 0);
 
     let mut buf = Vec::new();
@@ -141,35 +148,38 @@ fn a_negative_row_limit_is_no_limit() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_no_trace() {
-    let mut buf = b"kept".to_vec();
+fn failed_encoding_leaves_buffer_unchanged() {
+    let mut buf = b"rest".to_vec();
     let nul = |field| Err(EncodeError::Nul { field });
     assert_eq!(encode::query(&mut buf, b"select '\0'"), nul("query"));
     assert_eq!(encode::parse(&mut buf, b"\0", b"", &[]), nul("statement name"));
     assert_eq!(encode::bind(&mut buf, b"", b"s\0", &[], [], &[]), nul("statement name"));
-    assert_eq!(encode::describe(&mut buf, Target::Portal(b"\0")), nul("portal name"));
+    assert_eq!(encode::describe(&mut buf, DescribeTarget::Portal(b"\0")), nul("portal name"));
     assert_eq!(encode::password(&mut buf, b"pass\0word"), nul("password"));
     let values = std::iter::repeat_n(None, 65_536);
     assert_eq!(
         encode::bind(&mut buf, b"", b"", &[], values, &[]),
         Err(EncodeError::TooMany { field: "values", count: 65_536 })
     );
-    assert_eq!(buf, b"kept");
+    assert_eq!(buf, b"rest");
 }
 
 #[test]
-fn as_many_values_as_the_protocol_can_count() {
+fn maximum_number_of_values_is_encoded() {
     let mut buf = Vec::new();
     let values = std::iter::repeat_n(Some(&b"1"[..]), 65_535);
     encode::bind(&mut buf, b"", b"", &[], values, &[]).unwrap();
-    let Message::Bind(bind) = Message::parse(testing::only_frame(&buf)).unwrap() else { panic!() };
+    let FrontendMessage::Bind(bind) = FrontendMessage::parse(testing::only_frame(&buf)).unwrap()
+    else {
+        panic!()
+    };
     assert_eq!(bind.values.len(), 65_535);
     assert_eq!(bind.values.filter(|value| *value == Some(b"1")).count(), 65_535);
 }
 
 proptest! {
     #[test]
-    fn parse_and_bind_come_back_as_written(
+    fn parse_and_bind_round_trip(
         portal in testing::text(),
         statement in testing::text(),
         types in prop::collection::vec(any::<u32>(), 0..10),
@@ -179,7 +189,7 @@ proptest! {
     ) {
         let mut buf = Vec::new();
         encode::parse(&mut buf, &statement, &portal, &types).unwrap();
-        let Message::Parse(parse) = Message::parse(testing::only_frame(&buf)).unwrap() else { panic!() };
+        let FrontendMessage::Parse(parse) = FrontendMessage::parse(testing::only_frame(&buf)).unwrap() else { panic!() };
         prop_assert_eq!((parse.statement, parse.sql), (&statement[..], &portal[..]));
         prop_assert_eq!(parse.types.len(), types.len());
         prop_assert_eq!(parse.types.collect::<Vec<_>>(), types);
@@ -187,7 +197,7 @@ proptest! {
         buf.clear();
         let written = testing::borrowed(&values);
         encode::bind(&mut buf, &portal, &statement, &formats, written.clone(), &result_formats).unwrap();
-        let Message::Bind(bind) = Message::parse(testing::only_frame(&buf)).unwrap() else { panic!() };
+        let FrontendMessage::Bind(bind) = FrontendMessage::parse(testing::only_frame(&buf)).unwrap() else { panic!() };
         prop_assert_eq!((bind.portal, bind.statement), (&portal[..], &statement[..]));
         prop_assert_eq!(bind.formats.collect::<Vec<_>>(), formats);
         prop_assert_eq!(bind.values.len(), values.len());
@@ -196,77 +206,77 @@ proptest! {
     }
 
     #[test]
-    fn texts_come_back_as_written(sql in testing::text(), data: Vec<u8>, max_rows in 0..=i32::MAX as u32) {
+    fn texts_round_trip(sql in testing::text(), data: Vec<u8>, max_rows in 0..=i32::MAX as u32) {
         let mut buf = Vec::new();
         encode::query(&mut buf, &sql).unwrap();
         let first = buf.len();
         encode::copy_data(&mut buf, &data).unwrap();
         let second = buf.len();
         encode::execute(&mut buf, &sql, max_rows).unwrap();
-        let parse = |bytes| Message::parse(testing::only_frame(bytes)).unwrap();
-        let Message::Query { sql: read } = parse(&buf[..first]) else { panic!() };
+        let parse = |bytes| FrontendMessage::parse(testing::only_frame(bytes)).unwrap();
+        let FrontendMessage::Query { sql: read } = parse(&buf[..first]) else { panic!() };
         prop_assert_eq!(read, &sql[..]);
-        let Message::CopyData(read) = parse(&buf[first..second]) else { panic!() };
+        let FrontendMessage::CopyData(read) = parse(&buf[first..second]) else { panic!() };
         prop_assert_eq!(read, &data[..]);
-        let Message::Execute { portal, max_rows: read } = parse(&buf[second..]) else { panic!() };
+        let FrontendMessage::Execute { portal, max_rows: read } = parse(&buf[second..]) else { panic!() };
         prop_assert_eq!((portal, read), (&sql[..], max_rows));
     }
 
-    /// Whatever is taken for a message is one: written again it gives the same bytes.
+    /// Every accepted message encodes to the same bytes again.
     #[test]
-    fn bytes_are_a_message_or_an_error(
+    fn arbitrary_bytes_are_message_or_error(
         kind in prop::sample::select(Frontend::ALL),
         body in prop::collection::vec(prop_oneof![3 => 0..4_u8, 1 => any::<u8>()], 0..40),
     ) {
-        if let Ok(message) = Message::parse(Frame { tag: kind.tag(), body: &body }) {
-            let negative_limit = matches!(message, Message::Execute { max_rows: 0, .. });
+        if let Ok(message) = FrontendMessage::parse(Frame { tag: kind.tag(), body: &body }) {
+            let negative_limit = matches!(message, FrontendMessage::Execute { max_rows: 0, .. });
             prop_assert!(negative_limit || reencoded(&message)[5..] == body, "{:?}", message);
         }
     }
 }
 
 #[test]
-fn a_tag_of_nobody_is_an_error() {
-    let unknown = Message::parse(Frame { tag: Tag(b'Z'), body: b"I" });
+fn unknown_tag_is_an_error() {
+    let unknown = FrontendMessage::parse(Frame { tag: Tag(b'Z'), body: b"I" });
     assert_eq!(unknown.map(drop), Err(DecodeError::UnknownTag { tag: Tag(b'Z') }));
 }
 
-pub(crate) fn reencoded(message: &Message<'_>) -> Vec<u8> {
+pub(crate) fn reencoded(message: &FrontendMessage<'_>) -> Vec<u8> {
     let mut buf = Vec::new();
     let out = &mut buf;
     match message.clone() {
-        Message::Bind(it) => {
+        FrontendMessage::Bind(it) => {
             let (formats, results): (Vec<_>, Vec<_>) =
                 (it.formats.collect(), it.result_formats.collect());
             encode::bind(out, it.portal, it.statement, &formats, it.values, &results)
         }
-        Message::Close(target) => encode::close(out, target),
-        Message::CopyData(data) => encode::copy_data(out, data),
-        Message::CopyDone => {
+        FrontendMessage::Close(target) => encode::close(out, target),
+        FrontendMessage::CopyData(data) => encode::copy_data(out, data),
+        FrontendMessage::CopyDone => {
             encode::copy_done(out);
             Ok(())
         }
-        Message::CopyFail { reason } => encode::copy_fail(out, reason),
-        Message::Describe(target) => encode::describe(out, target),
-        Message::Execute { portal, max_rows } => encode::execute(out, portal, max_rows),
-        Message::Flush => {
+        FrontendMessage::CopyFail { reason } => encode::copy_fail(out, reason),
+        FrontendMessage::Describe(target) => encode::describe(out, target),
+        FrontendMessage::Execute { portal, max_rows } => encode::execute(out, portal, max_rows),
+        FrontendMessage::Flush => {
             encode::flush(out);
             Ok(())
         }
-        Message::FunctionCall(it) => {
+        FrontendMessage::FunctionCall(it) => {
             let formats: Vec<_> = it.formats.collect();
             encode::function_call(out, it.function, &formats, it.arguments, it.result_format)
         }
-        Message::Parse(it) => {
+        FrontendMessage::Parse(it) => {
             encode::parse(out, it.statement, it.sql, &it.types.collect::<Vec<_>>())
         }
-        Message::Authentication(body) => encode::sasl_response(out, body),
-        Message::Query { sql } => encode::query(out, sql),
-        Message::Sync => {
+        FrontendMessage::Authentication(body) => encode::sasl_response(out, body),
+        FrontendMessage::Query { sql } => encode::query(out, sql),
+        FrontendMessage::Sync => {
             encode::sync(out);
             Ok(())
         }
-        Message::Terminate => {
+        FrontendMessage::Terminate => {
             encode::terminate(out);
             Ok(())
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::testing;
 
 #[test]
-fn packets_have_the_layout_of_the_manual() {
+fn packets_match_manual_layout() {
     let mut buf = Vec::new();
     let parameters: [(&[u8], &[u8]); 2] = [(b"user", b"al"), (b"database", b"db")];
     startup(&mut buf, ProtocolVersion::V3_0, parameters).unwrap();
@@ -19,7 +19,7 @@ fn packets_have_the_layout_of_the_manual() {
 }
 
 #[test]
-fn packets_are_told_apart() {
+fn packets_are_distinguished_by_code() {
     let only = |bytes| match Packet::split(bytes, PACKET_BYTES_MAX) {
         Ok(Some((packet, b""))) => packet,
         other => panic!("{other:?}"),
@@ -39,7 +39,7 @@ fn packets_are_told_apart() {
 }
 
 #[test]
-fn a_packet_cut_anywhere_is_not_there_yet() {
+fn truncated_packet_is_incomplete() {
     let packet = b"\0\0\0\x11\0\x03\0\0user\0al\0\0";
     for end in 0..packet.len() {
         assert!(matches!(Packet::split(&packet[..end], PACKET_BYTES_MAX), Ok(None)));
@@ -52,7 +52,7 @@ fn a_packet_cut_anywhere_is_not_there_yet() {
 }
 
 #[test]
-fn hostile_packets_are_refused() {
+fn malformed_packets_are_refused() {
     for length in [i32::MIN, -1, 0, 4, 7, 10_001, i32::MAX] {
         let refused = Packet::split(&length.to_be_bytes(), PACKET_BYTES_MAX).map(drop);
         let bytes_max = PACKET_BYTES_MAX;
@@ -61,7 +61,7 @@ fn hostile_packets_are_refused() {
     for packet in [
         &b"\0\0\0\x08\0\x03\0\0"[..],               // no end of the parameters
         b"\0\0\0\x0e\0\x03\0\0user\0\0",            // a name without a value
-        b"\0\0\0\x0b\0\x03\0\0\0\0\0",              // bytes behind the end
+        b"\0\0\0\x0b\0\x03\0\0\0\0\0",              // bytes after the end
         b"\0\0\0\x09\x04\xd2\x16\x2f\0",            // a TLS request with something in it
         b"\0\0\0\x0f\x04\xd2\x16\x2e\0\0\0\x01key", // a key too short
     ] {
@@ -71,7 +71,7 @@ fn hostile_packets_are_refused() {
 }
 
 #[test]
-fn keys_of_protocol_3_2_may_be_long() {
+fn protocol_3_2_allows_long_keys() {
     assert_eq!(CancelKey::new(1, b"abc"), None);
     assert_eq!(CancelKey::new(1, &[0; 257]), None);
     let key = CancelKey::new(-1, &[7; 256]).unwrap();
@@ -98,7 +98,7 @@ fn replies_and_bytes_match_both_ways() {
 
 proptest! {
     #[test]
-    fn parameters_come_back_as_written(
+    fn parameters_round_trip(
         parameters in prop::collection::vec((prop::collection::vec(1..=255_u8, 1..9), testing::text()), 0..9),
         minor: u16,
     ) {
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_are_a_packet_or_an_error(body in prop::collection::vec(0..3_u8, 4..40)) {
+    fn arbitrary_bytes_are_packet_or_error(body in prop::collection::vec(0..3_u8, 4..40)) {
         let packet = [&(u32::try_from(body.len()).unwrap() + 4).to_be_bytes(), &body[..]].concat();
         if let Ok(Some((Packet::Startup(read), b""))) = Packet::split(&packet, PACKET_BYTES_MAX) {
             let mut again = Vec::new();

@@ -1,53 +1,55 @@
 //! Messages that were read, written again.
 
 use howdah_wire::{
-    EncodeError, Format,
+    EncodeError, ValueFormat,
     backend::{self, Authentication, CopyFormat, encode as server},
     frontend::{self, encode as client},
 };
 
 /// A server's message; `None` for the requests of authentication that are only ever read.
-pub(super) fn backend(message: &backend::Message<'_>) -> Option<Vec<u8>> {
-    use backend::Message;
+pub(super) fn backend(message: &backend::BackendMessage<'_>) -> Option<Vec<u8>> {
+    use backend::BackendMessage;
     use server::{Bare, CopyStart};
     let mut buf = Vec::new();
     let out = &mut buf;
     let written = match message.clone() {
-        Message::Authentication(request) => return authentication(&request),
-        Message::BackendKeyData(key) => {
+        BackendMessage::Authentication(request) => return authentication(&request),
+        BackendMessage::BackendKeyData(key) => {
             server::backend_key_data(out, &key);
             Ok(())
         }
-        Message::BindComplete => bare(out, Bare::BindComplete),
-        Message::CloseComplete => bare(out, Bare::CloseComplete),
-        Message::CommandComplete(tag) => server::command_complete(out, tag.as_bytes()),
-        Message::CopyData(data) => server::copy_data(out, data),
-        Message::CopyDone => bare(out, Bare::CopyDone),
-        Message::CopyInResponse(format) => copy(out, CopyStart::In, format),
-        Message::CopyOutResponse(format) => copy(out, CopyStart::Out, format),
-        Message::CopyBothResponse(format) => copy(out, CopyStart::Both, format),
-        Message::DataRow(cells) => server::data_row(out, cells),
-        Message::EmptyQueryResponse => bare(out, Bare::EmptyQueryResponse),
-        Message::ErrorResponse(error) => server::error_response(out, error.fields()),
-        Message::FunctionCallResponse(value) => server::function_call_response(out, value),
-        Message::NegotiateProtocolVersion(offer) => {
+        BackendMessage::BindComplete => bare(out, Bare::BindComplete),
+        BackendMessage::CloseComplete => bare(out, Bare::CloseComplete),
+        BackendMessage::CommandComplete(tag) => server::command_complete(out, tag.as_bytes()),
+        BackendMessage::CopyData(data) => server::copy_data(out, data),
+        BackendMessage::CopyDone => bare(out, Bare::CopyDone),
+        BackendMessage::CopyInResponse(format) => copy(out, CopyStart::In, format),
+        BackendMessage::CopyOutResponse(format) => copy(out, CopyStart::Out, format),
+        BackendMessage::CopyBothResponse(format) => copy(out, CopyStart::Both, format),
+        BackendMessage::DataRow(cells) => server::data_row(out, cells),
+        BackendMessage::EmptyQueryResponse => bare(out, Bare::EmptyQueryResponse),
+        BackendMessage::ErrorResponse(error) => server::error_response(out, error.fields()),
+        BackendMessage::FunctionCallResponse(value) => server::function_call_response(out, value),
+        BackendMessage::NegotiateProtocolVersion(offer) => {
             let names: Vec<_> = offer.unknown_options.collect();
             server::negotiate_protocol_version(out, offer.newest, &names)
         }
-        Message::NoData => bare(out, Bare::NoData),
-        Message::NoticeResponse(notice) => server::notice_response(out, notice.fields()),
-        Message::NotificationResponse(it) => server::notification_response(out, it),
-        Message::ParameterDescription(types) => {
+        BackendMessage::NoData => bare(out, Bare::NoData),
+        BackendMessage::NoticeResponse(notice) => server::notice_response(out, notice.fields()),
+        BackendMessage::NotificationResponse(it) => server::notification_response(out, it),
+        BackendMessage::ParameterDescription(types) => {
             server::parameter_description(out, &types.collect::<Vec<_>>())
         }
-        Message::ParameterStatus { name, value } => server::parameter_status(out, name, value),
-        Message::ParseComplete => bare(out, Bare::ParseComplete),
-        Message::PortalSuspended => bare(out, Bare::PortalSuspended),
-        Message::ReadyForQuery(status) => {
+        BackendMessage::ParameterStatus { name, value } => {
+            server::parameter_status(out, name, value)
+        }
+        BackendMessage::ParseComplete => bare(out, Bare::ParseComplete),
+        BackendMessage::PortalSuspended => bare(out, Bare::PortalSuspended),
+        BackendMessage::ReadyForQuery(status) => {
             server::ready_for_query(out, status);
             Ok(())
         }
-        Message::RowDescription(fields) => server::row_description(out, fields),
+        BackendMessage::RowDescription(fields) => server::row_description(out, fields),
         _ => return None,
     };
     written.expect("what was read can be written");
@@ -88,17 +90,18 @@ fn copy(
 }
 
 /// A client's message.
-pub(super) fn frontend(message: &frontend::Message<'_>) -> Vec<u8> {
-    use frontend::Message;
+pub(super) fn frontend(message: &frontend::FrontendMessage<'_>) -> Vec<u8> {
+    use frontend::FrontendMessage;
     let mut buf = Vec::new();
     let out = &mut buf;
-    let formats = |formats: &howdah_wire::Formats<'_>| formats.clone().collect::<Vec<Format>>();
+    let formats =
+        |formats: &howdah_wire::Formats<'_>| formats.clone().collect::<Vec<ValueFormat>>();
     let plain = |out: &mut Vec<u8>, write: fn(&mut Vec<u8>)| {
         write(out);
         Ok(())
     };
     let written = match message {
-        Message::Bind(bind) => client::bind(
+        FrontendMessage::Bind(bind) => client::bind(
             out,
             bind.portal,
             bind.statement,
@@ -106,27 +109,27 @@ pub(super) fn frontend(message: &frontend::Message<'_>) -> Vec<u8> {
             bind.values.clone(),
             &formats(&bind.result_formats),
         ),
-        Message::Close(target) => client::close(out, *target),
-        Message::CopyData(data) => client::copy_data(out, data),
-        Message::CopyDone => plain(out, client::copy_done),
-        Message::CopyFail { reason } => client::copy_fail(out, reason),
-        Message::Describe(target) => client::describe(out, *target),
-        Message::Execute { portal, max_rows } => client::execute(out, portal, *max_rows),
-        Message::Flush => plain(out, client::flush),
-        Message::FunctionCall(call) => client::function_call(
+        FrontendMessage::Close(target) => client::close(out, *target),
+        FrontendMessage::CopyData(data) => client::copy_data(out, data),
+        FrontendMessage::CopyDone => plain(out, client::copy_done),
+        FrontendMessage::CopyFail { reason } => client::copy_fail(out, reason),
+        FrontendMessage::Describe(target) => client::describe(out, *target),
+        FrontendMessage::Execute { portal, max_rows } => client::execute(out, portal, *max_rows),
+        FrontendMessage::Flush => plain(out, client::flush),
+        FrontendMessage::FunctionCall(call) => client::function_call(
             out,
             call.function,
             &formats(&call.formats),
             call.arguments.clone(),
             call.result_format,
         ),
-        Message::Parse(parse) => {
+        FrontendMessage::Parse(parse) => {
             client::parse(out, parse.statement, parse.sql, &parse.types.clone().collect::<Vec<_>>())
         }
-        Message::Authentication(body) => client::sasl_response(out, body),
-        Message::Query { sql } => client::query(out, sql),
-        Message::Sync => plain(out, client::sync),
-        Message::Terminate => plain(out, client::terminate),
+        FrontendMessage::Authentication(body) => client::sasl_response(out, body),
+        FrontendMessage::Query { sql } => client::query(out, sql),
+        FrontendMessage::Sync => plain(out, client::sync),
+        FrontendMessage::Terminate => plain(out, client::terminate),
         other => unreachable!("{other:?} has no line here"),
     };
     written.expect("what was read can be written");

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::statistics::random::Random;
+use crate::statistics::random::SeededRandom;
 
 fn brute_force(base: &[f64], run: &[f64]) -> Vec<f64> {
     let mut all: Vec<f64> =
@@ -10,12 +10,12 @@ fn brute_force(base: &[f64], run: &[f64]) -> Vec<f64> {
     all
 }
 
-fn normal(random: &mut Random, count: usize, mean: f64, deviation: f64) -> Vec<f64> {
+fn normal(random: &mut SeededRandom, count: usize, mean: f64, deviation: f64) -> Vec<f64> {
     (0..count).map(|_| mean + deviation * random.normal()).collect()
 }
 
-/// Each value leans on the one before it.
-fn autocorrelated(random: &mut Random, count: usize, memory: f64) -> Vec<f64> {
+/// Each value depends on the one before it.
+fn autocorrelated(random: &mut SeededRandom, count: usize, memory: f64) -> Vec<f64> {
     let mut level = random.normal();
     let fresh = (1.0 - memory * memory).sqrt();
     (0..count)
@@ -37,7 +37,7 @@ fn median_of_differences_by_hand() {
 
 proptest! {
     #[test]
-    fn every_rank_is_that_of_brute_force(
+    fn every_rank_matches_brute_force(
         base in prop::collection::vec(-20..20_i8, 1..30),
         run in prop::collection::vec(-20..20_i8, 1..30),
     ) {
@@ -50,13 +50,21 @@ proptest! {
     }
 
     #[test]
-    fn theta_is_that_of_brute_force(
+    fn theta_matches_brute_force(
         base in prop::collection::vec(0..9_u8, 1..30),
         run in prop::collection::vec(0..9_u8, 1..30),
     ) {
         let base: Vec<f64> = base.into_iter().map(f64::from).collect();
         let run: Vec<f64> = run.into_iter().map(f64::from).collect();
-        let above = |difference: &f64| if *difference > 0.0 { 1.0 } else if *difference == 0.0 { 0.5 } else { 0.0 };
+        let above = |difference: &f64| {
+            if *difference > 0.0 {
+                1.0
+            } else if *difference == 0.0 {
+                0.5
+            } else {
+                0.0
+            }
+        };
         let all = brute_force(&base, &run);
         let expected = all.iter().map(above).sum::<f64>() / all.len() as f64;
         let theta = mean(&placements(&run, &Differences::new(&base, &run).base, 0.0));
@@ -64,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn a_shift_of_everything_is_found_exactly(
+    fn constant_shift_is_found_exactly(
         base in prop::collection::vec(0.0..10.0_f64, 15..40), by in -3.0..3.0_f64,
     ) {
         let run: Vec<f64> = base.iter().map(|value| value + by).collect();
@@ -74,11 +82,11 @@ proptest! {
     }
 }
 
-/// For independent values without ties the clustered variance estimates the textbook's
-/// (n + m + 1) / 12nm.
+/// For independent values without ties, the clustered variance estimates the textbook's (n + m + 1)
+/// / 12nm.
 #[test]
-fn the_variance_is_mann_whitneys_where_its_assumptions_hold() {
-    let mut random = Random::new(11);
+fn variance_matches_mann_whitney_for_independent_values() {
+    let mut random = SeededRandom::new(11);
     let mut ratios = 0.0;
     const ROUNDS: usize = 200;
     for _ in 0..ROUNDS {
@@ -90,56 +98,56 @@ fn the_variance_is_mann_whitneys_where_its_assumptions_hold() {
     assert!((0.95..1.4).contains(&ratio), "{ratio}");
 }
 
-/// Of equal pairs, about the nominal 5 % have p < 0.05 and miss zero in the interval.
-fn false_alarms(mut pair: impl FnMut(&mut Random) -> (Vec<f64>, Vec<f64>)) -> (f64, f64) {
+/// The shares of equal pairs with p < 0.05, and with zero outside the interval: about 5 % each.
+fn false_alarms(mut pair: impl FnMut(&mut SeededRandom) -> (Vec<f64>, Vec<f64>)) -> (f64, f64) {
     const ROUNDS: usize = 1000;
-    let mut random = Random::new(5);
-    let (mut refused, mut missed) = (0, 0);
+    let mut random = SeededRandom::new(5);
+    let (mut rejected, mut missed) = (0, 0);
     for _ in 0..ROUNDS {
         let (base, run) = pair(&mut random);
         let shift = shift(&base, &run, 0.95, 0.1);
-        refused += usize::from(shift.p < 0.05);
+        rejected += usize::from(shift.p < 0.05);
         missed += usize::from(shift.low > 0.0 || shift.high < 0.0);
     }
-    (refused as f64 / ROUNDS as f64, missed as f64 / ROUNDS as f64)
+    (rejected as f64 / ROUNDS as f64, missed as f64 / ROUNDS as f64)
 }
 
 #[test]
-fn equal_samples_are_refused_as_often_as_promised() {
+fn equal_samples_are_rejected_at_nominal_rate() {
     for (n, m) in [(15, 15), (30, 200), (400, 400)] {
-        let (refused, missed) =
+        let (rejected, missed) =
             false_alarms(|random| (normal(random, n, 0.0, 1.0), normal(random, m, 0.0, 1.0)));
-        assert!((0.01..0.07).contains(&refused), "{n} {m}: {refused}");
+        assert!((0.01..0.07).contains(&rejected), "{n} {m}: {rejected}");
         assert!((0.01..0.07).contains(&missed), "{n} {m}: {missed}");
     }
 }
 
 #[test]
-fn unequal_spread_is_no_shift() {
-    let (refused, _) =
+fn unequal_spread_is_not_a_shift() {
+    let (rejected, _) =
         false_alarms(|random| (normal(random, 200, 0.0, 1.0), normal(random, 40, 0.0, 4.0)));
-    assert!(refused < 0.09, "{refused}");
+    assert!(rejected < 0.09, "{rejected}");
 }
 
-/// With a memory of about ten executions, the textbook variance would refuse most equal pairs.
+/// With correlation over about ten executions, the textbook variance would reject most equal pairs.
 #[test]
-fn moods_are_not_mistaken_for_a_shift() {
-    let (refused, missed) =
+fn autocorrelation_is_not_a_shift() {
+    let (rejected, missed) =
         false_alarms(|random| (autocorrelated(random, 600, 0.9), autocorrelated(random, 600, 0.9)));
-    assert!(refused < 0.12, "{refused}");
+    assert!(rejected < 0.12, "{rejected}");
     assert!(missed < 0.12, "{missed}");
 }
 
 #[test]
-fn all_tied_is_no_shift() {
+fn tied_values_are_not_a_shift() {
     let shift = shift(&[3.0; 40], &[3.0; 40], 0.95, 0.1);
     assert_eq!((shift.estimate, shift.low, shift.high), (0.0, 0.0, 0.0));
     assert_eq!(shift.p, 1.0);
 }
 
 #[test]
-fn a_shift_must_be_further_than_the_margin() {
-    let mut random = Random::new(8);
+fn shift_must_exceed_margin() {
+    let mut random = SeededRandom::new(8);
     let base = normal(&mut random, 400, 0.0, 1.0);
     let run = normal(&mut random, 400, 0.5, 1.0);
     let with_margin = |margin| shift(&base, &run, 0.95, margin).p_beyond_margin;
@@ -151,7 +159,7 @@ fn a_shift_must_be_further_than_the_margin() {
 }
 
 #[test]
-fn samples_that_do_not_overlap_are_certain() {
+fn disjoint_samples_are_significant() {
     let base: Vec<f64> = (0..15).map(f64::from).collect();
     let run: Vec<f64> = (100..115).map(f64::from).collect();
     let shift = shift(&base, &run, 0.95, 0.1);

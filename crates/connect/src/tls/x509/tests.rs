@@ -1,5 +1,5 @@
-//! Certificates made by `openssl req -x509` (the one of version 1 by `openssl x509 -req`), each named
-//! by the algorithm of its signature; hashes by coreutils.
+//! Certificates created by `openssl req -x509` (version 1: `openssl x509 -req`), each named after
+//! its signature algorithm; hashes by coreutils.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn hash(certificate: &[u8]) -> Option<String> {
 }
 
 #[test]
-fn the_hash_is_that_of_the_signature_but_never_a_broken_one() {
+fn hash_is_that_of_signature_but_never_broken() {
     let table: &[(&[u8], &str)] = &[
         (
             certificate!("ec-sha256"),
@@ -52,12 +52,12 @@ fn the_hash_is_that_of_the_signature_but_never_a_broken_one() {
     for (certificate, expected) in table {
         assert_eq!(hash(certificate).as_deref(), Some(*expected));
     }
-    // It has no hash of its own, and PostgreSQL's server knows none for it either.
+    // It has no separate hash function, and PostgreSQL's server does not support it either.
     assert_eq!(hash(certificate!("ed25519")), None);
 }
 
 #[test]
-fn fields_are_found() {
+fn fields_are_parsed() {
     let both = Certificate::parse(certificate!("ec-sha256")).unwrap();
     assert_eq!(both.version, 3);
     assert_eq!(both.issuer, both.subject);
@@ -78,7 +78,7 @@ fn fields_are_found() {
 }
 
 #[test]
-fn what_is_cut_short_is_no_certificate() {
+fn truncated_certificate_is_invalid() {
     let certificate = certificate!("ec-sha256");
     for end in 0..certificate.len() {
         assert!(Certificate::parse(&certificate[..end]).is_none(), "{end}");
@@ -91,7 +91,7 @@ fn what_is_cut_short_is_no_certificate() {
 
 proptest::proptest! {
     #[test]
-    fn a_damaged_certificate_is_read_without_panic(at in 0..465_usize, byte: u8) {
+    fn corrupted_certificate_does_not_panic(at in 0..465_usize, byte: u8) {
         let mut damaged = certificate!("ec-sha256").to_vec();
         damaged[at] = byte;
         let _ = end_point_hash(&damaged);

@@ -1,18 +1,18 @@
-//! Events to write: any at all for properties, plain ones for stories.
+//! Events for tests: arbitrary ones for properties, plain ones for scenarios.
 
 use std::{path::Path, sync::Arc};
 
 use howdah_traffic::{
-    Action, Bound, CopyDirection, CopyIn, Event, Outcome, Parameter, Source, SqlState, Text,
-    Timestamp, Wire,
+    Action, Bound, CapturedOutcome, CopyDirection, CopyInData, Event, Parameter, Source, SqlState,
+    Text, Timestamp, WireDetail,
 };
 use proptest::{collection::vec, option, prelude::*};
 
 use super::super::{CaptureSettings, CaptureWriter};
-use crate::{CaptureManifest, ReadError, buffer::Limits};
+use crate::{CaptureManifest, ReadError, buffer::BufferLimits};
 
 /// Writes a finished capture.
-pub(super) fn write_all(dir: &Path, limits: Limits, events: &[Event]) -> CaptureManifest {
+pub(super) fn write_all(dir: &Path, limits: BufferLimits, events: &[Event]) -> CaptureManifest {
     let mut writer = CaptureWriter::with_limits(dir, CaptureSettings::default(), limits).unwrap();
     for event in events {
         writer.write(event.clone()).unwrap();
@@ -20,12 +20,12 @@ pub(super) fn write_all(dir: &Path, limits: Limits, events: &[Event]) -> Capture
     writer.finish(serde_json::json!({ "said": "by the test" })).unwrap()
 }
 
-/// The events of a stream that has no errors.
-pub(super) fn events_of(stream: impl Iterator<Item = Result<Event, ReadError>>) -> Vec<Event> {
+/// The events of a stream without errors.
+pub(super) fn collect_events(stream: impl Iterator<Item = Result<Event, ReadError>>) -> Vec<Event> {
     stream.map(Result::unwrap).collect()
 }
 
-/// A query whose text tells it from others.
+/// A query whose text is unique.
 pub(super) fn simple_at(micros: i64) -> Event {
     Event { action: Action::Simple { sql: format!("select {micros}").into() }, ..connect(micros) }
 }
@@ -39,7 +39,7 @@ pub(super) fn connect(micros: i64) -> Event {
         database: "shop".into(),
         application: "".into(),
         action: Action::Connect,
-        outcome: Outcome::default(),
+        outcome: CapturedOutcome::default(),
         source: Source::Session,
         vxid: None,
         query_id: None,
@@ -48,7 +48,7 @@ pub(super) fn connect(micros: i64) -> Event {
     }
 }
 
-/// Any event that the model can express, with durations that a signed number can.
+/// Any event that the model can express, with durations that fit into a signed number.
 pub(super) fn any_event() -> impl Strategy<Value = Event> {
     let session = (any_time(), any_name(), any_name(), any_name(), any_name());
     let rest = (
@@ -81,7 +81,7 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
     )
 }
 
-/// Often the same, so that the order of arrival matters; sometimes out of all calendars.
+/// Often the same, so that the order of arrival matters; sometimes outside of all calendars.
 fn any_time() -> impl Strategy<Value = Timestamp> {
     prop_oneof![4 => 0_i64..10, 1 => any::<i64>()].prop_map(Timestamp::from_micros)
 }
@@ -113,10 +113,10 @@ fn any_bound() -> impl Strategy<Value = Bound> {
     )
 }
 
-fn any_wire() -> impl Strategy<Value = Wire> {
+fn any_wire() -> impl Strategy<Value = WireDetail> {
     let codes = || vec(any::<u16>(), 0..4);
     let copy = (0..=i64::MAX.unsigned_abs(), vec(option::of(any_text()), 0..3), any::<bool>())
-        .prop_map(|(bytes, data, failed)| CopyIn { bytes, data, failed });
+        .prop_map(|(bytes, data, failed)| CopyInData { bytes, data, failed });
     (
         option::of(0..=i64::MAX.unsigned_abs()),
         vec(any::<u32>(), 0..4),
@@ -131,7 +131,7 @@ fn any_wire() -> impl Strategy<Value = Wire> {
         .prop_map(|wire| {
             let (rows, types, formats, result_formats, rows_max, ..) = wire;
             let (.., settings, copy_in, arguments, messages) = wire;
-            Wire {
+            WireDetail {
                 rows,
                 types,
                 formats,
@@ -161,12 +161,12 @@ fn any_action() -> impl Strategy<Value = Action> {
     ]
 }
 
-fn any_outcome() -> impl Strategy<Value = Outcome> {
+fn any_outcome() -> impl Strategy<Value = CapturedOutcome> {
     let duration = option::of(0..=i64::MAX.unsigned_abs());
     let sqlstate =
         option::of("[0-9A-Z]{5}".prop_map(|code| SqlState::new(code.as_bytes()).unwrap()));
     (duration, sqlstate, option::of(any_text()))
-        .prop_map(|(duration_us, sqlstate, error)| Outcome { duration_us, sqlstate, error })
+        .prop_map(|(duration_us, sqlstate, error)| CapturedOutcome { duration_us, sqlstate, error })
 }
 
 fn any_source() -> impl Strategy<Value = Source> {

@@ -1,4 +1,4 @@
-//! `howdah capture cat`: the events of a capture, in the order of their time.
+//! `howdah capture cat`: prints the events of a capture in time order.
 
 use std::{
     fmt::Write as _,
@@ -7,23 +7,24 @@ use std::{
 };
 
 use howdah_traffic::{
-    Action, Bound, CopyDirection, Event, EventHash, Kind, Named, Parameter, Said, Text, Wire,
+    Action, Bound, ClientMessage, CopyDirection, Event, EventHash, Kind, NamedObject, Parameter,
+    Text, WireDetail,
 };
 use serde::{Serialize, Serializer};
 
-use super::select::{RedactArgs, SelectArgs, Sifted};
-use crate::{context::Context, outcome::Outcome};
+use super::selection::{FilteredEvents, RedactArgs, SelectArgs};
+use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// Print the events of a capture in the order of their time.
+/// Print the events of a capture in time order.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of the capture
+    /// Folder of the capture
     #[arg(value_name = "CAPTURE")]
     capture: PathBuf,
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
-    format: Format,
-    /// Print the events by kind and a hash over all of them, in place of the events
+    format: CatFormat,
+    /// Print event counts by kind and a hash over all events, instead of the events
     #[arg(long, conflicts_with = "format")]
     hash: bool,
     #[command(flatten)]
@@ -33,7 +34,7 @@ pub(super) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+enum CatFormat {
     /// One line per event, texts shortened
     #[default]
     Table,
@@ -41,10 +42,10 @@ enum Format {
     Ndjson,
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let capture = super::open(&args.capture)?;
     let mut redactor = args.redact.redactor()?;
-    let events = Sifted::new(capture.events(), args.select.sieve());
+    let events = FilteredEvents::new(capture.events(), args.select.filter());
     let events = events.map(|event| match &mut redactor {
         Some(redactor) => event.map(|event| redactor.redact(event)),
         None => event,
@@ -56,26 +57,28 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
             hash.add(&event?);
         }
         write_hash(&mut out, &hash)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
-    if args.format == Format::Table {
+    if args.format == CatFormat::Table {
         let head = ["time", "session", "kind", "user@database", "ms", "state", "sql"];
         write_row(&mut out, &head.map(str::to_owned))?;
     }
     for event in events {
         let event = event?;
         match args.format {
-            Format::Table => write_row(&mut out, &cells(&event))?,
-            Format::Ndjson => {
-                serde_json::to_writer(&mut out, &Line::of(&event)).map_err(io::Error::from)?;
+            CatFormat::Table => write_row(&mut out, &cells(&event))?,
+            CatFormat::Ndjson => {
+                serde_json::to_writer(&mut out, &EventLine::from_event(&event))
+                    .map_err(io::Error::from)?;
                 writeln!(out)?;
             }
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// The events by kind, and their hash: what `capture import --discard` and `capture cat --hash` print.
+/// Prints event counts by kind and the hash, for `capture import --discard` and `capture cat
+/// --hash`.
 pub(super) fn write_hash(out: &mut impl Write, hash: &EventHash) -> io::Result<()> {
     for (kind, count) in hash.kinds() {
         writeln!(out, "{kind:<10} {count:>10}")?;
@@ -84,7 +87,7 @@ pub(super) fn write_hash(out: &mut impl Write, hash: &EventHash) -> io::Result<(
     writeln!(out, "hash       {hash}")
 }
 
-/// Columns have a usual width, since a stream cannot look ahead for the widest.
+/// Column widths are fixed, because the output is a stream.
 fn write_row(out: &mut impl Write, row: &[String; 7]) -> io::Result<()> {
     let [time, session, kind, identity, ms, state, text] = row;
     let row = format!(
@@ -108,7 +111,7 @@ fn cells(event: &Event) -> [String; 7] {
     ]
 }
 
-/// SQL and values in one line, and the messages around it where they are more than those that run it.
+/// SQL and values on one line, and the messages if they go beyond those that execute it.
 fn summary(event: &Event) -> String {
     let text = match &event.action {
         Action::Call { function } => function.to_str_lossy(),
@@ -136,7 +139,7 @@ fn summary(event: &Event) -> String {
             Some(text) => write!(line, "  ${number}={}", shown(index, text)),
         };
     }
-    let messages = messages(event).filter(|_| says_something(wire));
+    let messages = messages(event).filter(|_| has_notable_messages(wire));
     if let Some(messages) = messages {
         let _ = write!(line, "  [{}]", shortened(&messages.join(", "), MESSAGES_CHARS));
     }
@@ -147,7 +150,7 @@ fn arguments(event: &Event) -> Option<&[Option<Text>]> {
     event.wire.as_ref()?.arguments.as_deref()
 }
 
-/// The messages for an event and around it, in words.
+/// The protocol messages of an event, as text.
 fn messages(event: &Event) -> Option<Vec<String>> {
     let messages = event.wire.as_ref()?.messages.as_ref()?;
     let own = match event.action.kind() {
@@ -159,30 +162,37 @@ fn messages(event: &Event) -> Option<Vec<String>> {
     let with = |word: &str, name: &[u8]| {
         format!("{word} {}", String::from_utf8_lossy(name)).trim_end().to_owned()
     };
-    let named = |word: &str, named: Named<'_>| match named {
-        Named::Statement(name) => with(&format!("{word} statement"), name),
-        Named::Portal(name) => with(&format!("{word} portal"), name),
+    let named = |word: &str, named: NamedObject<'_>| match named {
+        NamedObject::Statement(name) => with(&format!("{word} statement"), name),
+        NamedObject::Portal(name) => with(&format!("{word} portal"), name),
     };
-    let said = Said::all(messages.as_bytes()).map(|said| match said {
-        Said::Own => own.to_owned(),
-        Said::Bind(portal) => with("Bind", portal),
-        Said::Describe(what) => named("Describe", what),
-        Said::Close(what) => named("Close", what),
-        Said::Flush => "Flush".to_owned(),
-        Said::Sync => "Sync".to_owned(),
+    let names = ClientMessage::all(messages.as_bytes()).map(|message| match message {
+        ClientMessage::EventMessage => own.to_owned(),
+        ClientMessage::Bind(portal) => with("Bind", portal),
+        ClientMessage::Describe(what) => named("Describe", what),
+        ClientMessage::Close(what) => named("Close", what),
+        ClientMessage::Flush => "Flush".to_owned(),
+        ClientMessage::Sync => "Sync".to_owned(),
     });
-    Some(said.collect())
+    Some(names.collect())
 }
 
-/// Whether there are messages that the kind of the event does not tell of.
-fn says_something(wire: Option<&Wire>) -> bool {
+/// Whether there are messages that the event's kind does not imply.
+fn has_notable_messages(wire: Option<&WireDetail>) -> bool {
     let Some(messages) = wire.and_then(|wire| wire.messages.as_ref()) else { return false };
-    let is_told = |said: Said<'_>| matches!(said, Said::Own | Said::Bind(_) | Said::Sync);
-    let syncs = Said::all(messages.as_bytes()).filter(|said| *said == Said::Sync).count();
-    syncs > 1 || !Said::all(messages.as_bytes()).all(is_told)
+    let is_implied = |message: ClientMessage<'_>| {
+        matches!(
+            message,
+            ClientMessage::EventMessage | ClientMessage::Bind(_) | ClientMessage::Sync
+        )
+    };
+    let syncs = ClientMessage::all(messages.as_bytes())
+        .filter(|message| *message == ClientMessage::Sync)
+        .count();
+    syncs > 1 || !ClientMessage::all(messages.as_bytes()).all(is_implied)
 }
 
-/// A binary value, as PostgreSQL writes bytea.
+/// A binary value in PostgreSQL's bytea hex format.
 fn hex(bytes: &[u8]) -> String {
     let mut hex = String::from("\\x");
     for byte in bytes.iter().take(VALUE_CHARS / 2) {
@@ -194,11 +204,11 @@ fn hex(bytes: &[u8]) -> String {
     hex
 }
 
-/// Characters of a text, and of a value, that the table shows.
+/// Maximum characters of a text, and of a value, in the table.
 const SQL_CHARS: usize = 100;
 const VALUE_CHARS: usize = 30;
 
-/// Characters of the messages that the table shows.
+/// Maximum characters of the messages in the table.
 const MESSAGES_CHARS: usize = 120;
 
 fn shortened(text: &str, chars: usize) -> String {
@@ -217,7 +227,7 @@ fn shortened(text: &str, chars: usize) -> String {
     }
 }
 
-/// What a client sent must not steer the reader's terminal.
+/// Replaces control characters: client text must not control the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
@@ -229,11 +239,11 @@ fn bound(action: &Action) -> Option<&Bound> {
     }
 }
 
-/// One object of `--format ndjson`. Every key is always there, in this order, null where the event
-/// has no such thing or it is not known. Texts that are not UTF-8 have U+FFFD in them; the files have
-/// the exact bytes.
+/// One object of `--format ndjson`. All keys are always present, in this order; null if the value
+/// is unknown or does not apply. Invalid UTF-8 is replaced by U+FFFD; the capture files have the
+/// exact bytes.
 #[derive(Serialize)]
-struct Line<'a> {
+struct EventLine<'a> {
     #[serde(serialize_with = "as_text")]
     time: howdah_traffic::Timestamp,
     session: &'a str,
@@ -241,16 +251,16 @@ struct Line<'a> {
     user: Option<&'a str>,
     database: Option<&'a str>,
     application: Option<&'a str>,
-    sql: Option<Lossy<'a>>,
-    parameters: Option<Vec<Option<Lossy<'a>>>>,
+    sql: Option<LossyText<'a>>,
+    parameters: Option<Vec<Option<LossyText<'a>>>>,
     parameters_truncated: Option<Vec<usize>>,
     duration_us: Option<u64>,
     sqlstate: Option<String>,
-    error: Option<Lossy<'a>>,
-    statement: Option<Lossy<'a>>,
-    portal: Option<Lossy<'a>>,
+    error: Option<LossyText<'a>>,
+    statement: Option<LossyText<'a>>,
+    portal: Option<LossyText<'a>>,
     copy_direction: Option<&'static str>,
-    function: Option<Lossy<'a>>,
+    function: Option<LossyText<'a>>,
     source: &'static str,
     vxid: Option<&'a str>,
     query_id: Option<i64>,
@@ -260,17 +270,17 @@ struct Line<'a> {
     types: Option<&'a [u32]>,
     formats: Option<&'a [u16]>,
     result_formats: Option<&'a [u16]>,
-    settings: Option<Vec<(Lossy<'a>, Lossy<'a>)>>,
+    settings: Option<Vec<(LossyText<'a>, LossyText<'a>)>>,
     copy_bytes: Option<u64>,
-    copy_data: Option<Vec<Option<Lossy<'a>>>>,
+    copy_data: Option<Vec<Option<LossyText<'a>>>>,
     copy_end: Option<&'static str>,
-    arguments: Option<Vec<Option<Lossy<'a>>>>,
+    arguments: Option<Vec<Option<LossyText<'a>>>>,
     messages: Option<Vec<String>>,
 }
 
-struct Lossy<'a>(&'a Text);
+struct LossyText<'a>(&'a Text);
 
-impl Serialize for Lossy<'_> {
+impl Serialize for LossyText<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&self.0.to_str_lossy())
     }
@@ -280,8 +290,8 @@ fn as_text<S: Serializer>(time: &howdah_traffic::Timestamp, to: S) -> Result<S::
     to.collect_str(time)
 }
 
-impl<'a> Line<'a> {
-    fn of(event: &'a Event) -> Self {
+impl<'a> EventLine<'a> {
+    fn from_event(event: &'a Event) -> Self {
         let known = |text: &'a str| (!text.is_empty()).then_some(text);
         let bound = bound(&event.action);
         let parameters = bound.and_then(|bound| bound.parameters.as_deref());
@@ -294,24 +304,24 @@ impl<'a> Line<'a> {
             user: known(&event.user),
             database: known(&event.database),
             application: known(&event.application),
-            sql: event.action.sql().map(Lossy),
+            sql: event.action.sql().map(LossyText),
             parameters: parameters.map(|values| values.iter().map(value).collect()),
             parameters_truncated: parameters.and_then(truncated),
             duration_us: event.outcome.duration_us,
             sqlstate: event.outcome.sqlstate.map(|code| code.to_string()),
-            error: event.outcome.error.as_ref().map(Lossy),
+            error: event.outcome.error.as_ref().map(LossyText),
             statement: match &event.action {
-                Action::Parse { statement, .. } => Some(Lossy(statement)),
-                _ => bound.map(|bound| Lossy(&bound.statement)),
+                Action::Parse { statement, .. } => Some(LossyText(statement)),
+                _ => bound.map(|bound| LossyText(&bound.statement)),
             },
-            portal: bound.map(|bound| Lossy(&bound.portal)),
+            portal: bound.map(|bound| LossyText(&bound.portal)),
             copy_direction: match &event.action {
                 Action::Copy { direction: CopyDirection::In, .. } => Some("in"),
                 Action::Copy { direction: CopyDirection::Out, .. } => Some("out"),
                 _ => None,
             },
             function: match &event.action {
-                Action::Call { function } => Some(Lossy(function)),
+                Action::Call { function } => Some(LossyText(function)),
                 _ => None,
             },
             source: event.source.as_str(),
@@ -326,7 +336,10 @@ impl<'a> Line<'a> {
                 .map(|wire| &*wire.result_formats)
                 .filter(|formats| !formats.is_empty()),
             settings: wire.filter(|wire| !wire.settings.is_empty()).map(|wire| {
-                wire.settings.iter().map(|(name, value)| (Lossy(name), Lossy(value))).collect()
+                wire.settings
+                    .iter()
+                    .map(|(name, value)| (LossyText(name), LossyText(value)))
+                    .collect()
             }),
             copy_bytes: copy.map(|copy| copy.bytes),
             copy_data: copy.map(|copy| copy.data.iter().map(lossy).collect()),
@@ -337,18 +350,18 @@ impl<'a> Line<'a> {
     }
 }
 
-fn lossy(text: &Option<Text>) -> Option<Lossy<'_>> {
-    text.as_ref().map(Lossy)
+fn lossy(text: &Option<Text>) -> Option<LossyText<'_>> {
+    text.as_ref().map(LossyText)
 }
 
-fn value(parameter: &Parameter) -> Option<Lossy<'_>> {
+fn value(parameter: &Parameter) -> Option<LossyText<'_>> {
     match parameter {
         Parameter::Null => None,
-        Parameter::Value(text) | Parameter::Truncated(text) => Some(Lossy(text)),
+        Parameter::Value(text) | Parameter::Truncated(text) => Some(LossyText(text)),
     }
 }
 
-/// Numbers, from 1, of the values that were cut; nothing if none was.
+/// Positions, from 1, of the truncated values; `None` if there are none.
 fn truncated(parameters: &[Parameter]) -> Option<Vec<usize>> {
     let cut = |(number, parameter): (usize, &Parameter)| {
         matches!(parameter, Parameter::Truncated(_)).then_some(number)
@@ -362,13 +375,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_one_printable_line() {
+    fn text_is_shortened_to_one_printable_line() {
         assert_eq!(shortened("select\n\t1\x1b[2J", 100), "select 1\u{fffd}[2J");
         assert_eq!(shortened("select 1", 6), "select…");
         assert_eq!(shortened(&"é".repeat(101), 100), format!("{}…", "é".repeat(100)));
     }
 
-    fn event(action: Action, wire: Option<Wire>) -> Event {
+    fn event(action: Action, wire: Option<WireDetail>) -> Event {
         Event {
             time: howdah_traffic::Timestamp::from_micros(0),
             session: "s".into(),
@@ -376,7 +389,7 @@ mod tests {
             database: "".into(),
             application: "".into(),
             action,
-            outcome: howdah_traffic::Outcome::default(),
+            outcome: howdah_traffic::CapturedOutcome::default(),
             source: howdah_traffic::Source::Wire,
             vxid: None,
             query_id: None,
@@ -395,28 +408,28 @@ mod tests {
     }
 
     #[test]
-    fn a_table_row_shows_values_and_cuts() {
+    fn row_has_values_and_truncation_marks() {
         let action = execute(vec![Parameter::Null, Parameter::Truncated("lo".into())]);
         assert_eq!(summary(&event(action, None)), "select $1, $2  $1=NULL  $2=lo (cut)");
     }
 
     #[test]
-    fn a_table_row_shows_binary_values_and_arguments_as_such() {
+    fn row_has_binary_values_and_arguments_in_hex() {
         let binary = Text::from(&[0_u8, 0, 1, 255][..]);
-        let wire = Wire { formats: vec![1, 0], ..Wire::default() };
+        let wire = WireDetail { formats: vec![1, 0], ..WireDetail::default() };
         let values = vec![Parameter::Value(binary.clone()), Parameter::Value("x".into())];
         let shown = summary(&event(execute(values), Some(wire)));
         assert_eq!(shown, r"select $1, $2  $1=\x000001ff  $2=x");
         let arguments = Some(vec![Some(binary), None, Some(Text::from(&[7_u8; 16][..]))]);
-        let wire = Wire { formats: vec![1], arguments, ..Wire::default() };
+        let wire = WireDetail { formats: vec![1], arguments, ..WireDetail::default() };
         let shown = summary(&event(Action::Call { function: "177".into() }, Some(wire)));
         assert_eq!(shown, format!(r"177  $1=\x000001ff  $2=NULL  $3=\x{}…", "07".repeat(15)));
     }
 
     #[test]
-    fn messages_are_shown_where_the_kind_does_not_tell_them() {
+    fn row_has_messages_not_implied_by_the_kind() {
         let shown = |messages: &[u8]| {
-            let wire = Wire { messages: Some(messages.into()), ..Wire::default() };
+            let wire = WireDetail { messages: Some(messages.into()), ..WireDetail::default() };
             summary(&event(execute(Vec::new()), Some(wire)))
         };
         assert_eq!(shown(b"B\0ES"), "select $1, $2");
@@ -425,7 +438,7 @@ mod tests {
             "select $1, $2  [Close statement old, Sync, Bind, Describe portal, Execute, Flush, Sync]"
         );
         assert_eq!(shown(b"SB\0ES"), "select $1, $2  [Sync, Bind, Execute, Sync]");
-        let wire = Wire { messages: Some(b"CSa\x1b\0S"[..].into()), ..Wire::default() };
+        let wire = WireDetail { messages: Some(b"CSa\x1b\0S"[..].into()), ..WireDetail::default() };
         let last = summary(&event(Action::Disconnect, Some(wire)));
         assert_eq!(last, "[Close statement a\u{fffd}, Sync]");
     }

@@ -1,4 +1,4 @@
-//! `howdah capture doctor`: which settings a server has to log with so that its log makes a good capture.
+//! `howdah capture doctor`: checks whether a server's log settings allow a complete capture.
 
 mod advice;
 mod log;
@@ -7,24 +7,24 @@ mod server;
 
 use std::path::{Path, PathBuf};
 
-use self::advice::{Finding, Need};
+use self::advice::{Finding, Importance};
 use super::LogArgs;
-use crate::{connection::ConnectionArgs, context::Context, errors, outcome::Outcome};
+use crate::{connection::ConnectionArgs, context::CommandContext, errors, outcome::CommandOutcome};
 
-/// Say which logging settings a capture needs, and what each missing one costs.
+/// Check which logging settings a capture needs, and what is lost without each.
 ///
-/// Looks at a log, or asks a server (a URI, a keyword string, or -h, -p, -U and -d; no superuser is
-/// needed). Ends with exit code 3 when a setting is missing without which a replay would not be what
+/// Reads a log, or queries a server (a URI, a keyword string, or -h, -p, -U and -d; no superuser
+/// needed). Exits with 3 if a setting is missing without which a replay would differ from what
 /// clients did.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(super) struct Args {
-    /// Server logs, or a server to ask
+    /// Server logs, or a server to query
     #[arg(value_name = "LOG|CONNINFO")]
     inputs: Vec<String>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
-    format: Format,
+    format: DiagnosisFormat,
     #[command(flatten)]
     log: LogArgs,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(super) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+enum DiagnosisFormat {
     /// A table, and lines to copy into postgresql.conf or psql
     #[default]
     Table,
@@ -40,21 +40,21 @@ enum Format {
     Json,
 }
 
-/// What the doctor found.
+/// Result of the check.
 #[derive(Debug)]
-struct Diagnosis {
-    /// What was looked at, for a person.
+struct LoggingDiagnosis {
+    /// What was examined, as text.
     subject: String,
     findings: Vec<Finding>,
-    /// Things to know that are no setting.
+    /// Remarks that are not about a single setting.
     notes: Vec<String>,
     remedy: Remedy,
 }
 
-/// Where settings are changed.
+/// Where the settings are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Remedy {
-    /// A file that the person edits: the server was not asked.
+    /// postgresql.conf, edited by hand: only a log was examined.
     File,
     /// `ALTER SYSTEM`.
     Sql,
@@ -64,10 +64,10 @@ enum Remedy {
     CloudSql,
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let diagnosis = match &args.inputs[..] {
         [] if !args.connection.names_a_server() => {
-            let error = errors::wrong_usage("nothing to look at was named");
+            let error = errors::wrong_usage("no log and no server given");
             return Err(errors::with_hint(error, "name log files, or a server: postgresql://…"));
         }
         [] => server::examine(&args.connection.target(None)?)?,
@@ -81,14 +81,15 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     };
     let mut out = ctx.stdout();
     match args.format {
-        Format::Table => render::table(&mut out, &diagnosis)?,
-        Format::Json => render::json(&mut out, &diagnosis)?,
+        DiagnosisFormat::Table => render::table(&mut out, &diagnosis)?,
+        DiagnosisFormat::Json => render::json(&mut out, &diagnosis)?,
     }
-    let missing = diagnosis.findings.iter().any(|finding| finding.need() == Need::Needed);
-    Ok(if missing { Outcome::No } else { Outcome::Done })
+    let missing =
+        diagnosis.findings.iter().any(|finding| finding.importance() == Importance::Required);
+    Ok(if missing { CommandOutcome::CheckFailed } else { CommandOutcome::Done })
 }
 
-/// Whether a word names a server: a file of that name is a log.
+/// Whether an argument is a connection string. An existing file of that name is a log.
 fn is_conninfo(word: &str) -> bool {
     let uri = word.starts_with("postgresql://") || word.starts_with("postgres://");
     uri || word.contains('=') && !Path::new(word).exists()

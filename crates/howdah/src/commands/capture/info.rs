@@ -1,4 +1,4 @@
-//! `howdah capture info`: what a capture holds.
+//! `howdah capture info`: describes a capture.
 
 use std::{
     io::{self, Write},
@@ -14,41 +14,41 @@ use serde::Serialize;
 
 use super::report;
 use crate::{
-    context::Context,
+    context::CommandContext,
     format::{self, Format},
-    outcome::Outcome,
+    outcome::CommandOutcome,
 };
 
-/// Say what is in a capture: where it came from, its time, its events.
+/// Show what a capture contains: its origin, time range and events.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of the capture
+    /// Folder of the capture
     #[arg(value_name = "CAPTURE")]
     capture: PathBuf,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
-    /// Read all of it, and fail if its events are not those that its manifest counts
+    /// Read all events, and fail if they do not match the manifest
     #[arg(long)]
     verify: bool,
 }
 
 /// The document of `--format json`.
 #[derive(Serialize)]
-struct Document<'a> {
+struct CaptureInfoDocument<'a> {
     capture: String,
     bytes: u64,
     #[serde(flatten)]
     manifest: &'a CaptureManifest,
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let capture = super::open(&args.capture)?;
     let mut out = ctx.stdout();
     match args.format {
         Format::Table => table(&mut out, &args.capture, &capture)?,
         Format::Json => {
-            let document = Document {
+            let document = CaptureInfoDocument {
                 capture: args.capture.display().to_string(),
                 bytes: capture.bytes(),
                 manifest: capture.manifest(),
@@ -56,44 +56,39 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
             format::write_json(&mut out, &document)?;
         }
     }
-    match args.verify {
-        true => verify(ctx, &capture),
-        false => Ok(Outcome::Done),
-    }
+    if args.verify { verify(ctx, &capture) } else { Ok(CommandOutcome::Done) }
 }
 
-/// Counts and hashes the events again.
-fn verify(ctx: &Context, capture: &Capture) -> anyhow::Result<Outcome> {
+/// Counts and hashes the events and compares them with the manifest.
+fn verify(ctx: &CommandContext, capture: &Capture) -> anyhow::Result<CommandOutcome> {
     let manifest = capture.manifest();
     let mut found = EventHash::default();
     for event in capture.events() {
-        found.add(&event.context("the capture is damaged")?);
+        found.add(&event.context("the capture is corrupted")?);
     }
     let kinds: Vec<_> = manifest.kinds.iter().map(|(kind, count)| (*kind, *count)).collect();
     let same_hash = match manifest.report["hash"].as_str() {
         Some(hash) => hash == found.to_string(),
-        // An older howdah wrote it, or its writer was killed.
+        // Written by an older howdah, or the writer was killed.
         None => true,
     };
     if found.kinds().collect::<Vec<_>>() == kinds && same_hash {
-        ctx.say(format_args!("verified: {}, hash {found}", counted(found.events(), "event")));
-        return Ok(Outcome::Done);
+        ctx.report(format_args!("verified: {}, hash {found}", counted(found.events(), "event")));
+        return Ok(CommandOutcome::Done);
     }
-    ctx.say(format_args!(
-        "NOT what the manifest says: {} events, hash {found}; the manifest has {} events, hash {}",
+    ctx.report(format_args!(
+        "MISMATCH with the manifest: {} events, hash {found}; the manifest has {} events, hash {}",
         found.events(),
         manifest.events,
         manifest.report["hash"].as_str().unwrap_or("unknown"),
     ));
-    Ok(Outcome::No)
+    Ok(CommandOutcome::CheckFailed)
 }
 
 fn table(out: &mut impl Write, dir: &Path, capture: &Capture) -> io::Result<()> {
     let manifest = capture.manifest();
-    let state = match manifest.finished {
-        true => "",
-        false => "; NOT FINISHED: the writer was stopped, what it finished is here",
-    };
+    let state =
+        if manifest.finished { "" } else { "; INCOMPLETE: the writer was stopped before the end" };
     writeln!(out, "capture   {}", dir.display())?;
     writeln!(out, "written   {} by howdah {}{state}", manifest.created, manifest.howdah)?;
     writeln!(out, "from      {}", origin(manifest))?;

@@ -1,5 +1,5 @@
-//! Where events go that a command passes on: through filters and redaction, into a count and a hash,
-//! and into a capture if there is to be one.
+//! Output of events for commands that process captures: filters and redacts them, counts and hashes
+//! them, and writes them to a capture if requested.
 
 use std::{
     collections::HashSet,
@@ -8,59 +8,59 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
+use howdah_capture::{EventFilter, OpenTransactions, Redactor};
+use howdah_dataset::{CaptureManifest, CaptureOrigin, CaptureSettings, CaptureWriter, WriteError};
 use howdah_logs::Interner;
 use howdah_report::counted;
-use howdah_sift::{EventFilter, OpenTransactions, Redactor};
 use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
 
 use super::{
     report,
-    select::{self, Offered},
+    selection::{self, InputSpan},
 };
-use crate::{context::Context, errors::WithHint as _};
+use crate::{context::CommandContext, errors::WithHint as _};
 
-/// Takes events in the order of time, and writes those that pass.
+/// Accepts events in time order and writes those that pass the filter.
 #[derive(Debug)]
-pub(super) struct Output {
-    sieve: EventFilter,
+pub(super) struct CaptureOutput {
+    filter: EventFilter,
     redactor: Option<Redactor>,
-    sink: Sink,
-    tally: Tally,
-    offered: Offered,
+    sink: CaptureSink,
+    tally: OutputTally,
+    input_span: InputSpan,
     interner: Interner,
 }
 
-/// What is made of the events.
+/// Where the events go.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
-enum Sink {
-    /// Nothing but the numbers.
+enum CaptureSink {
+    /// Only counted.
     Discard,
-    /// A capture. It is created when the first event comes, so that what cannot be read replaces nothing
-    /// and leaves nothing.
+    /// Written to a capture. It is created with the first event, so that unreadable input neither
+    /// replaces an existing capture nor leaves an empty one.
     Capture { dir: Box<Path>, settings: CaptureSettings, writer: Option<CaptureWriter> },
 }
 
-/// What came through.
+/// Counts of the events that passed.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    /// Over every field of every event.
+pub(super) struct OutputTally {
+    /// Hash over all fields of all events.
     pub(super) hash: EventHash,
-    /// Events that no capture can hold.
+    /// Events too large for a capture.
     pub(super) too_large: u64,
-    /// Transactions that the events end in the middle of.
+    /// Transactions still open at the last event.
     open_transactions: OpenTransactions,
-    /// Hashes of the names of sessions that have events.
-    sessions: HashSet<u64, BuildHasherDefault<AsItIs>>,
+    /// Hashes of the names of sessions with events.
+    sessions: HashSet<u64, BuildHasherDefault<SessionHasher>>,
 }
 
-/// Hashing of what is a hash already.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default)]
-struct AsItIs(u64);
+struct SessionHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for SessionHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.0 = self.0 << 8 ^ u64::from(*byte));
     }
@@ -74,10 +74,10 @@ impl Hasher for AsItIs {
     }
 }
 
-/// Sessions that are told apart; eight bytes each, and more than one log has.
+/// Maximum number of sessions counted; eight bytes each, and more than any single log has.
 const SESSIONS_MAX: usize = 4 << 20;
 
-impl Tally {
+impl OutputTally {
     fn count(&mut self, event: &EventRef<'_>) {
         self.hash.add_ref(event);
         self.open_transactions.observe(event);
@@ -86,50 +86,50 @@ impl Tally {
         }
     }
 
-    /// The line about transactions that the events end in the middle of, if there are any.
+    /// The line about transactions still open at the last event, if any.
     pub(super) fn open_transactions(&self) -> Option<String> {
         report::open_transactions(self.open_transactions.count())
     }
 
-    /// Number of sessions with an event.
+    /// Number of sessions with events.
     pub(super) fn sessions(&self) -> usize {
         self.sessions.len()
     }
 }
 
-impl Output {
-    /// Events that pass are counted.
-    pub(super) fn discard(sieve: EventFilter, redactor: Option<Redactor>) -> Self {
+impl CaptureOutput {
+    /// Only counts the events that pass.
+    pub(super) fn discard(filter: EventFilter, redactor: Option<Redactor>) -> Self {
         Self {
-            sieve,
+            filter,
             redactor,
-            sink: Sink::Discard,
-            tally: Tally::default(),
-            offered: Offered::default(),
+            sink: CaptureSink::Discard,
+            tally: OutputTally::default(),
+            input_span: InputSpan::default(),
             interner: Interner::default(),
         }
     }
 
-    /// Events that pass are written into a capture in `dir`.
+    /// Writes the events that pass to a capture in `dir`.
     pub(super) fn capture(
         dir: &Path,
         settings: CaptureSettings,
-        sieve: EventFilter,
+        filter: EventFilter,
         redactor: Option<Redactor>,
     ) -> Self {
-        let sink = Sink::Capture { dir: dir.into(), settings, writer: None };
-        let (tally, offered) = (Tally::default(), Offered::default());
-        Self { sieve, redactor, sink, tally, offered, interner: Interner::default() }
+        let sink = CaptureSink::Capture { dir: dir.into(), settings, writer: None };
+        let (tally, input_span) = (OutputTally::default(), InputSpan::default());
+        Self { filter, redactor, sink, tally, input_span, interner: Interner::default() }
     }
 
-    /// Takes an event that is lent, and keeps what it must of it.
-    pub(super) fn take(&mut self, event: &EventRef<'_>) -> Result<(), WriteError> {
-        if !self.sieve.is_open() || self.redactor.is_some() {
+    /// Processes a borrowed event, without copying it if no filter and no redaction apply.
+    pub(super) fn push_ref(&mut self, event: &EventRef<'_>) -> Result<(), WriteError> {
+        if !self.filter.keeps_everything() || self.redactor.is_some() {
             let Self { interner, .. } = self;
             let event = event.to_event(&mut |text| interner.text(text));
             return self.push(event);
         }
-        if !CaptureWriter::takes(event) {
+        if !CaptureWriter::accepts(event) {
             self.tally.too_large += 1;
             return Ok(());
         }
@@ -141,64 +141,64 @@ impl Output {
         }
     }
 
-    /// Takes an event.
+    /// Processes an event.
     pub(super) fn push(&mut self, event: Event) -> Result<(), WriteError> {
-        self.offered.note(event.time);
-        self.sieve.push(event);
-        while let Some(event) = self.sieve.poll() {
-            self.offered.note_taken();
+        self.input_span.record(event.time);
+        self.filter.push(event);
+        while let Some(event) = self.filter.poll() {
+            self.input_span.record_passed();
             let event = match &mut self.redactor {
                 Some(redactor) => redactor.redact(event),
                 None => event,
             };
-            let seen = EventRef::of(&event);
-            if !CaptureWriter::takes(&seen) {
+            let event_ref = EventRef::from_event(&event);
+            if !CaptureWriter::accepts(&event_ref) {
                 self.tally.too_large += 1;
                 continue;
             }
             let writer = self.sink.writer()?;
-            self.tally.count(&seen);
+            self.tally.count(&event_ref);
             if let Some(writer) = writer {
-                writer.write_ref(&seen)?;
+                writer.write_ref(&event_ref)?;
             }
         }
         Ok(())
     }
 
-    /// To be called while no events come: what came is made safe.
-    pub(super) fn idle(&mut self) -> Result<(), WriteError> {
+    /// Call while the input is idle: saves the events received so far.
+    pub(super) fn on_idle(&mut self) -> Result<(), WriteError> {
         match &mut self.sink {
-            Sink::Capture { writer: Some(writer), .. } => writer.save_if_due(),
+            CaptureSink::Capture { writer: Some(writer), .. } => writer.save_if_due(),
             _ => Ok(()),
         }
     }
 
-    /// What came through.
-    pub(super) fn tally(&self) -> &Tally {
+    /// Counts of the events that passed.
+    pub(super) fn tally(&self) -> &OutputTally {
         &self.tally
     }
 
-    /// What did not come through, in lines.
-    pub(super) fn left(&self) -> Vec<String> {
-        let mut lines = select::lines(self.sieve.left());
-        lines.extend(self.offered.line());
+    /// Lines about excluded events.
+    pub(super) fn excluded_lines(&self) -> Vec<String> {
+        let mut lines = selection::lines(self.filter.excluded());
+        lines.extend(self.input_span.line());
         if let Some(redactor) = self.redactor.as_ref().filter(|redactor| redactor.withheld() > 0) {
             lines.push(format!(
-                "texts withheld, since it is not sure which parts of them are values: {}",
+                "texts withheld, because it is uncertain which parts are values: {}",
                 redactor.withheld()
             ));
         }
         lines
     }
 
-    /// Ends the capture, if there is one. `report` is what there is to say of the source.
+    /// Finishes the capture, if there is one. `report` is the report on the source.
     pub(super) fn finish(
         self,
-        origin: Origin,
+        origin: CaptureOrigin,
         report: Value,
     ) -> Result<Option<CaptureManifest>, WriteError> {
         let report = self.report(report);
-        let Sink::Capture { dir, settings, writer } = self.sink else { return Ok(None) };
+        let CaptureSink::Capture { dir, settings, writer } = self.sink else { return Ok(None) };
         let settings = CaptureSettings { origin: origin.clone(), ..settings };
         let mut writer = match writer {
             Some(writer) => writer,
@@ -208,23 +208,23 @@ impl Output {
         writer.finish(report).map(Some)
     }
 
-    /// Keeps what came before an error, if anything came.
+    /// Saves the events before an error, if there were any.
     pub(super) fn stop(self, error: &anyhow::Error) -> Result<Option<CaptureManifest>, WriteError> {
-        let report = self.report(report::of_failure(error));
+        let report = self.report(report::from_failure(error));
         match self.sink {
-            Sink::Capture { writer: Some(writer), .. } => writer.stop(report).map(Some),
+            CaptureSink::Capture { writer: Some(writer), .. } => writer.stop(report).map(Some),
             _ => Ok(None),
         }
     }
 
-    /// What is said of the source, with what became of it here.
+    /// The report on the source, extended by counts of the output.
     fn report(&self, mut report: Value) -> Value {
         if report.is_null() {
             report = json!({});
         }
         report["hash"] = self.tally.hash.to_string().into();
         report["sessions"] = self.tally.sessions().into();
-        report["left_out"] = select::document(self.sieve.left());
+        report["left_out"] = selection::document(self.filter.excluded());
         report::add_open_transactions(&mut report, self.tally.open_transactions.count());
         if let Some(redactor) = &self.redactor {
             report["redacted"] = json!({ "withheld": redactor.withheld() });
@@ -234,7 +234,7 @@ impl Output {
     }
 }
 
-impl Sink {
+impl CaptureSink {
     fn writer(&mut self) -> Result<Option<&mut CaptureWriter>, WriteError> {
         let Self::Capture { dir, settings, writer } = self else { return Ok(None) };
         let open = match writer.take() {
@@ -245,14 +245,14 @@ impl Sink {
     }
 }
 
-/// Says what a new capture holds.
-pub(super) fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest) {
+/// Reports what a new capture contains.
+pub(super) fn report_capture(ctx: &CommandContext, dir: &Path, manifest: &CaptureManifest) {
     let span = match (manifest.first, manifest.last) {
         (Some(first), Some(last)) => format!(", {first} to {last}"),
         _ => String::new(),
     };
     let sessions = manifest.report["sessions"].as_u64().unwrap_or(0);
-    ctx.say(format_args!(
+    ctx.report(format_args!(
         "{}: {} in {}{span}",
         dir.display(),
         counted(manifest.events, "event"),
@@ -260,19 +260,19 @@ pub(super) fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest) {
     ));
 }
 
-/// The same by kind.
-pub(super) fn tell_kinds(ctx: &Context, manifest: &CaptureManifest) {
+/// Reports event counts by kind.
+pub(super) fn report_kinds(ctx: &CommandContext, manifest: &CaptureManifest) {
     for (kind, count) in &manifest.kinds {
-        ctx.say(format_args!("  {kind:<10} {count:>10}"));
+        ctx.report(format_args!("  {kind:<10} {count:>10}"));
     }
 }
 
-/// Adds what a person can do about a capture that cannot be written.
-pub(super) fn written<T>(dir: &Path, result: Result<T, WriteError>) -> anyhow::Result<T> {
+/// Adds a hint to an error in writing a capture.
+pub(super) fn with_write_hint<T>(dir: &Path, result: Result<T, WriteError>) -> anyhow::Result<T> {
     let hint = match &result {
-        Err(WriteError::Exists { .. }) => Some("--force replaces it".to_owned()),
+        Err(WriteError::Exists { .. }) => Some("use --force to replace it".to_owned()),
         Err(WriteError::NoRoom { files_kept: 1.., .. }) => Some(format!(
-            "`howdah capture info {}` shows what was written; free some space and begin again with \
+            "`howdah capture info {}` shows what was written; free some space and start again with \
              --force",
             dir.display()
         )),

@@ -1,13 +1,13 @@
-//! The `report` of a capture's manifest: what an import read and left out, and how to say it.
+//! The `report` of a capture's manifest: what an import read and left out, and its text form.
 //!
-//! It is said when the import ends, and again whenever somebody asks about the capture.
+//! It is printed at the end of the import and by `howdah capture info`.
 
-use howdah_logs::{Problem, Summary};
+use howdah_logs::{ImportProblem, ImportSummary};
 use serde_json::{Value, json};
 
-/// What an import has to report. `too_large` counts events that no capture can hold.
-pub(super) fn of(summary: &Summary, too_large: u64) -> Value {
-    let problem = |problem: &Problem| {
+/// The report of an import. `too_large` counts events that are too large for a capture.
+pub(super) fn from_summary(summary: &ImportSummary, too_large: u64) -> Value {
+    let problem = |problem: &ImportProblem| {
         json!({
             "reason": problem.reason,
             "text": problem.reason.as_str(),
@@ -28,12 +28,12 @@ pub(super) fn of(summary: &Summary, too_large: u64) -> Value {
     })
 }
 
-/// What an import has to report that failed on the way.
-pub(super) fn of_failure(error: &anyhow::Error) -> Value {
+/// The report of an import that failed.
+pub(super) fn from_failure(error: &anyhow::Error) -> Value {
     json!({ "error": format!("{error:#}") })
 }
 
-/// The key of transactions cut open among the entries of `completeness`.
+/// The kind of the gap for open transactions in `completeness`.
 const OPEN_TRANSACTIONS: &str = "open_transactions";
 
 const OPEN_TRANSACTIONS_TEXT: &str = "transactions still open where the capture ends";
@@ -41,14 +41,14 @@ const OPEN_TRANSACTIONS_TEXT: &str = "transactions still open where the capture 
 const OPEN_TRANSACTIONS_MEANING: &str =
     "a replay closes their sessions when it gets there, which rolls them back";
 
-/// Sets how many transactions a capture ends in the middle of, in place of what the capture it was
-/// made from had.
+/// Sets the number of transactions still open at the end of a capture, replacing the number
+/// inherited from the source capture.
 pub(super) fn add_open_transactions(report: &mut Value, count: usize) {
     let mut gaps = list(&report["completeness"]).to_vec();
-    gaps.retain(|gap| gap["lack"] != OPEN_TRANSACTIONS);
+    gaps.retain(|gap| gap["kind"] != OPEN_TRANSACTIONS);
     if count > 0 {
         gaps.push(json!({
-            "lack": OPEN_TRANSACTIONS,
+            "kind": OPEN_TRANSACTIONS,
             "count": count,
             "text": OPEN_TRANSACTIONS_TEXT,
             "meaning": OPEN_TRANSACTIONS_MEANING,
@@ -60,13 +60,13 @@ pub(super) fn add_open_transactions(report: &mut Value, count: usize) {
     }
 }
 
-/// The line about transactions cut open, if there are any.
+/// The line about open transactions, if any.
 pub(super) fn open_transactions(count: usize) -> Option<String> {
     let line = || format!("{OPEN_TRANSACTIONS_TEXT}: {count}\n  {OPEN_TRANSACTIONS_MEANING}");
     (count > 0).then(line)
 }
 
-/// Takes away what quotes the log: a log is full of values.
+/// Removes excerpts of the log, because they may contain values.
 pub(super) fn hide_values(report: &mut Value) {
     for problem in report["problems"].as_array_mut().into_iter().flatten() {
         for sample in problem["samples"].as_array_mut().into_iter().flatten() {
@@ -75,7 +75,7 @@ pub(super) fn hide_values(report: &mut Value) {
     }
 }
 
-/// What a person should know of a report, in lines. Whatever it lacks is not said.
+/// The report as lines of text. Missing parts are omitted.
 pub(super) fn lines(report: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(error) = report["error"].as_str() {
@@ -85,7 +85,7 @@ pub(super) fn lines(report: &Value) -> Vec<String> {
         lines.push(format!("{}: {}", text(&problem["text"]), problem["count"]));
         for sample in list(&problem["samples"]) {
             let (file, line) = (text(&sample["file"]), &sample["line"]);
-            // Of an archive there is no line.
+            // Entries of an archive have no line number.
             let line = line.as_u64().filter(|line| *line > 0).map(|line| format!(":{line}"));
             let line = line.unwrap_or_default();
             lines.push(format!("  {file}{line}: {}", text(&sample["excerpt"])));
@@ -98,7 +98,7 @@ pub(super) fn lines(report: &Value) -> Vec<String> {
         lines.push(format!("{}: {}", text(&gap["text"]), gap["count"]));
         lines.push(format!("  {}", text(&gap["meaning"])));
         if let Some(remedy) = gap["remedy"].as_str() {
-            lines.push(format!("  the server's log would hold it with {remedy}"));
+            lines.push(format!("  the server logs it with {remedy}"));
         }
         if let Some(advice) = gap["advice"].as_str() {
             lines.push(format!("  {advice}"));
@@ -119,32 +119,32 @@ fn text(value: &Value) -> &str {
 }
 
 #[test]
-fn a_report_is_said_as_far_as_it_goes() {
+fn missing_parts_of_report_are_omitted() {
     assert_eq!(lines(&Value::Null), Vec::<String>::new());
-    assert_eq!(lines(&json!({ "error": "the disk broke" })), ["stopped: the disk broke"]);
-    let mut summary = Summary::default();
+    assert_eq!(lines(&json!({ "error": "disk failure" })), ["stopped: disk failure"]);
+    let mut summary = ImportSummary::default();
     summary.facts.executions_with_cut_values = 2;
     let expected = [
         "events too large for a capture, left out: 1",
         "executions with parameters that the server cut: 2",
         "  they are skipped",
-        "  the server's log would hold it with log_parameter_max_length = -1, \
+        "  the server logs it with log_parameter_max_length = -1, \
          log_parameter_max_length_on_error = -1",
     ];
-    assert_eq!(lines(&of(&summary, 1)), expected);
+    assert_eq!(lines(&from_summary(&summary, 1)), expected);
 }
 
 #[test]
 fn count_of_open_transactions_replaces_the_inherited_one() {
-    let mut report = json!({ "completeness": [{ "lack": "copy_rows", "count": 1 }] });
+    let mut report = json!({ "completeness": [{ "kind": "copy_rows", "count": 1 }] });
     add_open_transactions(&mut report, 3);
     add_open_transactions(&mut report, 2);
     assert_eq!(list(&report["completeness"]).len(), 2);
     assert_eq!(report["completeness"][1]["count"], 2);
-    let told = lines(&report);
+    let lines = lines(&report);
     assert!(
-        told.contains(&"transactions still open where the capture ends: 2".to_owned()),
-        "{told:?}"
+        lines.contains(&"transactions still open where the capture ends: 2".to_owned()),
+        "{lines:?}"
     );
     add_open_transactions(&mut report, 0);
     assert_eq!(list(&report["completeness"]).len(), 1);

@@ -1,32 +1,32 @@
-//! `howdah capture sample`: a part of a capture, chosen by what a person wants of it.
+//! `howdah capture sample`: makes a smaller capture from a capture.
 
 use std::path::PathBuf;
 
+use howdah_capture::SampleRate;
 use howdah_dataset::CaptureSettings;
-use howdah_sift::SampleRate;
 
 use super::{
-    output::{self, Output, written},
-    select::{RedactArgs, SelectArgs},
+    output::{self, CaptureOutput, with_write_hint},
+    selection::{RedactArgs, SelectArgs},
 };
-use crate::{context::Context, outcome::Outcome, progress::Total};
+use crate::{context::CommandContext, outcome::CommandOutcome, progress::Total};
 
-/// Make a smaller capture: some sessions, some time, some users.
+/// Make a smaller capture: some sessions, users or a part of the time.
 ///
-/// Sessions are taken whole, and chosen by a hash of their names: the same ones each time, and those of
-/// a small sample are in every larger one.
+/// Sessions are sampled as a whole, by a hash of their names: the same ones each time, and a larger
+/// sample contains every smaller one.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of the capture
+    /// Folder of the capture
     #[arg(value_name = "CAPTURE")]
     capture: PathBuf,
-    /// Folder for the new capture
+    /// Folder to write the new capture to
     #[arg(long, short, value_name = "CAPTURE")]
     output: PathBuf,
-    /// Share of the sessions: 10%, 0.1 or 1/10; without it, all that the other options want
+    /// Share of the sessions: 10%, 0.1 or 1/10; default: all sessions selected by the other options
     #[arg(long, value_name = "RATE")]
     sample_rate: Option<SampleRate>,
-    /// Replace a capture that is there already
+    /// Replace an existing capture
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -35,28 +35,29 @@ pub(super) struct Args {
     redact: RedactArgs,
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    super::refuse_same(&args.capture, &args.output)?;
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    super::refuse_overwriting_input(&args.capture, &args.output)?;
     let capture = super::open(&args.capture)?;
     let origin = capture.manifest().origin.clone();
     let settings = CaptureSettings { origin: origin.clone(), overwrite: args.force };
-    let sieve = args.select.sieve_of(args.sample_rate);
-    let mut output = Output::capture(&args.output, settings, sieve, args.redact.redactor()?);
+    let filter = args.select.filter_with_sample(args.sample_rate);
+    let mut output =
+        CaptureOutput::capture(&args.output, settings, filter, args.redact.redactor()?);
     let bar = ctx.progress(Total::Count(capture.manifest().events), "sampling");
     let interrupted = ctx.interrupted();
     for event in capture.events() {
-        super::heed(&interrupted)?;
-        written(&args.output, output.push(event?))?;
+        super::bail_if_interrupted(&interrupted)?;
+        with_write_hint(&args.output, output.push(event?))?;
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let mut left = output.left();
+    let mut left = output.excluded_lines();
     left.extend(output.tally().open_transactions());
-    let report = super::inherited(capture.manifest());
-    if let Some(manifest) = written(&args.output, output.finish(origin, report))? {
-        output::tell(ctx, &args.output, &manifest);
-        output::tell_kinds(ctx, &manifest);
+    let report = super::inherited_report(capture.manifest());
+    if let Some(manifest) = with_write_hint(&args.output, output.finish(origin, report))? {
+        output::report_capture(ctx, &args.output, &manifest);
+        output::report_kinds(ctx, &manifest);
     }
-    left.into_iter().for_each(|line| ctx.say(line));
-    Ok(Outcome::Done)
+    left.into_iter().for_each(|line| ctx.report(line));
+    Ok(CommandOutcome::Done)
 }

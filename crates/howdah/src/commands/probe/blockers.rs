@@ -1,5 +1,5 @@
-//! Who was before whom in the queues for heavyweight locks. A wait that has ended does not tell, so it is asked
-//! for by a session of its own while they wait, [`EVERY`] so often.
+//! Finds out which processes blocked a wait for a heavyweight lock. After the wait has ended, it is
+//! too late to ask, so a separate session polls during the waits, every [`POLL_INTERVAL`].
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,106 +11,112 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use howdah_collect::{CollectError, Server, VIEWS};
-use howdah_connect::Target;
+use howdah_collect::{CollectError, MonitorConnection, VIEWS};
+use howdah_connect::ConnectTarget;
 
-/// From one question to the next. Each takes the server's lock tables for a moment, so it is not asked more often;
-/// a wait that is shorter may have been missed.
-pub(super) const EVERY: Duration = Duration::from_millis(200);
+/// Time between polls. Each one locks the server's lock tables for a moment, so polling is not more
+/// frequent; shorter waits may be missed.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Looks at one who waits that are kept: rows of waits come a second after their end at most.
-const LOOKS_MAX: usize = 32;
+/// Samples kept per process: waits are reported at most a second after their end.
+const SAMPLES_PER_PROCESS_MAX: usize = 32;
 
-/// Who was seen waiting lately, and behind whom.
+/// Recent samples of waiting processes and their blockers.
 #[derive(Debug, Default)]
-struct Looks(HashMap<u32, VecDeque<Look>>);
+struct BlockerSamples(HashMap<u32, VecDeque<BlockerSample>>);
 
 #[derive(Debug)]
-struct Look {
+struct BlockerSample {
     at: SystemTime,
     /// Process ids, 0 for a prepared transaction, as `pg_blocking_pids()` has them.
     blocked_by: String,
 }
 
-impl Looks {
+impl BlockerSamples {
     fn add(&mut self, at: SystemTime, waiting: impl Iterator<Item = (u32, String)>) {
         for (pid, blocked_by) in waiting.filter(|(_, blocked_by)| !blocked_by.is_empty()) {
-            let looks = self.0.entry(pid).or_default();
-            looks.push_back(Look { at, blocked_by });
-            if looks.len() > LOOKS_MAX {
-                looks.pop_front();
+            let samples = self.0.entry(pid).or_default();
+            samples.push_back(BlockerSample { at, blocked_by });
+            if samples.len() > SAMPLES_PER_PROCESS_MAX {
+                samples.pop_front();
             }
         }
-        let is_recent = |look: &Look| {
-            at.duration_since(look.at).is_ok_and(|since| since < EVERY * LOOKS_MAX as u32)
+        let is_recent = |sample: &BlockerSample| {
+            at.duration_since(sample.at)
+                .is_ok_and(|since| since < POLL_INTERVAL * SAMPLES_PER_PROCESS_MAX as u32)
         };
-        self.0.retain(|_, looks| looks.back().is_some_and(is_recent));
+        self.0.retain(|_, samples| samples.back().is_some_and(is_recent));
     }
 
-    /// Behind whom `pid` was last seen in a wait that took so long and ended then.
-    fn of(&self, pid: u32, ended_at: SystemTime, waited: Duration) -> Option<&str> {
-        let began = ended_at.checked_sub(waited)?;
-        let within = |look: &&Look| began <= look.at && look.at <= ended_at;
-        self.0.get(&pid)?.iter().rev().find(within).map(|look| &*look.blocked_by)
+    /// The processes last seen blocking `pid` during a wait with this end and duration.
+    fn blocked_by(&self, pid: u32, ended_at: SystemTime, waited: Duration) -> Option<&str> {
+        let started_at = ended_at.checked_sub(waited)?;
+        let is_during = |sample: &&BlockerSample| started_at <= sample.at && sample.at <= ended_at;
+        self.0.get(&pid)?.iter().rev().find(is_during).map(|sample| &*sample.blocked_by)
     }
 }
 
-/// A session that asks, until this is ended or dropped.
+/// Polls in a session of its own, until finished or dropped.
 #[derive(Debug)]
-pub(super) struct Blockers {
-    looks: Arc<Mutex<Looks>>,
+pub(super) struct BlockerMonitor {
+    samples: Arc<Mutex<BlockerSamples>>,
     stop: Sender<()>,
-    asking: JoinHandle<Result<(), CollectError>>,
+    thread: JoinHandle<Result<(), CollectError>>,
 }
 
-impl Blockers {
-    /// Begins to ask the server at `target`.
-    pub(super) fn ask(target: Target) -> Self {
-        let looks: Arc<Mutex<Looks>> = Arc::default();
+impl BlockerMonitor {
+    /// Starts polling the server at `target`.
+    pub(super) fn start(target: ConnectTarget) -> Self {
+        let samples: Arc<Mutex<BlockerSamples>> = Arc::default();
         let (stop, stopped) = mpsc::channel();
-        let told = Arc::clone(&looks);
-        let asking = thread::spawn(move || {
-            let mut server = Server::connect(&target)?;
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
-                // Who waits now did so when the question was sent.
+        let shared = Arc::clone(&samples);
+        let thread = thread::spawn(move || {
+            let mut server = MonitorConnection::connect(&target)?;
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(POLL_INTERVAL) {
+                // Processes in the reply were waiting when the query was sent.
                 let at = SystemTime::now();
                 let waiting = waiting(&mut server)?;
-                locked(&told).add(at, waiting.into_iter());
+                lock(&shared).add(at, waiting.into_iter());
             }
             Ok(())
         });
-        Self { looks, stop, asking }
+        Self { samples, stop, thread }
     }
 
-    /// The process ids that a wait was seen behind.
-    pub(super) fn of(&self, pid: u32, ended_at: SystemTime, waited: Duration) -> Option<String> {
-        locked(&self.looks).of(pid, ended_at, waited).map(str::to_owned)
+    /// The process ids that were seen blocking a wait.
+    pub(super) fn blocked_by(
+        &self,
+        pid: u32,
+        ended_at: SystemTime,
+        waited: Duration,
+    ) -> Option<String> {
+        lock(&self.samples).blocked_by(pid, ended_at, waited).map(str::to_owned)
     }
 
-    /// Ends asking.
+    /// Stops polling.
     ///
     /// # Errors
     ///
-    /// The server did not answer, or no more, or the role may not see who waits.
-    pub(super) fn end(self) -> Result<(), CollectError> {
+    /// A query failed, or the role is not allowed to see waiting processes.
+    pub(super) fn finish(self) -> Result<(), CollectError> {
         drop(self.stop);
-        self.asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-fn locked(looks: &Mutex<Looks>) -> MutexGuard<'_, Looks> {
-    looks.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(samples: &Mutex<BlockerSamples>) -> MutexGuard<'_, BlockerSamples> {
+    samples.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn waiting(server: &mut Server) -> Result<Vec<(u32, String)>, CollectError> {
-    let view = VIEWS.iter().find(|view| view.name == "waiting").expect("it is a view");
+fn waiting(server: &mut MonitorConnection) -> Result<Vec<(u32, String)>, CollectError> {
+    let view = VIEWS.iter().find(|view| view.name == "waiting").expect("the view exists");
     let Some(reading) = server.read(view)? else { return Ok(Vec::new()) };
-    let column = |name| view.column(name).expect("the view has it");
+    let column = |name| view.column(name).expect("the view has this column");
     let (pid, blocked_by) = (column("pid"), column("blocked_by"));
-    let told = reading.rows.iter().filter_map(|row| {
+    let processes = reading.rows.iter().filter_map(|row| {
         Some((row[pid].text()?.parse().ok()?, row[blocked_by].text()?.to_owned()))
     });
-    Ok(told.collect())
+    Ok(processes.collect())
 }
 
 #[cfg(test)]
@@ -118,26 +124,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_belongs_to_the_wait_that_it_fell_into() {
+    fn sample_belongs_to_the_wait_it_was_taken_in() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        let mut looks = Looks::default();
-        looks.add(at(10), [(7, "3".to_owned()), (8, String::new())].into_iter());
-        looks.add(at(11), [(7, "4 3".to_owned())].into_iter());
-        assert_eq!(looks.of(7, at(12), Duration::from_secs(4)), Some("4 3"));
-        assert_eq!(looks.of(7, at(10), Duration::from_secs(1)), Some("3"));
-        assert_eq!(looks.of(7, at(13), Duration::from_secs(1)), None, "a later wait");
-        assert_eq!(looks.of(8, at(10), Duration::from_secs(1)), None, "behind nobody");
-        looks.add(at(60), std::iter::empty());
-        assert_eq!(looks.of(7, at(12), Duration::from_secs(4)), None, "long ago");
+        let mut samples = BlockerSamples::default();
+        samples.add(at(10), [(7, "3".to_owned()), (8, String::new())].into_iter());
+        samples.add(at(11), [(7, "4 3".to_owned())].into_iter());
+        assert_eq!(samples.blocked_by(7, at(12), Duration::from_secs(4)), Some("4 3"));
+        assert_eq!(samples.blocked_by(7, at(10), Duration::from_secs(1)), Some("3"));
+        assert_eq!(samples.blocked_by(7, at(13), Duration::from_secs(1)), None, "a later wait");
+        assert_eq!(samples.blocked_by(8, at(10), Duration::from_secs(1)), None, "not blocked");
+        samples.add(at(60), std::iter::empty());
+        assert_eq!(samples.blocked_by(7, at(12), Duration::from_secs(4)), None, "long ago");
     }
 
     #[test]
-    fn looks_at_one_who_waits_for_long_do_not_add_up() {
-        let mut looks = Looks::default();
+    fn samples_of_a_long_wait_are_limited() {
+        let mut samples = BlockerSamples::default();
         for tenth in 0..1000 {
             let at = SystemTime::UNIX_EPOCH + Duration::from_millis(100 * tenth);
-            looks.add(at, [(7, "3".to_owned())].into_iter());
+            samples.add(at, [(7, "3".to_owned())].into_iter());
         }
-        assert_eq!(looks.0[&7].len(), LOOKS_MAX);
+        assert_eq!(samples.0[&7].len(), SAMPLES_PER_PROCESS_MAX);
     }
 }

@@ -1,7 +1,7 @@
-//! The same figures by SQL, where the server's memory cannot be read and nothing can be attached to it: it runs
-//! on another host, or is not ours to look at.
+//! Probes by SQL, for servers whose memory cannot be read and to which nothing can be attached: on
+//! another host, or without the necessary privileges.
 //!
-//! Every row says `source=sql` and what it lacks. What SQL cannot tell is left out.
+//! Every row has `source=sql` and its limitation. Values that SQL does not provide are omitted.
 
 mod counters;
 mod locks;
@@ -13,111 +13,111 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_collect::Server;
+use howdah_collect::MonitorConnection;
 use serde_json::{Value, json};
 
 pub(super) use self::{
-    counters::{Checkpoints, Io, Sweep, Wal},
-    locks::{Extensions, Locks},
-    samples::{LwLocks, from_memory as lwlocks_from_memory},
+    counters::{SqlCheckpoints, SqlIo, SqlSweep, SqlWal},
+    locks::{SqlExtensions, SqlLocks},
+    samples::{LwLockSamples, from_memory as lwlocks_from_memory},
 };
 use super::{
-    rows::{self, Format, Rows},
-    target::Outside,
-    watch::WatchArgs,
+    common::WatchArgs,
+    rows::{self, RowFormat, RowWriter},
+    target::SqlTarget,
 };
-use crate::{context::Context, outcome::Outcome};
+use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// What is asked for again and again.
-pub(super) trait Asking {
-    /// The columns of its rows.
+/// A probe that polls the server by SQL.
+pub(super) trait SqlProbe {
+    /// Columns of the rows.
     const COLUMNS: &'static [&'static str];
-    /// What its rows lack.
-    const LACKS: &'static str;
-    /// From one question to the next, unless that is a whole interval.
-    const EVERY: Option<Duration>;
+    /// The limitation of the rows: what they do not show.
+    const LIMITATION: &'static str;
+    /// Time between samples; by default the report interval.
+    const INTERVAL: Option<Duration>;
 
-    /// Asks once.
-    fn look(&mut self, server: &mut Server) -> anyhow::Result<()>;
+    /// Takes one sample.
+    fn sample(&mut self, server: &mut MonitorConnection) -> anyhow::Result<()>;
 
-    /// Tells of what came since the last time.
-    fn tell_interval(&mut self, told: &mut Told<'_>) -> io::Result<()>;
+    /// Reports the data since the last report.
+    fn report_interval(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()>;
 
-    /// Tells of all.
-    fn tell_end(&mut self, told: &mut Told<'_>) -> io::Result<()>;
+    /// Reports the totals at the end.
+    fn report_summary(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()>;
 
-    /// Whether what was waited for has come.
+    /// Whether the awaited event has occurred.
     fn is_done(&self) -> bool {
         false
     }
 }
 
-/// Time between two looks at sessions or locks.
-const LOOK: Duration = Duration::from_millis(100);
+/// Time between two samples of sessions or locks.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Asks until the time is over or somebody wants to end.
-pub(super) fn ask<A: Asking>(
-    mut asking: A,
-    outside: &Outside,
+/// Polls until the duration is over or the user interrupts.
+pub(super) fn run<A: SqlProbe>(
+    mut probe: A,
+    target: &SqlTarget,
     args: &WatchArgs,
-    ctx: &Context,
-) -> anyhow::Result<Outcome> {
-    let mut server = connect(outside)?;
-    say(outside, A::LACKS, ctx);
-    let mut told = Told::new(ctx, args.format, ("sql", A::COLUMNS), A::LACKS);
-    let every = A::EVERY.map_or(args.pace.interval, |every| every.min(args.pace.interval));
-    asking.look(&mut server)?;
-    let mut ticks = args.pace.begin(ctx, every);
+    ctx: &CommandContext,
+) -> anyhow::Result<CommandOutcome> {
+    let mut server = connect(target)?;
+    report_limitation(target, A::LIMITATION, ctx);
+    let mut rows = LimitedRows::new(ctx, args.format, ("sql", A::COLUMNS), A::LIMITATION);
+    let every = A::INTERVAL.map_or(args.pace.interval, |every| every.min(args.pace.interval));
+    probe.sample(&mut server)?;
+    let mut ticks = args.pace.start(ctx, every);
     let mut due = Instant::now() + args.pace.interval;
     let mut ended = None;
-    while ended.is_none() && !asking.is_done() && ticks.tick() {
-        ended = asking.look(&mut server).context("the server answers no more").err();
+    while ended.is_none() && !probe.is_done() && ticks.tick() {
+        ended = probe.sample(&mut server).context("the server no longer responds").err();
         if Instant::now() + every / 2 >= due {
             due += args.pace.interval;
-            asking.tell_interval(&mut told)?;
+            probe.report_interval(&mut rows)?;
         }
     }
-    asking.tell_end(&mut told)?;
-    ended.map_or(Ok(Outcome::Done), Err)
+    probe.report_summary(&mut rows)?;
+    ended.map_or(Ok(CommandOutcome::Done), Err)
 }
 
-/// A session that reads statistics.
-pub(super) fn connect(outside: &Outside) -> anyhow::Result<Server> {
-    Server::connect(&outside.target)
-        .with_context(|| format!("cannot ask {} by SQL", outside.target))
+/// Opens a session for reading statistics.
+pub(super) fn connect(target: &SqlTarget) -> anyhow::Result<MonitorConnection> {
+    MonitorConnection::connect(&target.target)
+        .with_context(|| format!("cannot query {} by SQL", target.target))
 }
 
-/// Says why, and what that means.
-pub(super) fn say(outside: &Outside, lacks: &str, ctx: &Context) {
-    ctx.say(format_args!("by SQL: {}; lacks {lacks}", outside.reason));
+/// Reports why SQL is used, and its limitation.
+pub(super) fn report_limitation(target: &SqlTarget, limitation: &str, ctx: &CommandContext) {
+    ctx.report(format_args!("using SQL: {}; limitation: {limitation}", target.reason));
 }
 
-/// Rows of a weaker source, which say what they lack.
-pub(super) struct Told<'a> {
-    ctx: &'a Context,
-    rows: Rows<'a>,
-    format: Format,
+/// Writes rows of a fallback source, with its limitation.
+pub(super) struct LimitedRows<'a> {
+    ctx: &'a CommandContext,
+    rows: RowWriter<'a>,
+    format: RowFormat,
     source: &'static str,
-    lacks: &'static str,
+    limitation: &'static str,
 }
 
-impl<'a> Told<'a> {
+impl<'a> LimitedRows<'a> {
     pub(super) fn new(
-        ctx: &'a Context,
-        format: Format,
+        ctx: &'a CommandContext,
+        format: RowFormat,
         (source, columns): (&'static str, &'static [&'static str]),
-        lacks: &'static str,
+        limitation: &'static str,
     ) -> Self {
-        Self { ctx, rows: Rows::new(ctx, format, columns), format, source, lacks }
+        Self { ctx, rows: RowWriter::new(ctx, format, columns), format, source, limitation }
     }
 
-    /// A row; for a person the cells that have something.
+    /// Writes a row; in a table only the cells with values.
     pub(super) fn write(
         &mut self,
         kind: Option<&str>,
         mut cells: Vec<(&'static str, Value)>,
     ) -> io::Result<()> {
-        if self.format == Format::Table {
+        if self.format == RowFormat::Table {
             let has_value = |(_, value): &&(&str, Value)| !value.is_null();
             let shown = cells.iter().filter(has_value).map(|(name, value)| match value {
                 Value::String(text) => format!("{name} {text}"),
@@ -127,7 +127,7 @@ impl<'a> Told<'a> {
             let time = rows::time(SystemTime::now());
             return writeln!(self.ctx.stdout(), "{time}  {}", shown.join("  "));
         }
-        cells.extend([("source", json!(self.source)), ("lacks", json!(self.lacks))]);
+        cells.extend([("source", json!(self.source)), ("limitation", json!(self.limitation))]);
         if let Some(kind) = kind {
             cells.extend([("kind", json!(kind)), ("time", json!(rows::time(SystemTime::now())))]);
         }

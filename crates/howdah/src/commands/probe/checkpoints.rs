@@ -1,34 +1,34 @@
-//! `howdah probe checkpoints`: every phase of a checkpoint as it happens.
+//! `howdah probe checkpoints`: traces the phases of checkpoints.
 
 use std::{
     io::Write as _,
     time::{Duration, Instant},
 };
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 use howdah_probe::{
-    Error,
-    checkpoints::{Checkpoints, Counts, Phase, Span, Update},
+    ProbeError,
+    checkpoints::{CheckpointPhase, CheckpointTracer, FinishedPhase, PhaseCounts, PhaseUpdate},
 };
 use serde_json::{Value, json};
 
 use super::{
     by_sql,
-    rows::{self, Format, Rows},
-    watch::{Opened, SourceName, WatchArgs, Watched},
+    common::{OpenedProbe, ServerWatch, SourceName, WatchArgs},
+    rows::{self, RowFormat, RowWriter},
 };
-use crate::{context::Context, outcome::Outcome};
+use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// Every phase of a checkpoint as it happens: begin, end, how long, how much.
+/// Trace each phase of a checkpoint: start, end, duration and amount.
 ///
-/// Exact and nested where the server was built with markers (Debian's and PGDG's are) and programs may run
-/// in the kernel; else from the checkpointer's own notes in its memory.
+/// Exact and nested if the server was built with USDT probes (as Debian's and PGDG's packages are)
+/// and BPF programs are permitted; otherwise from the checkpointer's statistics in memory.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
     watch: WatchArgs,
-    /// End when a checkpoint has ended
+    /// Exit after the first completed checkpoint
     #[arg(long)]
     until_checkpoint: bool,
 }
@@ -41,11 +41,11 @@ Examples:
 
 const SOURCES: &[SourceName] = &[SourceName::Bpf, SourceName::Memory, SourceName::Sql];
 
-/// How long a server may be without a checkpointer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a running server may be without a checkpointer.
+const CHECKPOINTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// From one look to the next.
-const EVERY: Duration = Duration::from_millis(10);
+/// Time between polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) const COLUMNS: &[&str] = &[
     "source",
@@ -62,114 +62,123 @@ pub(super) const COLUMNS: &[&str] = &[
     "segments_added",
     "segments_removed",
     "segments_recycled",
-    "lacks",
+    "limitation",
 ];
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let WatchArgs { source, format, pace, .. } = &args.watch;
-    let open = |server: &Server| Ok(watch(*source, server, ctx)?);
+    let open = |server: &RunningServer| Ok(open_tracer(*source, server, ctx)?);
     let (mut checkpoints, server) = match args.watch.open(SOURCES, open)? {
-        Opened::Inside(checkpoints, found) => (checkpoints, found.server),
-        Opened::Outside(outside) => {
-            let asking = by_sql::Checkpoints::new(args.until_checkpoint);
-            return by_sql::ask(asking, &outside, &args.watch, ctx);
+        OpenedProbe::Local(checkpoints, found) => (checkpoints, found.server),
+        OpenedProbe::Sql(outside) => {
+            let asking = by_sql::SqlCheckpoints::new(args.until_checkpoint);
+            return by_sql::run(asking, &outside, &args.watch, ctx);
         }
     };
     let source = checkpoints.source().as_str();
-    let mut rows = Rows::new(ctx, *format, COLUMNS);
-    let mut watched = Watched::new(&server)?;
-    let mut ticks = pace.begin(ctx, EVERY);
+    let mut rows = RowWriter::new(ctx, *format, COLUMNS);
+    let mut watched = ServerWatch::new(&server)?;
+    let mut ticks = pace.start(ctx, POLL_INTERVAL);
     let (mut is_done, mut ended, mut failing) = (false, None, None);
     while !is_done && ended.is_none() && ticks.tick() {
         let mut updates = Vec::new();
         match checkpoints.poll(|update| updates.push(update)) {
             Ok(()) => failing = None,
-            // A server that stops has no checkpointer before it is gone itself.
+            // While a server shuts down, the checkpointer exits before the server is gone.
             Err(error) => {
                 let since = *failing.get_or_insert_with(Instant::now);
-                let is_lasting = since.elapsed() > PATIENCE;
+                let is_lasting = since.elapsed() > CHECKPOINTER_TIMEOUT;
                 ended = watched.why_gone().or_else(|| is_lasting.then(|| error.into()));
             }
         }
         for update in updates {
             match format {
-                Format::Table => writeln!(ctx.stdout(), "{}", line(&update))?,
+                RowFormat::Table => writeln!(ctx.stdout(), "{}", line(&update))?,
                 _ => {
-                    if let Update::Finished(span) = &update {
+                    if let PhaseUpdate::Finished(span) = &update {
                         rows.write(&row(source, span))?;
                     }
                 }
             }
             is_done |= args.until_checkpoint && is_end(&update);
             if is_done {
-                // What came after it, while programs were attached, was not asked for.
+                // Skip later events.
                 break;
             }
         }
         ended = ended.or_else(|| watched.ended());
     }
-    let lost = checkpoints.lost()?;
+    let lost = checkpoints.lost_events()?;
     if lost > 0 {
-        ctx.say(format_args!("{lost} events were lost: some phases are missing"));
+        ctx.report(format_args!("{lost} events lost: some phases are missing"));
     }
-    ended.map_or(Ok(Outcome::Done), Err)
+    ended.map_or(Ok(CommandOutcome::Done), Err)
 }
 
-/// The best source that works here, and why it is not a better one.
-fn watch(wanted: SourceName, server: &Server, ctx: &Context) -> Result<Checkpoints, Error> {
-    match wanted {
-        SourceName::Bpf => Checkpoints::by_markers(server),
-        SourceName::Memory => Checkpoints::by_notes(server),
-        SourceName::Best | SourceName::Sql => Checkpoints::by_markers(server).or_else(|reason| {
-            ctx.say(format_args!("phases are read from the checkpointer's memory: {reason}"));
-            Checkpoints::by_notes(server)
-        }),
+/// Opens the best source that works, and reports why a better one does not.
+fn open_tracer(
+    requested: SourceName,
+    server: &RunningServer,
+    ctx: &CommandContext,
+) -> Result<CheckpointTracer, ProbeError> {
+    match requested {
+        SourceName::Bpf => CheckpointTracer::from_usdt(server),
+        SourceName::Memory => CheckpointTracer::from_stats(server),
+        SourceName::Best | SourceName::Sql => {
+            CheckpointTracer::from_usdt(server).or_else(|reason| {
+                ctx.report(format_args!("reading phases from the checkpointer's memory: {reason}"));
+                CheckpointTracer::from_stats(server)
+            })
+        }
     }
 }
 
-fn is_end(update: &Update) -> bool {
-    matches!(update, Update::Finished(Span { phase: Phase::Checkpoint, .. }))
+fn is_end(update: &PhaseUpdate) -> bool {
+    matches!(
+        update,
+        PhaseUpdate::Finished(FinishedPhase { phase: CheckpointPhase::Checkpoint, .. })
+    )
 }
 
 /// `2026-11-21T20:00:01.000000Z    write done in 12.3 ms: 372 of 372 buffers`
-fn line(update: &Update) -> String {
+fn line(update: &PhaseUpdate) -> String {
     match update {
-        Update::Started { phase, pid, at, depth } => {
+        PhaseUpdate::Started { phase, pid, at, depth } => {
             let by = if *depth == 0 { format!(" by process {pid}") } else { String::new() };
             let indent = 2 * depth;
             format!("{}  {:indent$}{} started{by}", rows::time(*at), "", phase.as_str())
         }
-        Update::Finished(span) => {
-            let Span { phase, started_at, duration, depth, counts, .. } = span;
-            let (at, took) = (rows::time(*started_at + *duration), rows::shown(*duration));
+        PhaseUpdate::Finished(span) => {
+            let FinishedPhase { phase, started_at, duration, depth, counts, .. } = span;
+            let (at, took) = (rows::time(*started_at + *duration), rows::display(*duration));
             let indent = 2 * depth;
-            let told = told(counts);
-            format!("{at}  {:indent$}{} done in {took}{told}", "", phase.as_str())
+            let details = describe_counts(counts);
+            format!("{at}  {:indent$}{} done in {took}{details}", "", phase.as_str())
         }
     }
 }
 
-fn told(counts: &Counts) -> String {
-    let mut told = Vec::new();
+fn describe_counts(counts: &PhaseCounts) -> String {
+    let mut parts = Vec::new();
     match (counts.buffers_written, counts.buffers_to_write) {
-        (Some(written), Some(all)) => told.push(format!("{written} of {all} buffers")),
-        (Some(written), None) => told.push(format!("{written} buffers")),
+        (Some(written), Some(all)) => parts.push(format!("{written} of {all} buffers")),
+        (Some(written), None) => parts.push(format!("{written} buffers")),
         _ => {}
     }
     if let Some(files) = counts.files_synced {
-        let longest = counts
-            .longest_sync
-            .map_or_else(String::new, |longest| format!(", the longest {}", rows::shown(longest)));
-        told.push(format!("{files} files synced{longest}"));
+        let longest = counts.longest_sync.map_or_else(String::new, |longest| {
+            format!(", the longest {}", rows::display(longest))
+        });
+        parts.push(format!("{files} files synced{longest}"));
     }
     if let Some([added, removed, recycled]) = counts.segments {
-        told.push(format!("WAL segments {added} added, {removed} removed, {recycled} recycled"));
+        parts.push(format!("WAL segments {added} added, {removed} removed, {recycled} recycled"));
     }
-    if told.is_empty() { String::new() } else { format!(": {}", told.join("; ")) }
+    if parts.is_empty() { String::new() } else { format!(": {}", parts.join("; ")) }
 }
 
-fn row(source: &str, span: &Span) -> Vec<(&'static str, Value)> {
-    let Span { phase, pid, started_at, duration, depth, counts } = span;
+fn row(source: &str, span: &FinishedPhase) -> Vec<(&'static str, Value)> {
+    let FinishedPhase { phase, pid, started_at, duration, depth, counts } = span;
     let [added, removed, recycled] = match counts.segments {
         Some(segments) => segments.map(Value::from),
         None => [const { Value::Null }; 3],

@@ -1,77 +1,79 @@
-//! `howdah probe doctor`: what can be measured here, by what, and what is missing.
+//! `howdah probe doctor`: shows what can be measured, from which source, and what is missing.
 
 use std::io::Write as _;
 
-use howdah_inspect::{ExecutableState, Server};
+use howdah_inspect::{ExecutableState, RunningServer};
 use howdah_probe::{
-    altered,
-    doctor::{self, Diagnosis},
+    doctor::{self, ProbeDiagnosis},
+    patched_code,
 };
 
 use super::target::TargetArgs;
-use crate::{context::Context, outcome::Outcome};
+use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// What can be measured on this server, from which source, and what is missing for a better one.
+/// Show what can be measured on this server, from which source, and what is missing for a better
+/// one.
 ///
-/// Attaches nothing to the server and changes nothing, unless told to clear it.
+/// Attaches nothing to the server and changes nothing, unless --clear is given.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Take out breakpoints that a killed tracer has left in the server's code
+    /// Remove breakpoints that a killed tracer has left in the server's code
     #[arg(long)]
     clear: bool,
 }
 
-/// Most altered places that are named.
+/// Maximum number of patched symbols to list.
 const NAMED_MAX: usize = 8;
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let found = args.target.find()?;
     let server = &found.server;
-    let Diagnosis { kernel, capabilities, figures, .. } = doctor::diagnose(server);
+    let ProbeDiagnosis { kernel, capabilities, metrics, .. } = doctor::diagnose(server);
     let mut out = ctx.stdout();
     let postmaster = server.postmaster();
     writeln!(out, "server      PostgreSQL {}, postmaster {}", server.major(), postmaster.pid())?;
     writeln!(out, "data        {}", server.data_dir()?.display())?;
     let state = match postmaster.executable_state()? {
         ExecutableState::InPlace => "",
-        ExecutableState::Replaced => "  (the file there is another one by now: it was upgraded)",
-        ExecutableState::Deleted => "  (the file is not there any more: it was upgraded)",
+        ExecutableState::Replaced => "  (the file has been replaced since: it was upgraded)",
+        ExecutableState::Deleted => "  (the file no longer exists: it was upgraded)",
     };
     writeln!(out, "binary      {}{state}", postmaster.executable_path()?.display())?;
     let build_id =
         server.binary().build_id().map_or_else(|| "none".to_owned(), ToString::to_string);
     writeln!(out, "build id    {build_id}")?;
-    let markers = server.binary().markers().len();
+    let markers = server.binary().usdt_probes().len();
     let built = if markers == 0 { " (built without --enable-dtrace)" } else { "" };
     if args.clear {
-        altered::clear(server)?;
+        patched_code::clear_breakpoints(server)?;
     }
     writeln!(out, "code        {}", state_of_code(server)?)?;
-    writeln!(out, "markers     {markers} places{built}")?;
+    writeln!(out, "probes      {markers} USDT probes{built}")?;
     writeln!(out, "kernel      {kernel}")?;
-    let may = match capabilities.may_trace() {
-        true => "may run programs in the kernel".to_owned(),
-        false => format!("may not run programs in the kernel: needs {}", capabilities.missing()),
+    let may = if capabilities.may_trace() {
+        "can run BPF programs".to_owned()
+    } else {
+        format!("cannot run BPF programs: missing {}", capabilities.missing())
     };
-    writeln!(out, "we          {may}")?;
-    writeln!(out, "\n{:<12} {:<7} {:<15} what is missing", "figure", "source", "cost")?;
-    for figure in figures {
-        let source = figure.source.map_or("none", |source| source.as_str());
-        let cost = figure.cost.map_or_else(|| "-".to_owned(), |cost| cost.to_string());
-        let missing = figure.missing.unwrap_or_default();
-        writeln!(out, "{:<12} {source:<7} {cost:<15} {missing}", figure.name)?;
+    writeln!(out, "privileges  {may}")?;
+    writeln!(out, "\n{:<12} {:<7} {:<15} missing", "metric", "source", "cost")?;
+    for metric in metrics {
+        let source = metric.source.map_or("none", |source| source.as_str());
+        let cost = metric.cost.map_or_else(|| "-".to_owned(), |cost| cost.to_string());
+        let missing = metric.missing.unwrap_or_default();
+        writeln!(out, "{:<12} {source:<7} {cost:<15} {missing}", metric.name)?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// Whether there are breakpoints in the server's code, and what that means.
-fn state_of_code(server: &Server) -> anyhow::Result<String> {
-    let places = altered::places(server)?;
+/// Describes breakpoints in the server's code, and their consequences.
+fn state_of_code(server: &RunningServer) -> anyhow::Result<String> {
+    let places = patched_code::patched_symbols(server)?;
     if places.is_empty() {
-        return Ok("as in the file".to_owned());
+        return Ok("unmodified".to_owned());
     }
     let mut named: Vec<_> = places.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     if places.len() > NAMED_MAX {
@@ -79,8 +81,8 @@ fn state_of_code(server: &Server) -> anyhow::Result<String> {
     }
     Ok(format!(
         "breakpoints at {}\n            \
-         of a tracer that is attached; if none is, of one that was killed while it attached, and each \
-         hit costs\n            until the server starts again, or until `probe doctor --clear`",
+         of an attached tracer; if none is attached, of one that was killed, and each hit costs\n            \
+         time until the server restarts, or until `probe doctor --clear`",
         named.join(", ")
     ))
 }

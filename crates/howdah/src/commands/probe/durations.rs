@@ -1,4 +1,5 @@
-//! `howdah probe locks`, `lwlocks`, `io`, `wal`, `queries` and `sorts`: how long backends are in functions of the server.
+//! `howdah probe locks`, `lwlocks`, `io`, `wal`, `queries` and `sorts`: durations of functions in
+//! the server.
 
 use std::{
     collections::BTreeMap,
@@ -7,25 +8,25 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 use howdah_probe::{
-    Distribution, Figures,
-    durations::{Call, Durations, Figure, Subject},
-    stacks::CodeNames,
-    waits::{Options, Sampler},
+    Distribution, DurationStats,
+    durations::{Call, CallDurations, CallSubject, ProbeMetric},
+    stacks::Symbolizer,
+    waits::{SamplerOptions, WaitSampler},
 };
 use serde_json::{Value, json};
 
 use super::{
-    blockers::Blockers,
+    blockers::BlockerMonitor,
     by_sql,
-    names::Names,
-    rows::{self, Format, Rows},
+    common::{OpenedProbe, SourceName, TraceArgs, TraceOutput, WatchArgs, trace},
+    names::RelationNames,
+    rows::{self, RowFormat, RowWriter},
     stacks,
-    target::{Found, Outside},
-    watch::{Opened, SourceName, TraceArgs, Tracing, WatchArgs, trace},
+    target::{LocalServer, SqlTarget},
 };
-use crate::{context::Context, errors::WithHint as _, outcome::Outcome};
+use crate::{context::CommandContext, errors::WithHint as _, outcome::CommandOutcome};
 
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
@@ -53,56 +54,61 @@ pub(super) const COLUMNS: &[&str] = &[
     "samples",
     "overhead",
     "lost",
-    "lacks",
+    "limitation",
 ];
 
-pub(super) fn run(figure: Figure, args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(
+    metric: ProbeMetric,
+    args: &Args,
+    ctx: &CommandContext,
+) -> anyhow::Result<CommandOutcome> {
     let watch = &args.trace.watch;
-    let attach = |server: &Server| {
-        Durations::attach_with_stacks(server, figure, args.trace.stacks_from())
-            .with_context(|| format!("cannot trace {}", figure.name()))
-            .hint("`howdah probe doctor` says what is missing")
+    let attach = |server: &RunningServer| {
+        CallDurations::attach_with_stacks(server, metric, args.trace.stacks_from())
+            .with_context(|| format!("cannot trace {}", metric.name()))
+            .hint("`howdah probe doctor` shows what is missing")
     };
-    let (durations, Found { server, session }) = match figure {
-        Figure::LwLocks => match lightweight(watch, attach, ctx)? {
-            Traced::Attached(durations, found) => (*durations, *found),
-            Traced::Done(outcome) => return Ok(outcome),
+    let (durations, LocalServer { server, session }) = match metric {
+        ProbeMetric::LwLocks => match open_lwlocks(watch, attach, ctx)? {
+            LwLockTracing::Attached(durations, found) => (*durations, *found),
+            LwLockTracing::Done(outcome) => return Ok(outcome),
         },
-        Figure::Queries | Figure::Sorts => {
+        ProbeMetric::Queries | ProbeMetric::Sorts => {
             watch.check_source(&[SourceName::Bpf])?;
             let found = watch.target.find()?;
             (attach(&found.server)?, found)
         }
         _ => match watch.open(&[SourceName::Bpf, SourceName::Sql], attach)? {
-            Opened::Inside(durations, found) => (durations, *found),
-            Opened::Outside(outside) => return by_sql(figure, &outside, args, ctx),
+            OpenedProbe::Local(durations, found) => (durations, *found),
+            OpenedProbe::Sql(outside) => return by_sql(metric, &outside, args, ctx),
         },
     };
-    let blockers = session.as_ref().filter(|_| figure == Figure::Locks);
-    let blockers = blockers.map(|(target, _)| Blockers::ask(target.clone()));
-    let mut report = Report::new(&args.trace, ctx, Names::new(session), (figure, durations));
-    report.code = CodeNames::of_server(&server);
+    let blockers = session.as_ref().filter(|_| metric == ProbeMetric::Locks);
+    let blockers = blockers.map(|(target, _)| BlockerMonitor::start(target.clone()));
+    let mut report =
+        DurationReport::new(&args.trace, ctx, RelationNames::new(session), (metric, durations));
+    report.code = Symbolizer::for_server(&server);
     report.blockers = blockers;
     let ended = trace(&mut report, &server, &args.trace, ctx)?;
-    report.tell_end(ended.overhead)?;
-    ended.server.map_or(Ok(Outcome::Done), Err)
+    report.report_summary(ended.overhead)?;
+    ended.server.map_or(Ok(CommandOutcome::Done), Err)
 }
 
-/// What became of tracing.
-enum Traced {
-    Attached(Box<Durations>, Box<Found>),
-    /// A weaker source has told instead.
-    Done(Outcome),
+/// How lightweight locks are measured.
+enum LwLockTracing {
+    Attached(Box<CallDurations>, Box<LocalServer>),
+    /// Done already, with samples of memory or SQL.
+    Done(CommandOutcome),
 }
 
-/// Lightweight locks: where programs may not run, samples of memory, and where that may not be read, by SQL.
-fn lightweight(
+/// Opens the source for lightweight locks: BPF programs, else samples of memory, else SQL.
+fn open_lwlocks(
     watch: &WatchArgs,
-    attach: impl Fn(&Server) -> anyhow::Result<Durations>,
-    ctx: &Context,
-) -> anyhow::Result<Traced> {
+    attach: impl Fn(&RunningServer) -> anyhow::Result<CallDurations>,
+    ctx: &CommandContext,
+) -> anyhow::Result<LwLockTracing> {
     const SOURCES: &[SourceName] = &[SourceName::Bpf, SourceName::Memory, SourceName::Sql];
-    let open = |server: &Server| {
+    let open = |server: &RunningServer| {
         let refused = match watch.source {
             SourceName::Memory => anyhow::anyhow!("--source memory"),
             _ => match attach(server) {
@@ -111,77 +117,80 @@ fn lightweight(
                 Err(error) => error,
             },
         };
-        Sampler::open(server, Options::default())?;
+        WaitSampler::open(server, SamplerOptions::default())?;
         Ok(Err(format!("{refused:#}")))
     };
     match watch.open(SOURCES, open)? {
-        Opened::Inside(Ok(durations), found) => Ok(Traced::Attached(Box::new(durations), found)),
-        Opened::Inside(Err(reason), found) => {
-            by_sql::lwlocks_from_memory(&found.server, &reason, watch, ctx).map(Traced::Done)
+        OpenedProbe::Local(Ok(durations), found) => {
+            Ok(LwLockTracing::Attached(Box::new(durations), found))
         }
-        Opened::Outside(outside) => {
-            by_sql::ask(by_sql::LwLocks::default(), &outside, watch, ctx).map(Traced::Done)
+        OpenedProbe::Local(Err(reason), found) => {
+            by_sql::lwlocks_from_memory(&found.server, &reason, watch, ctx).map(LwLockTracing::Done)
+        }
+        OpenedProbe::Sql(outside) => {
+            by_sql::run(by_sql::LwLockSamples::default(), &outside, watch, ctx)
+                .map(LwLockTracing::Done)
         }
     }
 }
 
 fn by_sql(
-    figure: Figure,
-    outside: &Outside,
+    metric: ProbeMetric,
+    outside: &SqlTarget,
     args: &Args,
-    ctx: &Context,
-) -> anyhow::Result<Outcome> {
+    ctx: &CommandContext,
+) -> anyhow::Result<CommandOutcome> {
     let TraceArgs { watch, threshold, .. } = &args.trace;
-    match figure {
-        Figure::Io => by_sql::ask(by_sql::Io::default(), outside, watch, ctx),
-        Figure::Wal => by_sql::ask(by_sql::Wal::default(), outside, watch, ctx),
-        _ => by_sql::ask(by_sql::Locks::new(*threshold), outside, watch, ctx),
+    match metric {
+        ProbeMetric::Io => by_sql::run(by_sql::SqlIo::default(), outside, watch, ctx),
+        ProbeMetric::Wal => by_sql::run(by_sql::SqlWal::default(), outside, watch, ctx),
+        _ => by_sql::run(by_sql::SqlLocks::new(*threshold), outside, watch, ctx),
     }
 }
 
-/// What was seen, on its way out.
-struct Report<'a> {
-    ctx: &'a Context,
-    rows: Rows<'a>,
-    format: Format,
+/// Aggregates calls and writes them as rows.
+struct DurationReport<'a> {
+    ctx: &'a CommandContext,
+    rows: RowWriter<'a>,
+    format: RowFormat,
     threshold: Option<Duration>,
-    names: Names,
-    code: CodeNames,
-    durations: Durations,
-    /// Its intervals are apart by subject, too.
+    names: RelationNames,
+    code: Symbolizer,
+    durations: CallDurations,
+    /// Whether intervals are reported by subject, too.
     is_by_subject: bool,
     lines: u64,
     calls: u64,
-    /// Calls above the threshold, not told yet.
+    /// Calls above the threshold, not reported yet.
     long: Vec<Call>,
-    interval: BTreeMap<Kind, Distribution>,
+    interval: BTreeMap<SubjectKey, Distribution>,
     all: BTreeMap<&'static str, Distribution>,
-    subjects: BTreeMap<Kind, Distribution>,
-    /// Where they are asked for, and the waits behind each that was told.
-    blockers: Option<Blockers>,
-    behind: BTreeMap<String, Distribution>,
+    subjects: BTreeMap<SubjectKey, Distribution>,
+    /// Finds the blockers of lock waits, if enabled; below, the reported waits by blocker.
+    blockers: Option<BlockerMonitor>,
+    by_blocker: BTreeMap<String, Distribution>,
 }
 
-/// An operation, and what it is about.
-type Kind = (&'static str, Subject);
+/// An operation and its subject.
+type SubjectKey = (&'static str, CallSubject);
 
-impl<'a> Report<'a> {
+impl<'a> DurationReport<'a> {
     fn new(
         args: &TraceArgs,
-        ctx: &'a Context,
-        names: Names,
-        (figure, durations): (Figure, Durations),
+        ctx: &'a CommandContext,
+        names: RelationNames,
+        (metric, durations): (ProbeMetric, CallDurations),
     ) -> Self {
         let format = args.watch.format;
         Self {
             ctx,
-            rows: Rows::new(ctx, format, COLUMNS),
+            rows: RowWriter::new(ctx, format, COLUMNS),
             format,
             threshold: args.threshold,
             names,
-            code: CodeNames::default(),
+            code: Symbolizer::default(),
             durations,
-            is_by_subject: figure == Figure::LwLocks,
+            is_by_subject: metric == ProbeMetric::LwLocks,
             lines: 0,
             calls: 0,
             long: Vec::new(),
@@ -189,24 +198,24 @@ impl<'a> Report<'a> {
             all: BTreeMap::new(),
             subjects: BTreeMap::new(),
             blockers: None,
-            behind: BTreeMap::new(),
+            by_blocker: BTreeMap::new(),
         }
     }
 
     fn add(&mut self, call: Call) {
         let Call { operation, subject, duration, .. } = call;
         self.calls += 1;
-        let told_by = if self.is_by_subject { subject } else { Subject::None };
-        self.interval.entry((operation, told_by)).or_default().add(duration);
+        let subject_key = if self.is_by_subject { subject } else { CallSubject::None };
+        self.interval.entry((operation, subject_key)).or_default().add(duration);
         self.all.entry(operation).or_default().add(duration);
         let is_known = self.subjects.contains_key(&(operation, subject));
-        if subject != Subject::None && (is_known || self.subjects.len() < SUBJECTS_MAX) {
+        if subject != CallSubject::None && (is_known || self.subjects.len() < SUBJECTS_MAX) {
             self.subjects.entry((operation, subject)).or_default().add(duration);
         }
         if let Some(blocked_by) = self.blocked_by(&call) {
-            let is_known = self.behind.contains_key(&blocked_by);
-            if is_known || self.behind.len() < SUBJECTS_MAX {
-                self.behind.entry(blocked_by).or_default().add(duration);
+            let is_known = self.by_blocker.contains_key(&blocked_by);
+            if is_known || self.by_blocker.len() < SUBJECTS_MAX {
+                self.by_blocker.entry(blocked_by).or_default().add(duration);
             }
         }
         if self.threshold.is_some_and(|least| duration >= least) {
@@ -214,30 +223,30 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The processes that a wait for a lock was behind, if it was seen.
+    /// The processes that blocked a wait for a lock, if known.
     fn blocked_by(&self, call: &Call) -> Option<String> {
-        self.blockers.as_ref()?.of(call.pid, call.ended_at, call.duration)
+        self.blockers.as_ref()?.blocked_by(call.pid, call.ended_at, call.duration)
     }
 
-    /// What a call was about, in words.
-    fn subject(&mut self, subject: Subject) -> Option<String> {
+    /// The subject of a call as text.
+    fn subject(&mut self, subject: CallSubject) -> Option<String> {
         Some(match subject {
-            Subject::None => return None,
-            Subject::Lock(tag) => match tag.relation {
+            CallSubject::None => return None,
+            CallSubject::Lock(tag) => match tag.relation {
                 Some((database, relation)) => {
-                    format!("{} {}", tag.kind, self.names.of(database, relation))
+                    format!("{} {}", tag.kind, self.names.name(database, relation))
                 }
                 None => tag.kind.to_owned(),
             },
-            Subject::Wait(event) => event.name(),
-            Subject::File { tablespace, database, filenode } => {
-                self.names.of_file(tablespace, database, filenode)
+            CallSubject::Wait(event) => event.name(),
+            CallSubject::File { tablespace, database, filenode } => {
+                self.names.name_of_file(tablespace, database, filenode)
             }
         })
     }
 }
 
-impl Tracing for Report<'_> {
+impl TraceOutput for DurationReport<'_> {
     fn drain(&mut self) -> u64 {
         let mut calls = Vec::new();
         self.durations.drain(|call| calls.push(call));
@@ -245,20 +254,21 @@ impl Tracing for Report<'_> {
         self.calls
     }
 
-    fn tell_long(&mut self) -> io::Result<()> {
+    fn report_long_events(&mut self) -> io::Result<()> {
         for call in std::mem::take(&mut self.long) {
             let Call { pid, operation, duration, ended_at, .. } = call;
             let subject = self.subject(call.subject);
             let blocked_by = self.blocked_by(&call);
             let time = rows::time(ended_at);
-            let stack = call.stack.map(|id| self.code.stack(pid, &self.durations.addresses(id)));
-            if self.format == Format::Table {
+            let stack = call.stack.map(|id| self.code.resolve(pid, &self.durations.addresses(id)));
+            if self.format == RowFormat::Table {
                 let about = subject.map_or_else(String::new, |subject| format!("  {subject}"));
-                let behind = blocked_by.map_or_else(String::new, |pids| format!("  behind {pids}"));
-                let took = rows::shown(duration);
-                let what = format!("{operation} {took}{about}{behind}");
+                let by_blocker =
+                    blocked_by.map_or_else(String::new, |pids| format!("  blocked by {pids}"));
+                let took = rows::display(duration);
+                let what = format!("{operation} {took}{about}{by_blocker}");
                 writeln!(self.ctx.stdout(), "{time}  process {pid}  {what}")?;
-                stacks::tell(self.ctx, stack.as_ref())?;
+                stacks::print(self.ctx, stack.as_ref())?;
             } else {
                 self.rows.write(&[
                     ("source", json!("bpf")),
@@ -276,23 +286,23 @@ impl Tracing for Report<'_> {
         Ok(())
     }
 
-    /// A line for each operation that there was, and each subject where that is wanted.
-    fn tell_interval(&mut self) -> io::Result<()> {
+    /// Writes a line per operation, and per subject if enabled.
+    fn report_interval(&mut self) -> io::Result<()> {
         let interval = std::mem::take(&mut self.interval);
         let time = rows::time(SystemTime::now());
         for ((operation, subject), distribution) in &interval {
-            let figures = distribution.figures();
+            let stats = distribution.stats();
             let subject = self.subject(*subject);
-            if self.format == Format::Table {
+            if self.format == RowFormat::Table {
                 let mut out = self.ctx.stdout();
                 if self.lines.is_multiple_of(HEAD_EVERY) {
                     writeln!(out, "{:<27}  {:<10} {HEAD}", "time", "operation")?;
                 }
                 self.lines += 1;
                 let subject = subject.map_or_else(String::new, |subject| format!("  {subject}"));
-                writeln!(out, "{time:<27}  {operation:<10} {}{subject}", in_columns(&figures))?;
+                writeln!(out, "{time:<27}  {operation:<10} {}{subject}", in_columns(&stats))?;
             } else {
-                let mut row = cells("interval", operation, &figures);
+                let mut row = cells("interval", operation, &stats);
                 row.extend([("time", json!(time)), ("subject", json!(subject))]);
                 self.rows.write(&row)?;
             }
@@ -300,68 +310,69 @@ impl Tracing for Report<'_> {
         Ok(())
     }
 
-    fn cost_of_event(&self) -> Duration {
-        self.durations.cost_of_call()
+    fn cost_per_event(&self) -> Duration {
+        self.durations.cost_per_call()
     }
 }
 
-impl Report<'_> {
-    fn tell_end(&mut self, overhead: f64) -> anyhow::Result<()> {
-        let lost = self.durations.lost()?;
+impl DurationReport<'_> {
+    fn report_summary(&mut self, overhead: f64) -> anyhow::Result<()> {
+        let lost = self.durations.lost_events()?;
         let all = std::mem::take(&mut self.all);
         let mut subjects = Vec::new();
         for ((operation, subject), distribution) in std::mem::take(&mut self.subjects) {
-            subjects.push((operation, subject, distribution.figures()));
+            subjects.push((operation, subject, distribution.stats()));
         }
-        subjects.sort_by_key(|(.., figures)| std::cmp::Reverse(figures.total));
-        let behind = std::mem::take(&mut self.behind).into_iter();
-        let mut behind: Vec<_> = behind.map(|(pids, waits)| (pids, waits.figures())).collect();
-        behind.sort_by_key(|(_, figures)| std::cmp::Reverse(figures.total));
-        if self.format == Format::Table {
-            writeln!(self.ctx.stdout(), "\n{:<10} {HEAD} {:>10}", "operation", "in all")?;
+        subjects.sort_by_key(|(.., stats)| std::cmp::Reverse(stats.total));
+        let by_blocker = std::mem::take(&mut self.by_blocker).into_iter();
+        let mut by_blocker: Vec<_> =
+            by_blocker.map(|(pids, waits)| (pids, waits.stats())).collect();
+        by_blocker.sort_by_key(|(_, stats)| std::cmp::Reverse(stats.total));
+        if self.format == RowFormat::Table {
+            writeln!(self.ctx.stdout(), "\n{:<10} {HEAD} {:>10}", "operation", "total")?;
             for (operation, distribution) in &all {
-                let figures = distribution.figures();
-                let (columns, total) = (in_columns(&figures), rows::shown(figures.total));
+                let stats = distribution.stats();
+                let (columns, total) = (in_columns(&stats), rows::display(stats.total));
                 writeln!(self.ctx.stdout(), "{operation:<10} {columns} {total:>10}")?;
             }
-            for (operation, subject, figures) in subjects.iter().take(SUBJECTS_SHOWN) {
+            for (operation, subject, stats) in subjects.iter().take(SUBJECTS_PRINTED) {
                 let subject = self.subject(*subject).unwrap_or_default();
-                let (columns, total) = (in_columns(figures), rows::shown(figures.total));
+                let (columns, total) = (in_columns(stats), rows::display(stats.total));
                 writeln!(self.ctx.stdout(), "{operation:<10} {columns} {total:>10}  {subject}")?;
             }
-            for (pids, figures) in behind.iter().take(SUBJECTS_SHOWN) {
-                let (columns, total) = (in_columns(figures), rows::shown(figures.total));
-                writeln!(self.ctx.stdout(), "{:<10} {columns} {total:>10}  {pids}", "behind")?;
+            for (pids, stats) in by_blocker.iter().take(SUBJECTS_PRINTED) {
+                let (columns, total) = (in_columns(stats), rows::display(stats.total));
+                writeln!(self.ctx.stdout(), "{:<10} {columns} {total:>10}  {pids}", "blocked by")?;
             }
         } else {
-            for (operation, subject, figures) in &subjects {
-                let mut row = cells("subject", operation, figures);
+            for (operation, subject, stats) in &subjects {
+                let mut row = cells("subject", operation, stats);
                 row.push(("subject", json!(self.subject(*subject))));
                 self.rows.write(&row)?;
             }
-            for (pids, figures) in &behind {
-                let mut row = cells("blocker", "lock", figures);
+            for (pids, stats) in &by_blocker {
+                let mut row = cells("blocker", "lock", stats);
                 row.push(("blocked_by", json!(pids)));
                 self.rows.write(&row)?;
             }
             for (operation, distribution) in &all {
-                let mut row = cells("end", operation, &distribution.figures());
+                let mut row = cells("end", operation, &distribution.stats());
                 row.extend([("overhead", json!(overhead)), ("lost", json!(lost))]);
                 row.push(("time", json!(rows::time(SystemTime::now()))));
                 self.rows.write(&row)?;
             }
         }
-        self.ctx.say(format_args!(
-            "{} calls, at a cost of {:.2} % of the processors",
+        self.ctx.report(format_args!(
+            "{} calls; cost {:.2} % of the CPUs",
             self.calls,
             100.0 * overhead
         ));
         if lost > 0 {
-            self.ctx.say(format_args!("{lost} calls were lost or skipped"));
+            self.ctx.report(format_args!("{lost} calls lost or skipped"));
         }
-        if let Some(Err(error)) = self.blockers.take().map(Blockers::end) {
+        if let Some(Err(error)) = self.blockers.take().map(BlockerMonitor::finish) {
             let error = anyhow::Error::from(error);
-            self.ctx.say(format_args!("who was before whom could not be asked: {error:#}"));
+            self.ctx.report(format_args!("cannot determine blocking processes: {error:#}"));
         }
         Ok(())
     }
@@ -369,35 +380,35 @@ impl Report<'_> {
 
 const HEAD_EVERY: u64 = 30;
 const HEAD: &str = "     calls        min       mean        p50        p99        max";
-const SUBJECTS_SHOWN: usize = 20;
-/// Subjects are relations and kinds of locks; there may be very many relations.
+const SUBJECTS_PRINTED: usize = 20;
+/// Maximum number of subjects and blockers to keep: there may be very many relations.
 const SUBJECTS_MAX: usize = 10_000;
 
-fn in_columns(figures: &Figures) -> String {
-    let Figures { count, min, mean, p50, p99, max, .. } = *figures;
-    let [min, mean, p50, p99, max] = [min, mean, p50, p99, max].map(rows::shown);
+fn in_columns(stats: &DurationStats) -> String {
+    let DurationStats { count, min, mean, p50, p99, max, .. } = *stats;
+    let [min, mean, p50, p99, max] = [min, mean, p50, p99, max].map(rows::display);
     format!("{count:>10} {min:>10} {mean:>10} {p50:>10} {p99:>10} {max:>10}")
 }
 
-fn cells(kind: &str, operation: &str, figures: &Figures) -> Vec<(&'static str, Value)> {
+fn cells(kind: &str, operation: &str, stats: &DurationStats) -> Vec<(&'static str, Value)> {
     let mut row = vec![
         ("source", json!("bpf")),
         ("kind", json!(kind)),
         ("operation", json!(operation)),
-        ("calls", json!(figures.count)),
+        ("calls", json!(stats.count)),
     ];
-    row.extend(times(figures));
+    row.extend(times(stats));
     row
 }
 
-/// Cells of how long calls took.
-pub(super) fn times(figures: &Figures) -> [(&'static str, Value); 6] {
+/// Cells of the durations of calls.
+pub(super) fn times(stats: &DurationStats) -> [(&'static str, Value); 6] {
     [
-        ("min_ms", rows::ms(figures.min)),
-        ("mean_ms", rows::ms(figures.mean)),
-        ("p50_ms", rows::ms(figures.p50)),
-        ("p99_ms", rows::ms(figures.p99)),
-        ("max_ms", rows::ms(figures.max)),
-        ("total_ms", rows::ms(figures.total)),
+        ("min_ms", rows::ms(stats.min)),
+        ("mean_ms", rows::ms(stats.mean)),
+        ("p50_ms", rows::ms(stats.p50)),
+        ("p99_ms", rows::ms(stats.p99)),
+        ("max_ms", rows::ms(stats.max)),
+        ("total_ms", rows::ms(stats.total)),
     ]
 }

@@ -1,22 +1,22 @@
-//! `howdah probe export`: a probe as a script of bpftrace.
+//! `howdah probe export`: prints a probe as a bpftrace script.
 
 use std::io::Write as _;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use howdah_probe::export::Script;
+use howdah_probe::export::BpftraceScript;
 
 use super::target::TargetArgs;
-use crate::{context::Context, outcome::Outcome};
+use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// Print a probe as a script of bpftrace, to check ours by or to go on from.
+/// Print a probe as a bpftrace script, to verify the probe or to build on.
 ///
-/// It is for this server as it runs now: it names its binary and its first process.
+/// The script is specific to the running server: it names the server's executable and postmaster.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The probe
     #[arg(value_name = "PROBE", value_parser = scripts())]
-    script: Script,
+    script: BpftraceScript,
     #[command(flatten)]
     target: TargetArgs,
 }
@@ -25,16 +25,16 @@ const EXAMPLES: &str = "\
 Example:
   howdah probe export extend --pid 4711 > extend.bt && bpftrace extend.bt";
 
-fn scripts() -> impl TypedValueParser<Value = Script> {
-    PossibleValuesParser::new(Script::all().map(Script::name)).map(|name| {
-        Script::all()
+fn scripts() -> impl TypedValueParser<Value = BpftraceScript> {
+    PossibleValuesParser::new(BpftraceScript::all().map(BpftraceScript::name)).map(|name| {
+        BpftraceScript::all()
             .find(|script| script.name() == name)
-            .expect("it is one of the possible values")
+            .expect("clap accepts only possible values")
     })
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let found = args.target.find()?;
-    write!(ctx.stdout(), "{}", args.script.of(&found.server)?)?;
-    Ok(Outcome::Done)
+    write!(ctx.stdout(), "{}", args.script.text(&found.server)?)?;
+    Ok(CommandOutcome::Done)
 }

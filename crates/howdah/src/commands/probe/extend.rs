@@ -1,4 +1,4 @@
-//! `howdah probe extend`: waits for the lock to extend a relation.
+//! `howdah probe extend`: traces waits for relation extension locks.
 
 use std::{
     io::{self, Write as _},
@@ -6,28 +6,29 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 use howdah_probe::{
-    Figures,
-    extend::{ExtensionLock, ExtensionLocks, LostEvents, Summary},
-    stacks::CodeNames,
+    DurationStats,
+    extend::{ExtensionLock, ExtensionLocks, ExtensionSummary, LostEvents},
+    stacks::Symbolizer,
 };
 use serde_json::{Value, json};
 
 use super::{
     by_sql,
-    names::Names,
-    rows::{self, Format, Rows},
+    common::{OpenedProbe, SourceName, TraceArgs, TraceOutput, trace},
+    names::RelationNames,
+    rows::{self, RowFormat, RowWriter},
     stacks,
-    target::Found,
-    watch::{Opened, SourceName, TraceArgs, Tracing, trace},
+    target::LocalServer,
 };
-use crate::{context::Context, errors::WithHint as _, outcome::Outcome};
+use crate::{context::CommandContext, errors::WithHint as _, outcome::CommandOutcome};
 
-/// How long backends wait for the lock to extend a relation, and how long they hold it then.
+/// Measure how long backends wait for relation extension locks, and how long they hold them.
 ///
-/// A line a second: waits by their number, shortest, mean, median, 99th percentile and longest, and the
-/// relation that was waited for most. At the end a summary, by relation. A lock is counted when it is let go.
+/// Prints a line per second: number of waits, shortest, mean, median, 99th percentile and longest,
+/// and the relation with most waits; at the end a summary by relation. A lock is counted when it is
+/// released.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -61,69 +62,74 @@ pub(super) const COLUMNS: &[&str] = &[
     "stack",
     "overhead",
     "lost",
-    "lacks",
+    "limitation",
 ];
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let watch = &args.trace.watch;
-    let open = |server: &Server| {
+    let open = |server: &RunningServer| {
         ExtensionLocks::attach_with_stacks(server, args.trace.stacks_from())
             .context("cannot trace extension locks")
-            .hint("`howdah probe doctor` says what is missing")
+            .hint("`howdah probe doctor` shows what is missing")
     };
-    let (locks, Found { server, session }) =
+    let (locks, LocalServer { server, session }) =
         match watch.open(&[SourceName::Bpf, SourceName::Sql], open)? {
-            Opened::Inside(locks, found) => (locks, *found),
-            Opened::Outside(outside) => {
-                return by_sql::ask(by_sql::Extensions::default(), &outside, watch, ctx);
+            OpenedProbe::Local(locks, found) => (locks, *found),
+            OpenedProbe::Sql(outside) => {
+                return by_sql::run(by_sql::SqlExtensions::default(), &outside, watch, ctx);
             }
         };
-    let mut report = Report::new(&args.trace, ctx, Names::new(session), locks);
-    report.code = CodeNames::of_server(&server);
+    let mut report = ExtendReport::new(&args.trace, ctx, RelationNames::new(session), locks);
+    report.code = Symbolizer::for_server(&server);
     let ended = trace(&mut report, &server, &args.trace, ctx)?;
-    report.tell_end(ended.overhead)?;
-    ended.server.map_or(Ok(Outcome::Done), Err)
+    report.report_summary(ended.overhead)?;
+    ended.server.map_or(Ok(CommandOutcome::Done), Err)
 }
 
-/// What was seen, on its way out.
-struct Report<'a> {
-    ctx: &'a Context,
-    rows: Rows<'a>,
-    format: Format,
+/// Aggregates locks and writes them as rows.
+struct ExtendReport<'a> {
+    ctx: &'a CommandContext,
+    rows: RowWriter<'a>,
+    format: RowFormat,
     threshold: Option<Duration>,
-    names: Names,
-    code: CodeNames,
+    names: RelationNames,
+    code: Symbolizer,
     locks: ExtensionLocks,
     lines: u64,
-    /// Locks that were let go so far.
+    /// Number of locks released so far.
     count: u64,
-    /// Locks above the threshold, not told yet.
+    /// Locks above the threshold, not reported yet.
     long: Vec<ExtensionLock>,
-    interval: Summary,
-    all: Summary,
+    interval: ExtensionSummary,
+    all: ExtensionSummary,
 }
 
-impl<'a> Report<'a> {
-    fn new(args: &TraceArgs, ctx: &'a Context, names: Names, locks: ExtensionLocks) -> Self {
+impl<'a> ExtendReport<'a> {
+    fn new(
+        args: &TraceArgs,
+        ctx: &'a CommandContext,
+        names: RelationNames,
+        locks: ExtensionLocks,
+    ) -> Self {
         let format = args.watch.format;
         Self {
             ctx,
-            rows: Rows::new(ctx, format, COLUMNS),
+            rows: RowWriter::new(ctx, format, COLUMNS),
             format,
             threshold: args.threshold,
             names,
-            code: CodeNames::default(),
+            code: Symbolizer::default(),
             locks,
             lines: 0,
             count: 0,
             long: Vec::new(),
-            interval: Summary::default(),
-            all: Summary::default(),
+            interval: ExtensionSummary::default(),
+            all: ExtensionSummary::default(),
         }
     }
 }
 
-impl Tracing for Report<'_> {
+impl TraceOutput for ExtendReport<'_> {
     fn drain(&mut self) -> u64 {
         let Self { locks, interval, all, long, count, threshold, .. } = self;
         locks.drain(|lock| {
@@ -137,18 +143,18 @@ impl Tracing for Report<'_> {
         self.count
     }
 
-    fn tell_long(&mut self) -> io::Result<()> {
+    fn report_long_events(&mut self) -> io::Result<()> {
         for lock in std::mem::take(&mut self.long) {
             let ExtensionLock { pid, wait, hold, released_at, .. } = lock;
-            let relation = self.names.of(lock.database, lock.relation);
+            let relation = self.names.name(lock.database, lock.relation);
             let time = rows::time(released_at);
-            let stack = lock.stack.map(|id| self.code.stack(pid, &self.locks.addresses(id)));
-            if self.format == Format::Table {
-                let (wait, hold) = (rows::shown(wait), rows::shown(hold));
+            let stack = lock.stack.map(|id| self.code.resolve(pid, &self.locks.addresses(id)));
+            if self.format == RowFormat::Table {
+                let (wait, hold) = (rows::display(wait), rows::display(hold));
                 let line =
                     format!("{time}  process {pid} waited {wait} for {relation}, held it {hold}");
                 writeln!(self.ctx.stdout(), "{line}")?;
-                stacks::tell(self.ctx, stack.as_ref())?;
+                stacks::print(self.ctx, stack.as_ref())?;
             } else {
                 self.rows.write(&[
                     ("source", json!(SOURCE)),
@@ -166,12 +172,12 @@ impl Tracing for Report<'_> {
         Ok(())
     }
 
-    /// An interval in which nothing happened has its line, too.
-    fn tell_interval(&mut self) -> io::Result<()> {
+    /// Writes a line for every interval, also for one without locks.
+    fn report_interval(&mut self) -> io::Result<()> {
         let summary = std::mem::take(&mut self.interval);
         let relation = self.most_waited(&summary);
         let time = rows::time(SystemTime::now());
-        if self.format == Format::Table {
+        if self.format == RowFormat::Table {
             let mut out = self.ctx.stdout();
             if self.lines.is_multiple_of(HEAD_EVERY) {
                 writeln!(
@@ -181,10 +187,10 @@ impl Tracing for Report<'_> {
                 )?;
             }
             self.lines += 1;
-            let Figures { count, min, mean, p50, p99, max, .. } = summary.waits();
+            let DurationStats { count, min, mean, p50, p99, max, .. } = summary.waits();
             let cells = [min, mean, p50, p99, max].map(|wait| match count {
                 0 => "-".to_owned(),
-                _ => rows::shown(wait),
+                _ => rows::display(wait),
             });
             let [min, mean, p50, p99, max] = cells;
             let relation = relation.unwrap_or_default();
@@ -193,72 +199,72 @@ impl Tracing for Report<'_> {
                 "{time:<27}  {count:>7} {min:>10} {mean:>10} {p50:>10} {p99:>10} {max:>10}  {relation}"
             )
         } else {
-            let mut row = figures("interval", &summary);
+            let mut row = summary_cells("interval", &summary);
             row.extend([("time", json!(time)), ("relation", json!(relation))]);
             self.rows.write(&row)
         }
     }
 
-    fn cost_of_event(&self) -> Duration {
-        self.locks.cost_of_lock()
+    fn cost_per_event(&self) -> Duration {
+        self.locks.cost_per_lock()
     }
 }
 
-impl Report<'_> {
-    fn most_waited(&mut self, summary: &Summary) -> Option<String> {
+impl ExtendReport<'_> {
+    fn most_waited(&mut self, summary: &ExtensionSummary) -> Option<String> {
         let ((database, relation), ..) = *summary.relations().first()?;
-        Some(self.names.of(database, relation))
+        Some(self.names.name(database, relation))
     }
 
-    fn tell_end(&mut self, overhead: f64) -> anyhow::Result<()> {
-        let losses = self.locks.losses()?;
+    fn report_summary(&mut self, overhead: f64) -> anyhow::Result<()> {
+        let lost_events = self.locks.lost_events()?;
         let all = std::mem::take(&mut self.all);
         let relations: Vec<_> = all
             .relations()
             .into_iter()
             .map(|((database, relation), waits, holds)| {
-                (self.names.of(database, relation), waits, holds)
+                (self.names.name(database, relation), waits, holds)
             })
             .collect();
-        if self.format == Format::Table {
-            self.tell_summary(&all, &relations)?;
+        if self.format == RowFormat::Table {
+            self.print_summary(&all, &relations)?;
         } else {
             for (relation, waits, holds) in &relations {
-                let mut row = spread("relation", waits, holds);
+                let mut row = wait_and_hold_cells("relation", waits, holds);
                 row.push(("relation", json!(relation)));
                 self.rows.write(&row)?;
             }
-            let mut row = figures("end", &all);
+            let mut row = summary_cells("end", &all);
             row.push(("time", json!(rows::time(SystemTime::now()))));
             row.push(("overhead", json!(overhead)));
-            row.push(("lost", json!(losses.lost + losses.skipped.values().sum::<u64>())));
+            row.push(("lost", json!(lost_events.lost + lost_events.skipped.values().sum::<u64>())));
             self.rows.write(&row)?;
         }
         let cost = 100.0 * overhead;
-        self.ctx
-            .say(format_args!("{} locks, at a cost of {cost:.2} % of the processors", self.count));
-        self.say_losses(&losses);
+        self.ctx.report(format_args!("{} locks; cost {cost:.2} % of the CPUs", self.count));
+        self.report_lost_events(&lost_events);
         Ok(())
     }
 
-    fn tell_summary(
+    fn print_summary(
         &self,
-        all: &Summary,
-        relations: &[(String, Figures, Figures)],
+        all: &ExtensionSummary,
+        relations: &[(String, DurationStats, DurationStats)],
     ) -> io::Result<()> {
         let mut out = self.ctx.stdout();
         let (waits, at_once) = (all.waits(), all.conditional());
-        writeln!(out, "\n{} locks were waited for, {at_once} taken at once", waits.count)?;
+        writeln!(out, "\n{} locks acquired after waiting, {at_once} without waiting", waits.count)?;
         if waits.count + at_once == 0 {
             return Ok(());
         }
-        for (name, figures) in [("wait", waits), ("hold", all.holds()), ("both", all.both())] {
-            let Figures { min, mean, p50, p99, max, total, .. } = figures;
+        for (name, stats) in [("wait", waits), ("hold", all.holds()), ("both", all.wait_and_hold())]
+        {
+            let DurationStats { min, mean, p50, p99, max, total, .. } = stats;
             let [min, mean, p50, p99, max, total] =
-                [min, mean, p50, p99, max, total].map(rows::shown);
+                [min, mean, p50, p99, max, total].map(rows::display);
             writeln!(
                 out,
-                "{name}: min {min}, mean {mean}, p50 {p50}, p99 {p99}, max {max}, in all {total}"
+                "{name}: min {min}, mean {mean}, p50 {p50}, p99 {p99}, max {max}, total {total}"
             )?;
         }
         writeln!(
@@ -268,7 +274,7 @@ impl Report<'_> {
         )?;
         for (relation, waits, holds) in relations.iter().take(RELATIONS_SHOWN) {
             let [total, p99, max, held] =
-                [waits.total, waits.p99, waits.max, holds.total].map(rows::shown);
+                [waits.total, waits.p99, waits.max, holds.total].map(rows::display);
             writeln!(
                 out,
                 "{:>7} {total:>10} {p99:>10} {max:>10} {held:>10}  {relation}",
@@ -282,16 +288,19 @@ impl Report<'_> {
         Ok(())
     }
 
-    fn say_losses(&self, losses: &LostEvents) {
-        let LostEvents { lost, unpaired, skipped } = losses;
+    fn report_lost_events(&self, lost_events: &LostEvents) {
+        let LostEvents { lost, no_start, skipped } = lost_events;
         if *lost > 0 {
-            self.ctx.say(format_args!("{lost} locks were lost on the way from the kernel"));
+            self.ctx.report(format_args!("{lost} locks lost between kernel and probe"));
         }
-        if *unpaired > 0 {
-            self.ctx.say(format_args!("{unpaired} locks were let go whose beginning was not seen"));
+        if *no_start > 0 {
+            self.ctx.report(format_args!(
+                "{no_start} locks released that were acquired before tracing started"
+            ));
         }
         for (program, hits) in skipped {
-            self.ctx.say(format_args!("the kernel skipped {hits} hits of the program {program}"));
+            self.ctx
+                .report(format_args!("the kernel skipped {hits} hits of the program {program}"));
         }
     }
 }
@@ -300,17 +309,17 @@ const SOURCE: &str = "bpf";
 const HEAD_EVERY: u64 = 30;
 const RELATIONS_SHOWN: usize = 20;
 
-fn figures(kind: &str, summary: &Summary) -> Vec<(&'static str, Value)> {
-    let mut row = spread(kind, &summary.waits(), &summary.holds());
+fn summary_cells(kind: &str, summary: &ExtensionSummary) -> Vec<(&'static str, Value)> {
+    let mut row = wait_and_hold_cells(kind, &summary.waits(), &summary.holds());
     row.push(("at_once", json!(summary.conditional())));
     if summary.waits().count > 0 {
-        row.push(("both_max_ms", rows::ms(summary.both().max)));
+        row.push(("both_max_ms", rows::ms(summary.wait_and_hold().max)));
     }
     row
 }
 
-/// Cells of how long locks were waited for.
-pub(super) fn wait_times(waits: &Figures) -> [(&'static str, Value); 6] {
+/// Cells of the durations of waits.
+pub(super) fn wait_times(waits: &DurationStats) -> [(&'static str, Value); 6] {
     [
         ("wait_min_ms", rows::ms(waits.min)),
         ("wait_mean_ms", rows::ms(waits.mean)),
@@ -321,7 +330,11 @@ pub(super) fn wait_times(waits: &Figures) -> [(&'static str, Value); 6] {
     ]
 }
 
-fn spread(kind: &str, waits: &Figures, holds: &Figures) -> Vec<(&'static str, Value)> {
+fn wait_and_hold_cells(
+    kind: &str,
+    waits: &DurationStats,
+    holds: &DurationStats,
+) -> Vec<(&'static str, Value)> {
     let mut row =
         vec![("source", json!(SOURCE)), ("kind", json!(kind)), ("waits", json!(waits.count))];
     if waits.count > 0 {

@@ -1,44 +1,44 @@
-//! Names of relations, asked for once each.
+//! Looks up names of relations, each only once.
 
 use std::{collections::HashMap, time::Duration};
 
-use howdah_connect::{Client, Target};
+use howdah_connect::{Client, ConnectTarget};
 
-/// Relations by database and oid, where a session can be had to ask.
+/// Names of relations by database and OID, if a session is available.
 #[derive(Debug, Default)]
-pub(super) struct Names {
-    session: Option<(Target, Client)>,
-    /// Sessions on databases, `None` where there is none to be had.
+pub(super) struct RelationNames {
+    session: Option<(ConnectTarget, Client)>,
+    /// Sessions by database; `None` if connecting failed.
     databases: HashMap<u32, Option<(String, Client)>>,
     known: HashMap<(u32, u32), String>,
     files: HashMap<(u32, u32, u32), String>,
 }
 
-/// The server is busy when it is looked at; a name is not worth waiting for.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of a query for a name: the server may be busy, and a name is not worth the wait.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Names {
-    pub(super) fn new(session: Option<(Target, Client)>) -> Self {
+impl RelationNames {
+    pub(super) fn new(session: Option<(ConnectTarget, Client)>) -> Self {
         Self { session, ..Self::default() }
     }
 
-    /// `shop.public.orders`, or `16384/16385` where nobody can be asked.
-    pub(super) fn of(&mut self, database: u32, relation: u32) -> String {
+    /// `shop.public.orders`, or `16384/16385` if the lookup fails.
+    pub(super) fn name(&mut self, database: u32, relation: u32) -> String {
         if let Some(known) = self.known.get(&(database, relation)) {
             return known.clone();
         }
-        let name = self.ask(database, relation);
+        let name = self.query(database, relation);
         let name = name.unwrap_or_else(|| format!("{database}/{relation}"));
         self.known.insert((database, relation), name.clone());
         name
     }
 
-    /// The same by the relation's file.
-    pub(super) fn of_file(&mut self, tablespace: u32, database: u32, filenode: u32) -> String {
+    /// The name of the relation with this file.
+    pub(super) fn name_of_file(&mut self, tablespace: u32, database: u32, filenode: u32) -> String {
         if let Some(known) = self.files.get(&(tablespace, database, filenode)) {
             return known.clone();
         }
-        // The database's own tablespace goes by 0.
+        // The database's default tablespace is passed as 0.
         let sql = format!(
             "SELECT pg_catalog.pg_filenode_relation(\
                CASE WHEN dattablespace = {tablespace} THEN 0 ELSE {tablespace} END, {filenode})::oid \
@@ -48,14 +48,14 @@ impl Names {
             client.one_value(&sql).ok()??.parse::<u32>().ok().filter(|oid| *oid != 0)
         });
         let name = match relation {
-            Some(relation) => self.of(database, relation),
+            Some(relation) => self.name(database, relation),
             None => format!("{database}/file {filenode}"),
         };
         self.files.insert((tablespace, database, filenode), name.clone());
         name
     }
 
-    /// A session on a database, if there is one to be had.
+    /// A session in a database, if connecting succeeds.
     fn database(&mut self, database: u32) -> Option<&mut (String, Client)> {
         let session = &mut self.session;
         self.databases
@@ -65,13 +65,13 @@ impl Names {
                 let sql = format!("SELECT datname FROM pg_database WHERE oid = {database}");
                 let name = client.one_value(&sql).ok()??;
                 let mut client = Client::connect(&target.with_database(&name)).ok()?;
-                client.set_timeout(Some(PATIENCE));
+                client.set_timeout(Some(QUERY_TIMEOUT));
                 Some((name, client))
             })
             .as_mut()
     }
 
-    fn ask(&mut self, database: u32, relation: u32) -> Option<String> {
+    fn query(&mut self, database: u32, relation: u32) -> Option<String> {
         let (database, client) = self.database(database)?;
         let sql = format!(
             "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c \

@@ -1,4 +1,4 @@
-//! How long a probe runs and how often it reports.
+//! Duration and report interval of a probe.
 
 use std::{
     io::Write as _,
@@ -10,60 +10,60 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_probe::waits::Pace;
+use howdah_probe::waits::TickSchedule;
 
-use crate::{context::Context, values::time};
+use crate::{context::CommandContext, values::time};
 
-/// Options of all probes that run for a while.
+/// Options of all probes that run for some time.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct PaceArgs {
-    /// End after this time; without it, at Ctrl-C
+    /// Exit after this time [default: run until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
-    /// Time from one line to the next
+    /// Time between reports
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
     pub(super) interval: Duration,
 }
 
-/// Ticks until the time is over or somebody wants to end.
+/// A ticker that ends after the duration or when interrupted.
 #[derive(Debug)]
 pub(super) struct Ticks<'a> {
-    ctx: &'a Context,
+    ctx: &'a CommandContext,
     interrupted: Arc<AtomicBool>,
     end: Option<Instant>,
-    pace: Pace,
+    pace: TickSchedule,
 }
 
 impl PaceArgs {
-    /// From now on, a tick `every` so often.
-    pub(super) fn begin<'a>(&self, ctx: &'a Context, every: Duration) -> Ticks<'a> {
+    /// Starts a ticker with this interval.
+    pub(super) fn start<'a>(&self, ctx: &'a CommandContext, every: Duration) -> Ticks<'a> {
         let now = Instant::now();
         Ticks {
             ctx,
             interrupted: ctx.interrupted(),
             end: self.duration.and_then(|duration| now.checked_add(duration)),
-            pace: Pace::new(now + every, every),
+            pace: TickSchedule::new(now + every, every),
         }
     }
 }
 
 impl Ticks<'_> {
-    /// Ticks that were left out, because what came before took too long.
+    /// Number of ticks skipped because the work in between took too long.
     pub(super) fn missed(&self) -> u64 {
         self.pace.missed()
     }
 
-    /// Waits for the next tick; false if there is none, or nobody reads what was written.
+    /// Waits for the next tick; returns false at the end, or if stdout is closed.
     pub(super) fn tick(&mut self) -> bool {
-        let due = self.pace.due();
-        let goes_on = self.wait_until(due);
-        self.pace.reached(Instant::now());
-        goes_on
+        let due = self.pace.next_tick_at();
+        let should_continue = self.wait_until(due);
+        self.pace.advance(Instant::now());
+        should_continue
     }
 
-    /// The same for whoever knows better when the next tick is due.
+    /// Like [`Self::tick`], for callers that determine the time of the tick themselves.
     pub(super) fn wait_until(&mut self, due: Instant) -> bool {
-        // Who reads a pipe or a file wants to see it now; an error comes again with what is written next.
+        // Flush, so that a pipe or file is up to date. An error will recur at the next write.
         if self.ctx.stdout().flush().is_err() {
             return false;
         }

@@ -1,4 +1,4 @@
-//! `howdah probe report`: what a flight recording says.
+//! `howdah probe report`: analyses a flight recording.
 
 use std::{
     io::Write as _,
@@ -6,35 +6,36 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use howdah_flight::{Timeline, document, page, picture, text};
-use howdah_probe::recorder::{ReadError, Recording};
+use howdah_flight::{RecordingWindow, page, report, svg, text};
+use howdah_probe::recorder::{FlightRecording, RecordingReadError};
 
 use crate::{
-    context::Context,
+    context::CommandContext,
     errors::{self, WithHint as _},
     format,
-    outcome::Outcome,
+    outcome::CommandOutcome,
 };
 
-/// What a recording of `howdah probe run` says: a verdict, what it stands on, and one picture.
+/// Analyze a recording of `howdah probe run`: a verdict, its evidence and a chart.
 ///
-/// The verdict compares what was measured while checkpoints write and sync with the time outside of them, and
-/// says so where there is too little to compare. A file can be read while it is being recorded to.
+/// The verdict compares measurements while checkpoints write and sync with those outside of
+/// checkpoints, and states if there is too little data to compare. A file can be read while it is
+/// being recorded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The recording
     file: PathBuf,
-    /// Write a page with the verdict and the picture, which needs nothing else
+    /// Write a self-contained HTML page with the verdict and the chart
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the picture alone
+    /// Write only the chart
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Only this episode, from 1 on: what a trigger kept
+    /// Only this episode, recorded around a trigger; numbered from 1
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     episode: Option<u16>,
-    /// Lines for a person, or one JSON document
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: ReportFormat,
 }
@@ -48,51 +49,55 @@ Examples:
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum ReportFormat {
-    /// Lines for a person
+    /// Text for people
     #[default]
     Text,
     /// One JSON document
     Json,
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    let recording = match Recording::open(&args.file) {
-        Err(error @ (ReadError::Foreign { .. } | ReadError::Empty { .. })) => {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let recording = match FlightRecording::open(&args.file) {
+        Err(error @ (RecordingReadError::Foreign { .. } | RecordingReadError::Empty { .. })) => {
             return Err(error).hint("`howdah probe run TARGET -o FILE` makes a recording");
         }
         recording => recording?,
     };
     let timeline = timeline(args, &recording)?;
     write(args.html.as_deref(), || page(&timeline), ctx)?;
-    write(args.svg.as_deref(), || picture(&timeline), ctx)?;
+    write(args.svg.as_deref(), || svg(&timeline), ctx)?;
     let mut out = ctx.stdout();
     match args.format {
         ReportFormat::Text => write!(out, "{}", text(&timeline))?,
-        ReportFormat::Json => format::write_json(&mut out, &document(&timeline))?,
+        ReportFormat::Json => format::write_json(&mut out, &report(&timeline))?,
     }
     out.finish()?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn timeline(args: &Args, recording: &Recording) -> anyhow::Result<Timeline> {
-    let Some(number) = args.episode else { return Ok(Timeline::of(recording)) };
-    let place = usize::from(number) - 1;
-    Timeline::of_episode(recording, place).ok_or_else(|| {
-        let kept = recording.episodes.len();
+fn timeline(args: &Args, recording: &FlightRecording) -> anyhow::Result<RecordingWindow> {
+    let Some(number) = args.episode else { return Ok(RecordingWindow::from_recording(recording)) };
+    let index = usize::from(number) - 1;
+    RecordingWindow::from_episode(recording, index).ok_or_else(|| {
+        let count = recording.episodes.len();
         let error =
-            anyhow!("{} keeps {kept} episodes, there is no number {number}", args.file.display());
+            anyhow!("{} has {count} episodes, there is no episode {number}", args.file.display());
         errors::with_hint(
             error,
-            "an episode is kept when a trigger fires; the ninth takes the place of the first",
+            "an episode is recorded when a trigger fires; the ninth replaces the first",
         )
     })
 }
 
-fn write(path: Option<&Path>, make: impl FnOnce() -> String, ctx: &Context) -> anyhow::Result<()> {
+fn write(
+    path: Option<&Path>,
+    make: impl FnOnce() -> String,
+    ctx: &CommandContext,
+) -> anyhow::Result<()> {
     if let Some(path) = path {
         howdah_files::write(path, make())
             .with_context(|| format!("cannot write {}", path.display()))?;
-        ctx.say(format_args!("wrote {}", path.display()));
+        ctx.report(format_args!("wrote {}", path.display()));
     }
     Ok(())
 }

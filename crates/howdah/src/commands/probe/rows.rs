@@ -1,4 +1,4 @@
-//! Rows of a probe as they come, in three forms.
+//! Writes the rows of a probe in three formats.
 
 use std::{
     io::{self, Write as _},
@@ -8,35 +8,39 @@ use std::{
 use howdah_traffic::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::context::Context;
+use crate::context::CommandContext;
 
 /// Value of `--format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
-    /// Lines for a person
+pub(super) enum RowFormat {
+    /// A table for people
     #[default]
     Table,
-    /// A JSON document a line
+    /// One JSON document per line
     Ndjson,
     /// Comma-separated values with a header
     Csv,
 }
 
-/// Rows for programs: the same columns in all, `null` or empty where a row has no such value.
+/// Writes rows for programs: all have the same columns, `null` or empty where a row has no value.
 #[derive(Debug)]
-pub(super) struct Rows<'a> {
-    ctx: &'a Context,
+pub(super) struct RowWriter<'a> {
+    ctx: &'a CommandContext,
     columns: &'static [&'static str],
-    format: Format,
-    is_headed: bool,
+    format: RowFormat,
+    has_header: bool,
 }
 
-impl<'a> Rows<'a> {
-    pub(super) fn new(ctx: &'a Context, format: Format, columns: &'static [&'static str]) -> Self {
-        Self { ctx, columns, format, is_headed: false }
+impl<'a> RowWriter<'a> {
+    pub(super) fn new(
+        ctx: &'a CommandContext,
+        format: RowFormat,
+        columns: &'static [&'static str],
+    ) -> Self {
+        Self { ctx, columns, format, has_header: false }
     }
 
-    /// Writes a row, whose cells are named.
+    /// Writes a row, given as names and values.
     pub(super) fn write(&mut self, cells: &[(&'static str, Value)]) -> io::Result<()> {
         debug_assert!(cells.iter().all(|(name, _)| self.columns.contains(name)));
         let cell = |name: &&'static str| {
@@ -46,14 +50,14 @@ impl<'a> Rows<'a> {
         let row: Vec<_> = self.columns.iter().map(cell).collect();
         let mut out = self.ctx.stdout();
         match self.format {
-            Format::Csv => {
-                if !std::mem::replace(&mut self.is_headed, true) {
+            RowFormat::Csv => {
+                if !std::mem::replace(&mut self.has_header, true) {
                     writeln!(out, "{}", self.columns.join(","))?;
                 }
                 let line: Vec<_> = row.iter().map(|(_, value)| in_csv(value)).collect();
                 writeln!(out, "{}", line.join(","))?;
             }
-            Format::Table | Format::Ndjson => {
+            RowFormat::Table | RowFormat::Ndjson => {
                 let object: Map<_, _> =
                     row.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
                 serde_json::to_writer(&mut out, &object)?;
@@ -64,7 +68,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// RFC 4180.
+/// A CSV field, quoted as in RFC 4180.
 fn in_csv(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -76,20 +80,20 @@ fn in_csv(value: &Value) -> String {
     }
 }
 
-/// RFC 3339 in UTC, to the microsecond.
+/// A time as RFC 3339 in UTC, with microseconds.
 pub(super) fn time(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)).to_string()
 }
 
-/// Milliseconds, to the microsecond.
+/// Milliseconds, rounded up to microseconds.
 pub(super) fn ms(duration: Duration) -> Value {
     let micros = duration.as_nanos().div_ceil(1000);
     Value::from(micros as f64 / 1000.0)
 }
 
-/// The same for a person: `1.234 ms`, `12.3 s`.
-pub(super) fn shown(duration: Duration) -> String {
+/// A duration for people: `1.234 ms`, `12.3 s`.
+pub(super) fn display(duration: Duration) -> String {
     match duration.as_secs_f64() {
         seconds if seconds >= 10.0 => format!("{seconds:.1} s"),
         seconds if seconds >= 1.0 => format!("{seconds:.2} s"),
@@ -99,7 +103,7 @@ pub(super) fn shown(duration: Duration) -> String {
 }
 
 #[test]
-fn cells_are_quoted_where_they_must_be() {
+fn csv_cells_are_quoted_if_necessary() {
     assert_eq!(in_csv(&Value::from("a,\"b\"")), "\"a,\"\"b\"\"\"");
     assert_eq!(in_csv(&Value::from(1.5)), "1.5");
     assert_eq!(in_csv(&Value::Null), "");

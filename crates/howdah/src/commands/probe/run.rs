@@ -1,4 +1,4 @@
-//! `howdah probe run`: a flight recorder.
+//! `howdah probe run`: the flight recorder.
 
 use std::{
     collections::BTreeSet,
@@ -13,63 +13,66 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_connect::{Client, Target};
+use howdah_connect::{Client, ConnectTarget};
 use howdah_probe::{
-    checkpoints::Source,
+    checkpoints::ProbeSource,
     recorder::{
-        BeginError, Event, FigureSource, Note, NoteKind, Options, Recorder, Setting, Summary,
-        Thresholds,
+        FlightRecorder, NoteKind, RecordedSource, RecorderEvent, RecorderOptions,
+        RecorderStartError, RecordingNote, RecordingTotals, Thresholds, TriggerSetting,
     },
 };
 use howdah_top::units::parse_size;
 
 use super::{
-    names::Names,
+    names::RelationNames,
     rows,
-    target::{Found, TargetArgs},
+    target::{LocalServer, TargetArgs},
 };
-use crate::{context::Context, errors::WithHint as _, outcome::Outcome};
+use crate::{context::CommandContext, errors::WithHint as _, outcome::CommandOutcome};
 
-/// Record a server all the time into a file that never grows beyond its size.
+/// Record a server continuously to a file of limited size.
 ///
-/// What is cheap goes in every second: checkpoints, extension locks, the clock sweep, waits 100 times a
-/// second. When a trigger fires, exact probes of io, wal and locks are attached for ten seconds, and half a
-/// minute before and after is kept from being written over. A server that ends is waited for. `howdah probe
-/// report FILE` shows what happened.
+/// Cheap data is recorded every second: checkpoints, extension locks, the clock sweep, and waits
+/// sampled 100 times per second. When a trigger fires, exact probes of io, wal and locks are
+/// attached for ten seconds, and the half minutes before and after are protected from being
+/// overwritten. If the server stops, the recorder waits for it. `howdah probe report FILE` shows
+/// the result.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// The file: begun, or gone on with
+    /// The recording; an existing one is continued
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// The largest that the file may become: the oldest goes [default: 64MB]
+    /// Maximum size of the file; the oldest data is overwritten [default: 64MB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_size: Option<u64>,
-    /// Looks a second
+    /// Samples per second
     #[arg(long, value_name = "HZ", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     frequency: u32,
-    /// End after so long, in seconds or as 30m; without it, at Ctrl-C or SIGTERM
+    /// Exit after this time, in seconds or as in 30m [default: run until Ctrl-C or SIGTERM]
     #[arg(long, value_name = "TIME", value_parser = crate::values::time)]
     duration: Option<Duration>,
-    /// When to look more closely: extend-p99=100ms, sweep=50, checkpoint-sync=10s, or NAME=off; repeat for more
+    /// Threshold for attaching exact probes: extend-p99=100ms, sweep=50, checkpoint-sync=10s, or
+    /// NAME=off; repeatable
     ///
-    /// The values shown are those that hold without it. extend-p99: the 99th percentile of at least ten waits
-    /// for extension locks in a second. sweep: buffers looked at for one handed out, over a second with at
-    /// least 100 of these. checkpoint-sync: how long a checkpoint has been syncing files.
+    /// The values shown are the defaults. extend-p99: the 99th percentile of at least ten waits for
+    /// extension locks in a second. sweep: buffers examined per allocated buffer, over a second
+    /// with at least 100 allocations. checkpoint-sync: how long a checkpoint has been syncing
+    /// files.
     #[arg(long, value_name = "NAME=VALUE")]
-    trigger: Vec<Setting>,
-    /// No trigger at all
+    trigger: Vec<TriggerSetting>,
+    /// Disable all triggers
     #[arg(long, conflicts_with = "trigger")]
     no_triggers: bool,
-    /// From the end of an episode until a trigger may fire again
+    /// Minimum time from the end of an episode until a trigger fires again
     #[arg(long, value_name = "TIME", value_parser = crate::values::time, default_value = "60s")]
     cool_down: Duration,
-    /// What programs in the kernel may cost, in percent of all processors; what costs more is taken away
+    /// Maximum cost of BPF programs, in percent of all CPUs; more expensive ones are detached
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     budget: f64,
-    /// End when the server ends; without it, it is waited for
+    /// Exit when the server stops, instead of waiting for it to restart
     #[arg(long)]
     until_server_stops: bool,
 }
@@ -86,47 +89,49 @@ fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "write a size from 1MB to 4GB, such as 64MB".to_owned())
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    let Found { server, session } = args.target.find()?;
-    let begun = Recorder::begin(&server, &args.output, args.options(), Instant::now());
-    let mut recorder = match begun {
-        Err(error @ BeginError::Server(_)) => Err(error)
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let LocalServer { server, session } = args.target.find()?;
+    let started = FlightRecorder::start(&server, &args.output, args.options(), Instant::now());
+    let mut recorder = match started {
+        Err(error @ RecorderStartError::Server(_)) => Err(error)
             .context("cannot record")
-            .hint("`howdah probe doctor` says what can be measured here")?,
-        begun => begun?,
+            .hint("`howdah probe doctor` shows what can be measured here")?,
+        started => started?,
     };
-    let told = EventPrinter { ctx, names: session.map(Namer::start).transpose()? };
-    told.begin(args, recorder.figures())?;
+    let printer = EventPrinter { ctx, names: session.map(RelationNamer::start).transpose()? };
+    printer.print_start(args, recorder.metric_sources())?;
     let interrupted = ctx.interrupted();
     let end = args.duration.and_then(|duration| Instant::now().checked_add(duration));
     let reason = loop {
-        let due = end.map_or(recorder.due(), |end| end.min(recorder.due()));
+        let due = end.map_or(recorder.next_tick_at(), |end| end.min(recorder.next_tick_at()));
         thread::sleep(due.saturating_duration_since(Instant::now()));
         let now = Instant::now();
         if interrupted.load(Ordering::Relaxed) {
             break "interrupted";
         }
         if end.is_some_and(|end| now >= end) {
-            break "the time is over";
+            break "the duration is over";
         }
         for event in recorder.tick(now) {
-            told.event(event)?;
+            printer.print_event(event)?;
         }
-        told.named().for_each(|(of, name)| recorder.name(of.0, of.1, name, now));
+        printer
+            .take_names()
+            .for_each(|(of, name)| recorder.set_relation_name(of.0, of.1, name, now));
         if args.until_server_stops && recorder.is_waiting() {
             break "the server ended";
         }
     };
-    tell_end(ctx, &recorder.finish(reason, Instant::now()), reason)?;
-    Ok(Outcome::Done)
+    print_summary(ctx, &recorder.finish(reason, Instant::now()), reason)?;
+    Ok(CommandOutcome::Done)
 }
 
 impl Args {
-    fn options(&self) -> Options {
+    fn options(&self) -> RecorderOptions {
         let mut thresholds =
             if self.no_triggers { Thresholds::NONE } else { Thresholds::default() };
         self.trigger.iter().for_each(|setting| thresholds.set(*setting));
-        Options {
+        RecorderOptions {
             rate: self.frequency,
             thresholds,
             cool_down: self.cool_down,
@@ -136,41 +141,43 @@ impl Args {
     }
 }
 
-/// Lines about what happens, and names for what has only numbers.
+/// Prints events, and looks up names of relations.
 struct EventPrinter<'a> {
-    ctx: &'a Context,
-    names: Option<Namer>,
+    ctx: &'a CommandContext,
+    names: Option<RelationNamer>,
 }
 
 impl EventPrinter<'_> {
-    fn begin(&self, args: &Args, figures: &[FigureSource]) -> io::Result<()> {
+    fn print_start(&self, args: &Args, metrics: &[RecordedSource]) -> io::Result<()> {
         let thresholds = args.options().thresholds;
         let triggers: Vec<_> = thresholds.settings().map(|setting| setting.to_string()).collect();
         let triggers = if triggers.is_empty() { "none".to_owned() } else { triggers.join(", ") };
         let mut out = self.ctx.stdout();
         writeln!(out, "recording to {}; triggers: {triggers}", args.output.display())?;
-        for FigureSource { figure, source, lacks } in figures {
+        for RecordedSource { metric, source, limitation } in metrics {
             let source = source.map_or("none", |source| source.as_str());
-            let lacks = if lacks.is_empty() { String::new() } else { format!("  {lacks}") };
-            writeln!(out, "  {figure:<12} {source:<7}{lacks}")?;
+            let limitation =
+                if limitation.is_empty() { String::new() } else { format!("  {limitation}") };
+            writeln!(out, "  {metric:<12} {source:<7}{limitation}")?;
         }
-        let is_exact = |of: &FigureSource| of.figure == "extend" && of.source == Some(Source::Bpf);
-        if thresholds.extend_p99.is_some() && !figures.iter().any(is_exact) {
+        let is_exact =
+            |of: &RecordedSource| of.metric == "extend" && of.source == Some(ProbeSource::Bpf);
+        if thresholds.extend_p99.is_some() && !metrics.iter().any(is_exact) {
             writeln!(out, "extend-p99 cannot fire: extension locks are not traced")?;
         }
         out.flush()
     }
 
-    fn event(&self, event: Event) -> io::Result<()> {
+    fn print_event(&self, event: RecorderEvent) -> io::Result<()> {
         let (at_us, line) = match event {
-            Event::Fired(fired) => (fired.at_us, format!("trigger {fired}")),
-            Event::Note(Note { at_us, kind: NoteKind::ServerEnded, text }) => {
-                (at_us, format!("{text}; waiting for it"))
+            RecorderEvent::ThresholdCrossed(fired) => (fired.at_us, format!("trigger {fired}")),
+            RecorderEvent::Note(RecordingNote { at_us, kind: NoteKind::ServerEnded, text }) => {
+                (at_us, format!("{text}; waiting for it to restart"))
             }
-            Event::Note(Note { at_us, text, .. }) => (at_us, text),
-            Event::Unnamed { database, relation } => {
+            RecorderEvent::Note(RecordingNote { at_us, text, .. }) => (at_us, text),
+            RecorderEvent::Unnamed { database, relation } => {
                 if let Some(names) = &self.names {
-                    names.ask(database, relation);
+                    names.request(database, relation);
                 }
                 return Ok(());
             }
@@ -182,53 +189,54 @@ impl EventPrinter<'_> {
         out.flush()
     }
 
-    fn named(&self) -> impl Iterator<Item = ((u32, u32), String)> {
+    fn take_names(&self) -> impl Iterator<Item = ((u32, u32), String)> {
         self.names.iter().flat_map(|names| names.answers.try_iter())
     }
 }
 
-fn tell_end(ctx: &Context, summary: &Summary, reason: &str) -> io::Result<()> {
-    let Summary { elapsed, recorded, looks, fired, held_back, cpu, .. } = summary;
+fn print_summary(ctx: &CommandContext, summary: &RecordingTotals, reason: &str) -> io::Result<()> {
+    let RecordingTotals { elapsed, recorded, samples, triggered: fired, suppressed, cpu, .. } =
+        summary;
     let mut out = ctx.stdout();
     writeln!(out, "{}  {reason}", rows::time(SystemTime::now()))?;
     writeln!(
         out,
-        "{} of {} recorded, {looks} looks; {:.2} % of one processor",
-        rows::shown(*recorded),
-        rows::shown(*elapsed),
+        "{} of {} recorded, {samples} samples; {:.2} % of one CPU",
+        rows::display(*recorded),
+        rows::display(*elapsed),
         100.0 * cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
     )?;
-    writeln!(out, "triggers fired {fired} times, and would have in {held_back} seconds more")?;
+    writeln!(out, "triggers fired {fired} times, and were suppressed for {suppressed} seconds")?;
     out.flush()?;
-    for (number, what) in summary.lost.in_words() {
-        ctx.say(format_args!("{number} {what}"));
+    for (number, what) in summary.lost.descriptions() {
+        ctx.report(format_args!("{number} {what}"));
     }
-    if summary.left_out > 0 {
-        ctx.say(format_args!("{} records of episodes found no room", summary.left_out));
+    if summary.omitted > 0 {
+        ctx.report(format_args!("{} records of episodes did not fit", summary.omitted));
     }
     if let Some(trouble) = &summary.trouble {
-        ctx.say(format_args!("the end is not in the file: {trouble}"));
+        ctx.report(format_args!("the end of the recording was not written: {trouble}"));
     }
     Ok(())
 }
 
-/// Asks for names of relations in a thread of its own: a server that stalls does not answer.
-struct Namer {
+/// Looks up names of relations in a separate thread, because a stalled server may not respond.
+struct RelationNamer {
     questions: Sender<(u32, u32)>,
     answers: Receiver<((u32, u32), String)>,
 }
 
-impl Namer {
-    fn start(session: (Target, Client)) -> io::Result<Self> {
-        let (questions, asked) = channel::<(u32, u32)>();
+impl RelationNamer {
+    fn start(session: (ConnectTarget, Client)) -> io::Result<Self> {
+        let (questions, requests) = channel::<(u32, u32)>();
         let (answer, answers) = channel();
         thread::Builder::new().name("names".to_owned()).spawn(move || {
-            let mut names = Names::new(Some(session));
+            let mut names = RelationNames::new(Some(session));
             let mut known = BTreeSet::new();
-            for (database, relation) in asked {
+            for (database, relation) in requests {
                 if known.insert((database, relation)) {
-                    let name = names.of(database, relation);
-                    // Nobody listens any longer when the recorder has ended.
+                    let name = names.name(database, relation);
+                    // Fails only after the recorder has ended.
                     let _ = answer.send(((database, relation), name));
                 }
             }
@@ -236,8 +244,8 @@ impl Namer {
         Ok(Self { questions, answers })
     }
 
-    fn ask(&self, database: u32, relation: u32) {
-        // Its thread ends with this process at the latest.
+    fn request(&self, database: u32, relation: u32) {
+        // Fails only if the thread has ended.
         let _ = self.questions.send((database, relation));
     }
 }

@@ -1,11 +1,11 @@
-//! `howdah probe sweep`: how far the server looks for a buffer to reuse.
+//! `howdah probe sweep`: measures the clock sweep, the search for a buffer to evict.
 
 use std::{
     io::{self, Write as _},
     time::{Instant, SystemTime},
 };
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 use howdah_probe::{
     SampleError,
     sweep::{PerAllocation, SweepRow, SweepSampler, SweepSummary},
@@ -14,15 +14,16 @@ use serde_json::{Value, json};
 
 use super::{
     by_sql,
-    rows::{self, Format, Rows},
-    watch::{Opened, SourceName, WatchArgs, Watched},
+    common::{OpenedProbe, ServerWatch, SourceName, WatchArgs},
+    rows::{self, RowFormat, RowWriter},
 };
-use crate::{context::Context, errors::wrong_usage, outcome::Outcome};
+use crate::{context::CommandContext, errors::wrong_usage, outcome::CommandOutcome};
 
-/// How far the server looks for a buffer to reuse: the clock sweep, from its own counters.
+/// Measure the clock sweep, the search for a buffer to evict, from the server's own counters.
 ///
-/// A line a second: passes of the hand per second, buffers handed out, and buffers looked at for each. Costs
-/// the server nothing. At the end how many calls there were, and how many had to sweep.
+/// Prints a line per second: passes of the clock hand per second, buffers allocated, and buffers
+/// examined for each; at the end, how many allocations there were and how many had to sweep. Costs
+/// the server nothing.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -50,36 +51,39 @@ pub(super) const COLUMNS: &[&str] = &[
     "per_allocation_avg",
     "per_allocation_max",
     "has_free_buffers",
-    "lacks",
+    "limitation",
 ];
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let WatchArgs { format, pace, .. } = &args.watch;
-    if pace.interval < SweepSampler::PERIOD {
+    if pace.interval < SweepSampler::ROW_LENGTH_MIN {
         return Err(wrong_usage(
-            "--interval is shorter than a millisecond, the shortest time between two looks",
+            "--interval is shorter than a millisecond, the minimum time between two samples",
         ));
     }
-    let open = |server: &Server| Ok(SweepSampler::open(server, Instant::now(), pace.interval)?);
+    let open =
+        |server: &RunningServer| Ok(SweepSampler::open(server, Instant::now(), pace.interval)?);
     let (mut sweep, server) = match args.watch.open(&[SourceName::Memory, SourceName::Sql], open)? {
-        Opened::Inside(sweep, found) => (sweep, found.server),
-        Opened::Outside(outside) => {
-            return by_sql::ask(by_sql::Sweep::default(), &outside, &args.watch, ctx);
+        OpenedProbe::Local(sweep, found) => (sweep, found.server),
+        OpenedProbe::Sql(outside) => {
+            return by_sql::run(by_sql::SqlSweep::default(), &outside, &args.watch, ctx);
         }
     };
-    let watched = Watched::new(&server)?;
-    let mut rows = Rows::new(ctx, *format, COLUMNS);
-    let mut ticks = pace.begin(ctx, SweepSampler::PERIOD);
+    let watched = ServerWatch::new(&server)?;
+    let mut rows = RowWriter::new(ctx, *format, COLUMNS);
+    let mut ticks = pace.start(ctx, SweepSampler::ROW_LENGTH_MIN);
     let (mut lines, mut ended) = (0_u64, None);
-    while ticks.wait_until(sweep.due()) {
+    while ticks.wait_until(sweep.next_poll_at()) {
         match sweep.poll(Instant::now()) {
-            Ok(Some(row)) if *format == Format::Table => {
-                line(ctx, &row, lines)?;
+            Ok(Some(row)) if *format == RowFormat::Table => {
+                print_line(ctx, &row, lines)?;
                 lines += 1;
             }
             Ok(Some(row)) => rows.write(&cells(&row))?,
             Ok(None) => {}
-            Err(error @ (SampleError::Ended { .. } | SampleError::Reinitialised { .. })) => {
+            Err(
+                error @ (SampleError::ServerStopped { .. } | SampleError::Reinitialised { .. }),
+            ) => {
                 ended = Some(error);
                 break;
             }
@@ -88,18 +92,18 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     }
     let summary = sweep.summary();
     match format {
-        Format::Table => tell(ctx, &summary)?,
-        _ => rows.write(&cells_of_all(&summary))?,
+        RowFormat::Table => print_summary(ctx, &summary)?,
+        _ => rows.write(&summary_cells(&summary))?,
     }
     match ended {
         Some(error) => Err(watched.explain(error)),
-        None => Ok(Outcome::Done),
+        None => Ok(CommandOutcome::Done),
     }
 }
 
 const HEAD_EVERY: u64 = 30;
 
-fn line(ctx: &Context, row: &SweepRow, lines: u64) -> io::Result<()> {
+fn print_line(ctx: &CommandContext, row: &SweepRow, lines: u64) -> io::Result<()> {
     let mut out = ctx.stdout();
     if lines.is_multiple_of(HEAD_EVERY) {
         writeln!(
@@ -123,17 +127,17 @@ fn line(ctx: &Context, row: &SweepRow, lines: u64) -> io::Result<()> {
     )
 }
 
-fn tell(ctx: &Context, summary: &SweepSummary) -> io::Result<()> {
+fn print_summary(ctx: &CommandContext, summary: &SweepSummary) -> io::Result<()> {
     let mut out = ctx.stdout();
     let SweepSummary { allocations, swept, examined, buffers, .. } = *summary;
     let seconds = summary.elapsed.as_secs_f64();
     writeln!(
         out,
-        "\n{allocations} buffers were handed out in {seconds:.1} s, {swept} of them by sweeping"
+        "\n{allocations} buffers allocated in {seconds:.1} s, {swept} of them by sweeping"
     )?;
-    write!(out, "{examined} of {buffers} were looked at, {:.2} passes", summary.passes())?;
+    write!(out, "{examined} of {buffers} buffers examined, {:.2} passes", summary.passes())?;
     if let Some(PerAllocation { min, avg, max }) = summary.per_allocation {
-        write!(out, "; for each handed out min {min:.2}, mean {avg:.2}, max {max:.2}")?;
+        write!(out, "; per allocation min {min:.2}, mean {avg:.2}, max {max:.2}")?;
     }
     writeln!(out)?;
     if let Some((slowest, fastest)) = summary.passes_per_s {
@@ -160,7 +164,7 @@ fn cells(row: &SweepRow) -> Vec<(&'static str, Value)> {
     cells
 }
 
-fn cells_of_all(summary: &SweepSummary) -> Vec<(&'static str, Value)> {
+fn summary_cells(summary: &SweepSummary) -> Vec<(&'static str, Value)> {
     let mut cells = vec![
         ("source", json!("memory")),
         ("kind", json!("end")),

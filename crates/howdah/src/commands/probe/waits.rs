@@ -1,4 +1,4 @@
-//! `howdah probe waits`: what all backends wait for.
+//! `howdah probe waits`: samples what all backends wait for.
 
 mod sql;
 
@@ -7,35 +7,38 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use howdah_inspect::Server;
+use howdah_inspect::RunningServer;
 use howdah_probe::{
     SampleError,
-    waits::{Group, Options, Profile, QueryId, QueryOptions, Report, Row, Sampler},
+    waits::{
+        Profile, ProfileRow, QueryId, QueryOptions, SamplerOptions, TimeCategory, WaitReport,
+        WaitSampler,
+    },
 };
 use serde_json::{Value, json};
 
 use super::{
-    rows::{self, Format, Rows},
-    watch::{Opened, SourceName, WatchArgs, Watched},
+    common::{OpenedProbe, ServerWatch, SourceName, WatchArgs},
+    rows::{self, RowFormat, RowWriter},
 };
-use crate::{context::Context, errors::wrong_usage, outcome::Outcome};
+use crate::{context::CommandContext, errors::wrong_usage, outcome::CommandOutcome};
 
-/// What all backends wait for, sampled from their memory up to a thousand times a second.
+/// Sample what all backends wait for, from their memory, up to a thousand times per second.
 ///
-/// Takes no statement, no lock and no extension. Shares are of database time, in which a client
-/// waits for its backend; idle connections and the server's own processes stand apart.
+/// Needs no statements, locks or extensions. Shares are of database time, in which a client
+/// waits for its backend; idle connections and the server's own processes are shown separately.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
     watch: WatchArgs,
-    /// Looks a second
+    /// Samples per second
     #[arg(long, value_name = "HZ", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     frequency: u32,
-    /// Apart by statement, without its literals
+    /// Group by statement, without its literals
     #[arg(long)]
     queries: bool,
-    /// The server's own processes and idle connections too
+    /// Include the server's own processes and idle connections
     #[arg(long)]
     all: bool,
 }
@@ -59,37 +62,37 @@ const COLUMNS: &[&str] = &[
     "seconds",
     "share",
     "processes",
-    "lacks",
+    "limitation",
 ];
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let pace = &args.watch.pace;
     let every = Duration::from_secs(1) / args.frequency;
     if pace.interval < every {
         return Err(wrong_usage(
-            "--interval is shorter than the time between two looks (--frequency)",
+            "--interval is shorter than the time between two samples (--frequency)",
         ));
     }
-    let open = |server: &Server| {
+    let open = |server: &RunningServer| {
         let queries = args.queries.then(query_options);
-        Ok(Sampler::open(server, Options { queries, ..Options::default() })?)
+        Ok(WaitSampler::open(server, SamplerOptions { queries, ..SamplerOptions::default() })?)
     };
     let sources = &[SourceName::Memory, SourceName::Sql];
     let (mut sampler, server) = match args.watch.open(sources, open)? {
-        Opened::Inside(sampler, found) => (sampler, found.server),
-        Opened::Outside(outside) => return sql::run(&outside, args, ctx),
+        OpenedProbe::Local(sampler, found) => (sampler, found.server),
+        OpenedProbe::Sql(outside) => return sql::run(&outside, args, ctx),
     };
-    let watched = Watched::new(&server)?;
+    let watched = ServerWatch::new(&server)?;
     let mut profile = Profile::default();
-    let mut report = Printer::new(ctx, args, ("memory", None));
-    let mut ticks = pace.begin(ctx, every);
+    let mut report = WaitsPrinter::new(ctx, args, ("memory", None));
+    let mut ticks = pace.start(ctx, every);
     let mut due = Instant::now() + pace.interval;
     let mut ended = None;
     while ticks.tick() {
         let now = Instant::now();
         match sampler.sample(now) {
             Ok(round) => profile.add(&round),
-            Err(error @ SampleError::Ended { .. }) => {
+            Err(error @ SampleError::ServerStopped { .. }) => {
                 ended = Some(error);
                 break;
             }
@@ -97,19 +100,19 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         }
         if now >= due {
             due += pace.interval;
-            report.interval(&profile.interval(), &|id| sampler.query(id))?;
+            report.interval(&profile.take_interval(), &|id| sampler.query(id))?;
         }
     }
     report.end(&profile.total(), &|id| sampler.query(id))?;
     let (cost, missed) = (sampler.cost(), ticks.missed());
-    let looks = cost.rounds;
-    ctx.say(format_args!(
-        "{looks} looks, {missed} missed; {} of processor time",
-        rows::shown(cost.cpu)
+    let samples = cost.rounds;
+    ctx.report(format_args!(
+        "{samples} samples, {missed} missed; {} of CPU time",
+        rows::display(cost.cpu)
     ));
     match ended {
         Some(error) => Err(watched.explain(error)),
-        None => Ok(Outcome::Done),
+        None => Ok(CommandOutcome::Done),
     }
 }
 
@@ -118,44 +121,44 @@ fn query_options() -> QueryOptions {
     QueryOptions { text_bytes: 1024, normalise: Box::new(normalise), texts_max: 10_000 }
 }
 
-struct Printer<'a> {
-    ctx: &'a Context,
-    rows: Rows<'a>,
+struct WaitsPrinter<'a> {
+    ctx: &'a CommandContext,
+    rows: RowWriter<'a>,
     args: &'a Args,
     source: &'static str,
-    lacks: Option<&'static str>,
+    limitation: Option<&'static str>,
 }
 
-/// The text of a statement by its number.
+/// Looks up the text of a statement.
 type TextOf<'t> = dyn Fn(QueryId) -> Option<&'t str> + 't;
 
-impl<'a> Printer<'a> {
+impl<'a> WaitsPrinter<'a> {
     fn new(
-        ctx: &'a Context,
+        ctx: &'a CommandContext,
         args: &'a Args,
-        (source, lacks): (&'static str, Option<&'static str>),
+        (source, limitation): (&'static str, Option<&'static str>),
     ) -> Self {
-        let rows = Rows::new(ctx, args.watch.format, COLUMNS);
-        Self { ctx, rows, args, source, lacks }
+        let rows = RowWriter::new(ctx, args.watch.format, COLUMNS);
+        Self { ctx, rows, args, source, limitation }
     }
 
-    /// The three events that took most database time, in one line.
-    fn interval(&mut self, report: &Report, texts: &TextOf<'_>) -> io::Result<()> {
-        if self.args.watch.format != Format::Table {
+    /// Writes the events with most database time on one line.
+    fn interval(&mut self, report: &WaitReport, texts: &TextOf<'_>) -> io::Result<()> {
+        if self.args.watch.format != RowFormat::Table {
             return self.write("interval", report, texts);
         }
         let time = rows::time(SystemTime::now());
         let busy = report.database_time.as_secs_f64() / report.elapsed.as_secs_f64().max(1e-9);
         let top: Vec<_> = self
-            .shown(report)
+            .visible_rows(report)
             .take(TOP)
             .map(|row| format!("{} {:.0} %", row.event, 100.0 * row.share.unwrap_or_default()))
             .collect();
         writeln!(self.ctx.stdout(), "{time}  {busy:>6.2} active  {}", top.join(", "))
     }
 
-    fn end(&mut self, report: &Report, texts: &TextOf<'_>) -> io::Result<()> {
-        if self.args.watch.format != Format::Table {
+    fn end(&mut self, report: &WaitReport, texts: &TextOf<'_>) -> io::Result<()> {
+        if self.args.watch.format != RowFormat::Table {
             return self.write("end", report, texts);
         }
         let mut out = self.ctx.stdout();
@@ -167,7 +170,7 @@ impl<'a> Printer<'a> {
             writeln!(out, "{share:>6.1} %  {:>9.3} s  {}", time.as_secs_f64(), class.name())?;
         }
         writeln!(out, "\n{:>8} {:>11} {:>9}  {:<24} event", "share", "time", "active", "backend")?;
-        for row in self.shown(report).take(ROWS_SHOWN) {
+        for row in self.visible_rows(report).take(ROWS_SHOWN) {
             let share = row.share.map_or_else(|| "-".to_owned(), |s| format!("{:.1} %", 100.0 * s));
             let (time, kind) = (row.time.as_secs_f64(), row.kind.name());
             let query = text(row.query, texts).map_or_else(String::new, |q| format!("  {q}"));
@@ -177,16 +180,16 @@ impl<'a> Printer<'a> {
                 row.processes, row.event
             )?;
         }
-        let more = self.shown(report).count().saturating_sub(ROWS_SHOWN);
+        let more = self.visible_rows(report).count().saturating_sub(ROWS_SHOWN);
         if more > 0 {
             writeln!(out, "{:>8} and {more} more rows (--format csv has all)", "")?;
         }
         out.flush()
     }
 
-    fn write(&mut self, kind: &str, report: &Report, texts: &TextOf<'_>) -> io::Result<()> {
+    fn write(&mut self, kind: &str, report: &WaitReport, texts: &TextOf<'_>) -> io::Result<()> {
         let time = rows::time(SystemTime::now());
-        let shown: Vec<_> = self.shown(report).copied().collect();
+        let shown: Vec<_> = self.visible_rows(report).copied().collect();
         for row in shown {
             self.rows.write(&[
                 ("source", json!(self.source)),
@@ -201,32 +204,35 @@ impl<'a> Printer<'a> {
                 ("seconds", json!(row.time.as_secs_f64())),
                 ("share", json!(row.share)),
                 ("processes", json!(row.processes)),
-                ("lacks", json!(self.lacks)),
+                ("limitation", json!(self.limitation)),
             ])?;
         }
         Ok(())
     }
 
-    fn shown<'r>(&self, report: &'r Report) -> impl Iterator<Item = &'r Row> + use<'r> {
+    fn visible_rows<'r>(
+        &self,
+        report: &'r WaitReport,
+    ) -> impl Iterator<Item = &'r ProfileRow> + use<'r> {
         let all = self.args.all;
-        report.rows.iter().filter(move |row| all || row.group == Group::Database)
+        report.rows.iter().filter(move |row| all || row.group == TimeCategory::Database)
     }
 }
 
-/// Events in a line of an interval.
+/// Number of events in the line of an interval.
 const TOP: usize = 4;
-/// Rows in the table at the end.
+/// Number of rows in the table at the end.
 const ROWS_SHOWN: usize = 40;
 
-fn group(group: Group) -> &'static str {
+fn group(group: TimeCategory) -> &'static str {
     match group {
-        Group::Database => "database",
-        Group::Background => "background",
-        Group::Idle => "idle",
+        TimeCategory::Database => "database",
+        TimeCategory::Background => "background",
+        TimeCategory::Idle => "idle",
     }
 }
 
-/// A statement in one line. It is text of a client's: what could steer a terminal is not shown.
+/// A statement on one line, without control characters, because it is client text.
 fn text(query: Option<QueryId>, texts: &TextOf<'_>) -> Option<String> {
     let text = texts(query?)?;
     Some(text.split(|c: char| c.is_whitespace() || c.is_control()).collect::<Vec<_>>().join(" "))

@@ -1,36 +1,37 @@
-//! `howdah warm advise`: what fills a server's cache, what would fit, what its memory costs.
+//! `howdah warm advise`: reports what fills a server's cache, what would fit, and what memory
+//! costs.
 
 use std::io::{self, Write};
 
 use howdah_warm::{
-    advise::{self, Advice, Alternative, Candidate, FAULT_US, RelationUsage},
+    advise::{self, Alternative, CacheAdvice, CacheCandidate, FAULT_US, RelationUsage},
     image::CacheImage,
 };
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
-use super::dump::{Source, explained, say_what_is_missing};
-use crate::{connection::ConnectionArgs, context::Context, outcome::Outcome};
+use super::dump::{PageSourceArg, dump_error, report_gaps};
+use crate::{connection::ConnectionArgs, context::CommandContext, outcome::CommandOutcome};
 
-/// Say what fills a server's buffer cache, what would fit, and what its memory costs.
+/// Show what fills a server's buffer cache, what would fit, and the overhead of its memory.
 ///
-/// Nothing is changed. Pages and their usage are read as `howdah warm dump` does; sizes of relations that
-/// are not cached are those of the last VACUUM or ANALYZE.
+/// Changes nothing. Pages and usage counts are read as by `howdah warm dump`; sizes of relations
+/// that are not cached are as of the last VACUUM or ANALYZE.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The server: a URI, a keyword string, or a database's name
+    /// The server: a URI, a keyword string or a database name
     #[arg(value_name = "URI")]
     server: Option<String>,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
-    format: Format,
-    /// Relations to show in each list; 0 for all [default: 15 in a table, all in JSON]
+    format: AdviceFormat,
+    /// Number of relations in each list; 0 for all [default: 15 in a table, all in JSON]
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
-    /// Where the pages are read
+    /// Where to read the cached pages from
     #[arg(long, value_enum, value_name = "SOURCE", default_value_t)]
-    source: Source,
+    source: PageSourceArg,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -41,8 +42,8 @@ Examples:
   howdah warm advise -h db1 -d shop --format json";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Lines for a person
+enum AdviceFormat {
+    /// A table for people
     #[default]
     Table,
     /// One JSON document
@@ -51,9 +52,9 @@ enum Format {
 
 const TABLE_RELATIONS: usize = 15;
 
-/// The document of `--format json`. Sizes are in pages, but where a name ends with `bytes`.
+/// The document of `--format json`. Sizes are in pages, unless the name ends with `bytes`.
 #[derive(Serialize)]
-struct Document {
+struct AdviceDocument {
     version: u32,
     page_bytes: u32,
     source: &'static str,
@@ -62,14 +63,14 @@ struct Document {
     usage: [u64; 6],
     hits: u64,
     reads: u64,
-    relations: Vec<FillingRow>,
+    relations: Vec<RelationUsageRow>,
     alternatives: Vec<AlternativeRow>,
     candidates: Vec<CandidateRow>,
     memory: MemoryRow,
 }
 
 #[derive(Serialize)]
-struct FillingRow {
+struct RelationUsageRow {
     database: String,
     relation: String,
     pages: u64,
@@ -112,44 +113,44 @@ struct MemoryRow {
     max_connections: u64,
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let target = args.connection.target(args.server.as_deref())?;
-    let advice = advise::advise(&target, args.source.into()).map_err(explained)?;
-    say_what_is_missing(ctx, &advice.dumped);
+    let advice = advise::advise(&target, args.source.into()).map_err(dump_error)?;
+    report_gaps(ctx, &advice.dumped);
     let mut out = ctx.stdout();
     match args.format {
-        Format::Table => {
+        AdviceFormat::Table => {
             let limit = super::limit(args.limit, TABLE_RELATIONS);
             table(&mut out, &advice, target.database(), limit)?;
         }
-        Format::Json => {
+        AdviceFormat::Json => {
             let document = document(&advice, super::limit(args.limit, usize::MAX));
             serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
             writeln!(out)?;
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn document(advice: &Advice, limit: usize) -> Document {
+fn document(advice: &CacheAdvice, limit: usize) -> AdviceDocument {
     let image = &advice.dumped.image;
-    let (facts, memory) = (&advice.facts, &advice.memory);
-    let relations = advice.filling.iter().take(limit).map(|filling| {
+    let (facts, memory) = (&advice.memory_info, &advice.memory);
+    let relations = advice.relations.iter().take(limit).map(|filling| {
         let (database, relation) = super::names(image, &image.relations[filling.index]);
         let &RelationUsage { pages, length, dirty, usage, .. } = filling;
-        FillingRow { database, relation, pages, length, dirty, usage }
+        RelationUsageRow { database, relation, pages, length, dirty, usage }
     });
     let alternatives = advice.alternatives.iter().map(|it| AlternativeRow {
         buffers: it.buffers,
-        keeps: it.keeps,
-        keeps_hot: it.keeps_hot,
-        verdict: it.verdict.name(),
+        keeps: it.kept,
+        keeps_hot: it.kept_hot,
+        verdict: it.assessment.name(),
     });
     let candidates = advice.candidates.iter().take(limit).map(|it| {
-        let &Candidate { length, cached, heat, sum, fits, .. } = it;
+        let &CacheCandidate { length, cached, heat, sum, fits, .. } = it;
         CandidateRow { relation: it.name.to_string(), length, cached, heat, sum, fits }
     });
-    Document {
+    AdviceDocument {
         version: 1,
         page_bytes: image.origin.page_bytes,
         source: image.origin.source.name(),
@@ -178,24 +179,24 @@ fn document(advice: &Advice, limit: usize) -> Document {
     }
 }
 
-fn table(out: &mut impl Write, advice: &Advice, database: &str, limit: usize) -> io::Result<()> {
+fn table(
+    out: &mut impl Write,
+    advice: &CacheAdvice,
+    database: &str,
+    limit: usize,
+) -> io::Result<()> {
     let image = &advice.dumped.image;
     writeln!(out, "cache     {}", super::cached(image))?;
     let [cold, one, two, three, four, five] = advice.usage;
     writeln!(out, "usage     0: {cold}  1: {one}  2: {two}  3: {three}  4: {four}  5: {five}")?;
-    writeln!(out, "free      {} buffers never used, or no longer", advice.free)?;
-    let (hits, reads) = advice.facts.hits_and_reads;
-    writeln!(
-        out,
-        "reads     {} of {} found their page in the cache",
-        share(hits, hits + reads),
-        hits + reads
-    )?;
-    writeln!(out, "\nWHAT FILLS IT")?;
-    filling(out, image, &advice.filling, limit)?;
-    writeln!(out, "\nOTHER SIZES, as far as usage counts tell")?;
+    writeln!(out, "free      {} buffers", advice.free)?;
+    let (hits, reads) = advice.memory_info.hits_and_reads;
+    writeln!(out, "reads     {} of {} were cache hits", share(hits, hits + reads), hits + reads)?;
+    writeln!(out, "\nCACHED RELATIONS")?;
+    filling(out, image, &advice.relations, limit)?;
+    writeln!(out, "\nOTHER CACHE SIZES, estimated from usage counts")?;
     alternatives(out, image, &advice.alternatives)?;
-    writeln!(out, "\nWHAT OF DATABASE {database} WOULD FIT, most used by page first")?;
+    writeln!(out, "\nRELATIONS OF DATABASE {database} THAT WOULD FIT, most used per page first")?;
     candidates(out, image, &advice.candidates, limit)?;
     writeln!(out, "\nMEMORY")?;
     memory(out, advice)
@@ -241,18 +242,18 @@ fn alternatives(out: &mut impl Write, image: &CacheImage, rows: &[Alternative]) 
             out,
             "{:>14} {:>12} {:>12}  {}",
             bytes(image, row.buffers),
-            bytes(image, row.keeps),
-            bytes(image, row.keeps_hot),
-            row.verdict.words()
+            bytes(image, row.kept),
+            bytes(image, row.kept_hot),
+            row.assessment.description()
         )?;
     }
-    writeln!(out, "Which pages a larger cache would hold, today's usage counts cannot tell.")
+    writeln!(out, "Usage counts do not show which further pages a larger cache would contain.")
 }
 
 fn candidates(
     out: &mut impl Write,
     image: &CacheImage,
-    rows: &[Candidate],
+    rows: &[CacheCandidate],
     limit: usize,
 ) -> io::Result<()> {
     writeln!(
@@ -275,25 +276,25 @@ fn candidates(
     more(out, rows.len(), limit)
 }
 
-fn memory(out: &mut impl Write, advice: &Advice) -> io::Result<()> {
-    let (facts, memory) = (&advice.facts, &advice.memory);
+fn memory(out: &mut impl Write, advice: &CacheAdvice) -> io::Result<()> {
+    let (facts, memory) = (&advice.memory_info, &advice.memory);
     let huge = &facts.huge_pages;
     let status = match huge.in_use() {
         Some(true) => "in use",
         Some(false) => "not in use",
-        None => "the server does not say whether it got them",
+        None => "unknown: the server does not report it",
     };
     writeln!(out, "huge_pages = {}: {status}", huge.setting)?;
     writeln!(
         out,
-        "first touch  {} page faults of 4 kB until the cache is full, about {:.1} s of processor time \
-         ({FAULT_US} µs each, as measured on one virtual machine); huge pages take 1 of 512",
+        "first touch  {} page faults of 4 kB until the cache is full, about {:.1} s of CPU time \
+        ({FAULT_US} µs each, measured on one virtual machine); huge pages reduce them to 1 in 512",
         memory.faults, memory.fault_seconds
     )?;
     writeln!(
         out,
-        "page tables  {} for each session that used all of {}; {} for the sessions of now \
-         ({}), {} for max_connections = {}",
+        "page tables  {} per session that has touched all of {}; {} for the current sessions \
+        ({}), {} for max_connections = {}",
         BinaryBytes(memory.table_bytes_per_session),
         BinaryBytes(memory.bytes),
         BinaryBytes(memory.table_bytes_now),
@@ -302,7 +303,7 @@ fn memory(out: &mut impl Write, advice: &Advice) -> io::Result<()> {
         facts.max_connections
     )?;
     if let Some(measured) = memory.table_bytes_measured {
-        writeln!(out, "             {} at this moment, all processes", BinaryBytes(measured))?;
+        writeln!(out, "             {} now, in all processes", BinaryBytes(measured))?;
     }
     let is_worth_it = memory.fault_seconds >= 0.1 || memory.table_bytes_max >= 64 << 20;
     if huge.in_use() != Some(true) && is_worth_it {
@@ -310,7 +311,7 @@ fn memory(out: &mut impl Write, advice: &Advice) -> io::Result<()> {
         let count = count.map_or("enough huge pages".to_owned(), |count| format!("{count}"));
         writeln!(
             out,
-            "advice       set vm.nr_hugepages to {count} and huge_pages = on; it saves most of both"
+            "advice       set vm.nr_hugepages to {count} and huge_pages = on, to save most of both"
         )?;
     }
     Ok(())

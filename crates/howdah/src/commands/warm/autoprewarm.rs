@@ -1,4 +1,4 @@
-//! `howdah warm import` and `export`: images from and for contrib's autoprewarm.
+//! `howdah warm import` and `export`: converts images from and to contrib's autoprewarm.
 
 use std::{
     fs::{self, File},
@@ -10,12 +10,13 @@ use std::{
 use anyhow::Context as _;
 use howdah_warm::autoprewarm;
 
-use crate::{context::Context, outcome::Outcome};
+use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// Make an image from autoprewarm.blocks, which contrib's pg_prewarm writes into the data directory.
+/// Make an image from autoprewarm.blocks, which contrib's pg_prewarm writes to the data directory.
 ///
-/// That file has no names and no usage counts: all pages count as used once, and belong to relations of
-/// the cluster that wrote it. Which one that is, is read from the data directory around the file.
+/// The file has no names and no usage counts: all pages count as used once, and belong to relations
+/// of the cluster that wrote it. The cluster is identified from the data directory that contains
+/// the file.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImportArgs {
     /// The file autoprewarm.blocks
@@ -24,28 +25,29 @@ pub(super) struct ImportArgs {
     /// The image to write
     #[arg(short, long, value_name = "IMAGE")]
     output: PathBuf,
-    /// Bytes of a page of the server it is from
+    /// Page size of the server that wrote it
     #[arg(long, value_name = "BYTES", default_value_t = 8192)]
     page_bytes: u32,
 }
 
 /// Write an image as autoprewarm.blocks, for contrib's autoprewarm to load at the next start.
 ///
-/// Put it into the data directory of the stopped server the image is from, or of a physical copy of it.
+/// Put it into the data directory of the stopped server that the image is from, or of a physical
+/// copy of it.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExportArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// The file to write; without it, standard output
+    /// The file to write [default: standard output]
     #[arg(short, long, value_name = "BLOCKS")]
     output: Option<PathBuf>,
-    /// Only so many pages, the hottest: autoprewarm itself takes them in the order of the disk
+    /// Write at most this many pages, hottest first
     #[arg(long, value_name = "COUNT")]
     limit: Option<u64>,
 }
 
-pub(super) fn import(args: &ImportArgs, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn import(args: &ImportArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let shown = args.blocks.display();
     let file = File::open(&args.blocks).with_context(|| format!("cannot read {shown}"))?;
     let changed = file.metadata().and_then(|metadata| metadata.modified());
@@ -60,15 +62,15 @@ pub(super) fn import(args: &ImportArgs, ctx: &Context) -> anyhow::Result<Outcome
     image.origin.system_identifier = identifier.unwrap_or(0);
     super::save(ctx, &image, &args.output, 0)?;
     if identifier.is_none() {
-        ctx.say(format_args!(
-            "{shown} does not lie in a data directory, so the image cannot tell which cluster it is \
-             from: load it only there"
+        ctx.report(format_args!(
+            "{shown} is not in a data directory, so the image does not record which cluster it is \
+            from: load it only there"
         ));
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-pub(super) fn export(args: &ExportArgs, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn export(args: &ExportArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let image = super::open(&args.image)?;
     let pages = match &args.output {
         None => {
@@ -84,11 +86,11 @@ pub(super) fn export(args: &ExportArgs, ctx: &Context) -> anyhow::Result<Outcome
             let pages =
                 pages.and_then(|pages| file.sync_all().map(|()| pages).with_context(failed));
             pages.inspect_err(|_| {
-                // A cut file would be refused by autoprewarm as corrupted; none is better.
+                // Autoprewarm would report a truncated file as corrupted, so remove it.
                 let _ = fs::remove_file(path);
             })?
         }
     };
-    ctx.say(format_args!("{pages} pages written for autoprewarm"));
-    Ok(Outcome::Done)
+    ctx.report(format_args!("{pages} pages written for autoprewarm"));
+    Ok(CommandOutcome::Done)
 }

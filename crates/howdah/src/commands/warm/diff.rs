@@ -1,89 +1,94 @@
-//! `howdah warm diff`: two images side by side.
+//! `howdah warm diff`: compares two images.
 
 use std::{io::Write as _, path::PathBuf};
 
-use howdah_warm::diff::{Known, RelationChange, diff};
+use howdah_warm::diff::{RelationChange, RelationIdentity, diff};
 use serde::Serialize;
 
 use crate::{
-    context::Context,
+    context::CommandContext,
     format::{self, Format},
-    outcome::Outcome,
+    outcome::CommandOutcome,
 };
 
-/// Compare two images: which relations' pages left the cache, stayed, came.
+/// Compare two images: pages removed from the cache, kept and added, by relation.
 ///
-/// Relations are matched by name, so the images may be of two servers. Exits with 3 if --min-stayed is
-/// given and less than that share of the first image is in the second.
+/// Relations are matched by name, so the images may be from different servers. Exits with 3 if
+/// --min-kept is given and a smaller share of the first image is in the second.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The image to compare with
+    /// The first image
     before: PathBuf,
-    /// The image to judge
+    /// The second image
     after: PathBuf,
-    /// Percentage of BEFORE's pages that AFTER has to hold
+    /// Minimum percentage of BEFORE's pages that AFTER must contain
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=100))]
-    min_stayed: Option<u64>,
-    /// How to print it
+    min_kept: Option<u64>,
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
 }
 
-/// The document of `--format json`. Counts are pages.
+/// The document of `--format json`. Counts are in pages.
 #[derive(Serialize)]
-struct Document {
+struct DiffDocument {
     version: u32,
-    left: u64,
-    stayed: u64,
-    came: u64,
-    relations: Vec<Row>,
+    removed: u64,
+    kept: u64,
+    added: u64,
+    relations: Vec<DiffRow>,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct DiffRow {
     database: String,
     relation: String,
-    left: u64,
-    stayed: u64,
-    came: u64,
+    removed: u64,
+    kept: u64,
+    added: u64,
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let (before, after) = (super::open(&args.before)?, super::open(&args.after)?);
     let rows: Vec<_> = diff(&before, &after).into_iter().map(row).collect();
-    let sum = |count: fn(&Row) -> u64| rows.iter().map(count).sum::<u64>();
-    let (left, stayed, came) = (sum(|row| row.left), sum(|row| row.stayed), sum(|row| row.came));
+    let sum = |count: fn(&DiffRow) -> u64| rows.iter().map(count).sum::<u64>();
+    let (removed, kept, added) =
+        (sum(|row| row.removed), sum(|row| row.kept), sum(|row| row.added));
     let mut out = ctx.stdout();
     match args.format {
         Format::Table => {
-            writeln!(out, "{:>10} {:>10} {:>10}  RELATION", "LEFT", "STAYED", "CAME")?;
-            for Row { database, relation, left, stayed, came } in &rows {
-                writeln!(out, "{left:>10} {stayed:>10} {came:>10}  {database} {relation}")?;
+            writeln!(out, "{:>10} {:>10} {:>10}  RELATION", "REMOVED", "KEPT", "ADDED")?;
+            for DiffRow { database, relation, removed, kept, added } in &rows {
+                writeln!(out, "{removed:>10} {kept:>10} {added:>10}  {database} {relation}")?;
             }
-            writeln!(out, "{left:>10} {stayed:>10} {came:>10}  in all")?;
+            writeln!(out, "{removed:>10} {kept:>10} {added:>10}  total")?;
         }
         Format::Json => {
-            let document = Document { version: 1, left, stayed, came, relations: rows };
+            let document = DiffDocument { version: 1, removed, kept, added, relations: rows };
             format::write_json(&mut out, &document)?;
         }
     }
-    let is_enough = |min: u64| stayed * 100 >= (left + stayed) * min;
-    Ok(if args.min_stayed.is_none_or(is_enough) { Outcome::Done } else { Outcome::No })
+    let is_enough = |min: u64| kept * 100 >= (removed + kept) * min;
+    Ok(if args.min_kept.is_none_or(is_enough) {
+        CommandOutcome::Done
+    } else {
+        CommandOutcome::CheckFailed
+    })
 }
 
-fn row(change: RelationChange) -> Row {
-    let RelationChange { database, relation, left, stayed, came } = change;
+fn row(change: RelationChange) -> DiffRow {
+    let RelationChange { database, relation, removed, kept, added } = change;
     let relation = match relation {
-        Known::Named(name) => name.to_string(),
-        Known::File(file) => {
+        RelationIdentity::Named(name) => name.to_string(),
+        RelationIdentity::File(file) => {
             format!("(file {} in tablespace {})", file.filenode, file.tablespace)
         }
     };
-    Row {
+    DiffRow {
         database: database.unwrap_or_else(|| "(shared)".to_owned()),
         relation,
-        left,
-        stayed,
-        came,
+        removed,
+        kept,
+        added,
     }
 }

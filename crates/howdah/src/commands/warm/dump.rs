@@ -1,39 +1,40 @@
-//! `howdah warm dump`: what is in a server's cache now, into an image.
+//! `howdah warm dump`: saves the current contents of a server's cache to an image.
 
 use std::{path::PathBuf, time::Instant};
 
 use howdah_warm::{
-    dump::{self, Choice, DumpError, Dumped, NotLocal},
-    metrics::{Numbers, name_of},
+    dump::{self, DumpError, DumpResult, DumpSource, NotLocal},
+    metrics::{WarmMetrics, server_label},
 };
 
 use crate::{
     connection::ConnectionArgs,
-    context::Context,
+    context::CommandContext,
     errors::{self},
     metrics::MetricsArgs,
-    outcome::Outcome,
+    outcome::CommandOutcome,
 };
 
-/// Save what is in a server's buffer cache now.
+/// Save the current contents of a server's buffer cache.
 ///
-/// On the server's own host, as its user or root, the server's memory is read from outside: no lock, no
-/// work for the server. Else the extension pg_buffercache is asked, which the database has to have.
+/// On the server's host, as its OS user or root, the shared memory is read from outside: no locks,
+/// and no work for the server. Otherwise the extension pg_buffercache is used, which must exist in
+/// the database.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The server: a URI, a keyword string, or a database's name
+    /// The server: a URI, a keyword string or a database name
     #[arg(value_name = "URI")]
     server: Option<String>,
-    /// The file to write; what is there stays until the new image is whole
+    /// The file to write; an existing image is replaced only when the new one is complete
     #[arg(short, long, value_name = "IMAGE")]
     output: PathBuf,
-    /// How many older images to keep, as IMAGE.1, IMAGE.2, …
+    /// Number of older images to keep, as IMAGE.1, IMAGE.2, …
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     keep: u32,
-    /// Where the pages are read
+    /// Where to read the cached pages from
     #[arg(long, value_enum, value_name = "SOURCE", default_value_t)]
-    source: Source,
+    source: PageSourceArg,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
@@ -46,73 +47,75 @@ Examples:
   howdah warm dump -h db1 -d shop -o shop.cache --source pg_buffercache --keep 3";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Source {
-    /// Memory if it can be read, else pg_buffercache
+pub(super) enum PageSourceArg {
+    /// Shared memory if readable, else pg_buffercache
     #[default]
     Best,
-    /// The server's memory, from outside
+    /// The server's shared memory, from outside
     Memory,
     /// The extension pg_buffercache
     #[value(name = "pg_buffercache")]
     PgBuffercache,
 }
 
-impl From<Source> for Choice {
-    fn from(source: Source) -> Self {
+impl From<PageSourceArg> for DumpSource {
+    fn from(source: PageSourceArg) -> Self {
         match source {
-            Source::Best => Self::Best,
-            Source::Memory => Self::Memory,
-            Source::PgBuffercache => Self::PgBuffercache,
+            PageSourceArg::Best => Self::Best,
+            PageSourceArg::Memory => Self::Memory,
+            PageSourceArg::PgBuffercache => Self::PgBuffercache,
         }
     }
 }
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let target = args.connection.target(args.server.as_deref())?;
     let _metrics = args.metrics.serve(ctx)?;
-    let numbers = Numbers::new(ctx.registry(), &name_of(&target));
-    let began = Instant::now();
-    let dumped = dump::dump(&target, args.source.into()).map_err(explained).and_then(|dumped| {
-        say_what_is_missing(ctx, &dumped);
+    let warm_metrics = WarmMetrics::new(ctx.registry(), &server_label(&target));
+    let started_at = Instant::now();
+    let dumped = dump::dump(&target, args.source.into()).map_err(dump_error).and_then(|dumped| {
+        report_gaps(ctx, &dumped);
         super::save(ctx, &dumped.image, &args.output, args.keep)?;
         Ok(dumped)
     });
-    let Dumped { image, .. } = dumped.inspect_err(|_| numbers.dump_failed())?;
-    numbers.dumped(began.elapsed(), image.page_count(), image.origin.taken_at_us);
-    Ok(Outcome::Done)
+    let DumpResult { image, .. } = dumped.inspect_err(|_| warm_metrics.record_dump_failure())?;
+    warm_metrics.record_dump(started_at.elapsed(), image.page_count(), image.origin.taken_at_us);
+    Ok(CommandOutcome::Done)
 }
 
-pub(super) fn say_what_is_missing(ctx: &Context, dumped: &Dumped) {
+pub(super) fn report_gaps(ctx: &CommandContext, dumped: &DumpResult) {
     if let Some(reason) = &dumped.not_from_memory {
-        ctx.say(format_args!("pg_buffercache was asked, memory was not read: {reason}"));
+        ctx.report(format_args!(
+            "using pg_buffercache, because shared memory was not read: {reason}"
+        ));
     }
     for (database, failure) in &dumped.unnamed {
-        ctx.say(format_args!("relations of database {database} are without names: {failure}"));
+        ctx.report(format_args!("relations of database {database} have no names: {failure}"));
     }
-    if dumped.unfinished > 0 {
-        ctx.say(format_args!(
-            "{} buffers were just changing hands and are left out",
-            dumped.unfinished
+    if dumped.in_transition > 0 {
+        ctx.report(format_args!(
+            "{} buffers were being replaced and are left out",
+            dumped.in_transition
         ));
     }
 }
 
-/// The error, with what to do about it.
-pub(super) fn explained(error: DumpError) -> anyhow::Error {
+/// Adds a hint to an error.
+pub(super) fn dump_error(error: DumpError) -> anyhow::Error {
     let hint = match &error {
         DumpError::PgBuffercache { source, not_from_memory, .. } => match source.sqlstate() {
             Some("42P01") => Some(format!(
-                "CREATE EXTENSION pg_buffercache in that database{}",
+                "run CREATE EXTENSION pg_buffercache in that database{}",
                 else_memory(not_from_memory.as_deref())
             )),
             Some("42501") => Some(format!(
-                "GRANT pg_monitor to the role{}",
+                "run GRANT pg_monitor for the role{}",
                 else_memory(not_from_memory.as_deref())
             )),
             _ => None,
         },
         DumpError::Memory(NotLocal::Elsewhere) => {
-            Some("run on the server's host, or take --source pg_buffercache".to_owned())
+            Some("run on the server's host, or use --source pg_buffercache".to_owned())
         }
         _ => None,
     };
@@ -125,6 +128,6 @@ pub(super) fn explained(error: DumpError) -> anyhow::Error {
 fn else_memory(reason: Option<&NotLocal>) -> String {
     match reason {
         None => String::new(),
-        Some(reason) => format!("; its memory was not read because {reason}"),
+        Some(reason) => format!("; shared memory was not read because {reason}"),
     }
 }

@@ -1,4 +1,4 @@
-//! `howdah warm info`: what an image holds.
+//! `howdah warm info`: describes an image.
 
 use std::{
     io::{self, Write},
@@ -14,21 +14,22 @@ use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
-    context::Context,
+    context::CommandContext,
     format::{self, Format},
-    outcome::Outcome,
+    outcome::CommandOutcome,
 };
 
-/// Say what is in an image: from which server, how hot, which relations.
+/// Show what an image contains: its server, usage counts and relations.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The image
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
-    /// Relations to show, those with most pages first; 0 for all [default: 20 in a table, all in JSON]
+    /// Number of relations to show, those with most pages first; 0 for all [default: 20 in a table,
+    /// all in JSON]
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
 }
@@ -37,7 +38,7 @@ const TABLE_RELATIONS: usize = 20;
 
 /// The document of `--format json`. Sizes are in pages.
 #[derive(Serialize)]
-struct Document {
+struct ImageInfoDocument {
     version: u32,
     server_version: u32,
     system_identifier: u64,
@@ -48,28 +49,28 @@ struct Document {
     pages: u64,
     dirty: u64,
     usage: [u64; 6],
-    relations: Vec<Row>,
+    relations: Vec<ImageInfoRow>,
 }
 
 /// One relation, all its forks together.
 #[derive(Serialize)]
-struct Row {
+struct ImageInfoRow {
     database: String,
     relation: String,
     filenode: u32,
     tablespace: u32,
     logged: bool,
     pages: u64,
-    /// Pages of the relation's main fork, if they were counted.
+    /// Pages of the relation's main fork, if known.
     length: Option<u32>,
     hot: u64,
     dirty: u64,
 }
 
-/// Pages of this usage count or more are called hot: they outlast that many passes of the clock sweep.
-const HOT: u8 = 3;
+/// Minimum usage count of a hot page: it survives that many passes of the clock sweep.
+const HOT_USAGE: u8 = 3;
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let image = super::open(&args.image)?;
     let mut rows: Vec<_> = image.relations.iter().map(|relation| row(&image, relation)).collect();
     rows.sort_by(|a, b| b.pages.cmp(&a.pages).then_with(|| a.relation.cmp(&b.relation)));
@@ -84,14 +85,14 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
             format::write_json(&mut out, &document(&image, rows))?;
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn row(image: &CacheImage, relation: &Relation) -> Row {
+fn row(image: &CacheImage, relation: &Relation) -> ImageInfoRow {
     let (database, name) = super::names(image, relation);
     let pages = || relation.forks.iter().flat_map(|fork| fork.pages.iter());
     let main = relation.forks.iter().find(|fork| fork.fork == Fork::Main);
-    Row {
+    ImageInfoRow {
         database,
         relation: name,
         filenode: relation.file.filenode,
@@ -99,7 +100,7 @@ fn row(image: &CacheImage, relation: &Relation) -> Row {
         logged: relation.is_logged,
         pages: relation.page_count(),
         length: main.and_then(|main| main.length),
-        hot: pages().filter(|page| page.usage >= HOT).count() as u64,
+        hot: pages().filter(|page| page.usage >= HOT_USAGE).count() as u64,
         dirty: pages().filter(|page| page.is_dirty).count() as u64,
     }
 }
@@ -114,9 +115,9 @@ fn usage(image: &CacheImage) -> [u64; 6] {
     counts
 }
 
-fn document(image: &CacheImage, relations: Vec<Row>) -> Document {
+fn document(image: &CacheImage, relations: Vec<ImageInfoRow>) -> ImageInfoDocument {
     let origin = &image.origin;
-    Document {
+    ImageInfoDocument {
         version: 1,
         server_version: origin.server_version,
         system_identifier: origin.system_identifier,
@@ -135,7 +136,7 @@ fn table(
     out: &mut impl Write,
     path: &Path,
     image: &CacheImage,
-    rows: &[Row],
+    rows: &[ImageInfoRow],
     limit: usize,
 ) -> io::Result<()> {
     let origin = &image.origin;
@@ -164,7 +165,7 @@ fn table(
     writeln!(
         out,
         "{:>12} {:>6} {:>6} {:>6}  {:width$}  RELATION",
-        "CACHED", "OF IT", "HOT", "DIRTY", "DATABASE"
+        "CACHED", "OF IT", "HOT_USAGE", "DIRTY", "DATABASE"
     )?;
     for row in rows.iter().take(limit) {
         let share = row.length.filter(|&length| length > 0).map_or("n/a".to_owned(), |length| {

@@ -1,4 +1,4 @@
-//! `howdah warm load`: an image into a server's buffer cache.
+//! `howdah warm load`: loads an image into a server's buffer cache.
 
 use std::{
     collections::BTreeSet,
@@ -13,75 +13,80 @@ use std::{
 
 use anyhow::Context as _;
 use howdah_warm::{
-    diff::Known,
-    load::{self, Event, Loaded, MAX_JOBS, Observer, Options, Outcome as Relation},
-    metrics::{Numbers, name_of},
+    diff::RelationIdentity,
+    load::{
+        self, LoadEvent, LoadObserver, LoadOptions, LoadReport, MAX_JOBS,
+        RelationOutcome as Relation,
+    },
+    metrics::{WarmMetrics, server_label},
 };
 use indicatif::{BinaryBytes, ProgressBar};
 use serde::Serialize;
 
 use crate::{
     connection::ConnectionArgs,
-    context::{Context, Talk},
+    context::{CommandContext, Messages},
     errors::{self, WithHint as _},
     format::{self, Format},
     metrics::MetricsArgs,
-    outcome::Outcome,
+    outcome::CommandOutcome,
     progress::Total,
     values::{DATA_RATE_MAX, data_rate, short_time_above_zero, time_or_zero},
 };
 
 /// Load an image into a server's buffer cache, the hottest pages first.
 ///
-/// On the cluster of the image, relations are found by their files, so they may have been renamed; elsewhere,
-/// and where they were rewritten, by name, so the server may be a copy. What is in the cache stays there: loading ends where no buffer is free, unless --evict is given. What
-/// is there already is not loaded again, so a load that was stopped goes on where it ended.
+/// On the image's own cluster, relations are found by their files, so they may have been renamed;
+/// on others, and where they were rewritten, by name, so the server may be a copy. Pages in the
+/// cache are not evicted: loading ends when no buffer is free, unless --evict is given. Pages
+/// already in the cache are not loaded again, so an interrupted load continues where it stopped.
 ///
-/// Exits with 0 if enough of the image is in the cache afterwards, with 3 if less than --min-resident is,
-/// with 1 if the server or the image cannot be read. Pages that had no room and relations that were not
-/// found count as missing. For a cache smaller than the image, a full cache of its pages is all of it.
+/// Exits with 0 if enough of the image is in the cache at the end, with 3 if it is less than
+/// --min-resident, and with 1 if the server or the image cannot be read. Pages without room and
+/// relations that were not found count as missing. If the cache is smaller than the image, a cache
+/// full of its pages counts as 100 %.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The image
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// The server: a URI, a keyword string, or a database's name
+    /// The server: a URI, a keyword string or a database name
     #[arg(value_name = "URI")]
     server: Option<String>,
-    /// Connections that load at once
+    /// Number of connections that load concurrently
     #[arg(short, long, value_name = "COUNT", default_value_t = 2,
         value_parser = clap::value_parser!(u64).range(1..=MAX_JOBS as u64))]
     jobs: u64,
-    /// Load at most so much a second
+    /// Maximum rate of loading, per second
     #[arg(long, value_name = "SIZE", value_parser = data_rate(DATA_RATE_MAX))]
     max_rate: Option<u64>,
-    /// Slow down while a small query takes longer
+    /// Slow down while a small test query takes longer than this
     #[arg(long, value_name = "TIME", value_parser = short_time_above_zero)]
     max_latency: Option<Duration>,
-    /// Push out what is in the cache, if there is no room left
+    /// Evict other pages if no buffer is free
     #[arg(long)]
     evict: bool,
-    /// Only so many pages of the image, the hottest
+    /// Load at most this many pages, hottest first
     #[arg(long, value_name = "PAGES")]
     limit: Option<u64>,
-    /// Load what the image has of database FROM into database TO; repeat for more
+    /// Load pages of the image's database FROM into database TO; repeatable
     #[arg(long, value_name = "FROM=TO", value_parser = database_names)]
     map_database: Vec<(String, String)>,
-    /// How long to wait for a server that starts, stops or cannot be reached
+    /// How long to wait for a server that is starting, stopping or unreachable
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time_or_zero)]
     wait: Duration,
-    /// How long to wait for a relation that another session has locked
+    /// How long to wait for a relation locked by another session
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = short_time_above_zero)]
     lock_timeout: Duration,
-    /// Percentage of the image that has to be in the cache afterwards
+    /// Minimum percentage of the image that must be in the cache at the end
     #[arg(long, value_name = "PERCENT", default_value_t = 90,
         value_parser = clap::value_parser!(u64).range(0..=100))]
     min_resident: u64,
-    /// Load nothing, only look whether it is there
+    /// Load nothing, only check whether it is in the cache
     #[arg(long)]
     check: bool,
-    /// How to print the result
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
     #[command(flatten)]
@@ -96,7 +101,7 @@ Examples:
   howdah warm load shop.cache -h db1 -d shop --jobs 4 --max-rate 200MB --max-latency 5ms
   howdah warm load shop.cache -h db1 --check --min-resident 95    # for a readiness probe";
 
-pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let image = super::open(&args.image)?;
     for (from, _) in &args.map_database {
         if !image.databases.values().any(|name| name == from) {
@@ -106,7 +111,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         }
     }
     let target = args.connection.target(args.server.as_deref())?;
-    let options = Options {
+    let options = LoadOptions {
         jobs: usize::try_from(args.jobs).unwrap_or(MAX_JOBS),
         bytes_per_second: args.max_rate,
         max_latency: args.max_latency,
@@ -114,24 +119,24 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         limit: args.limit,
         database_names: args.map_database.iter().cloned().collect(),
         lock_timeout: args.lock_timeout,
-        patience: args.wait,
-        only_look: args.check,
-        ..Options::default()
+        connect_timeout: args.wait,
+        dry_run: args.check,
+        ..LoadOptions::default()
     };
-    let watcher = Watcher {
+    let progress = LoadProgress {
         bar: ctx.progress(Total::Bytes(0), "loading"),
         page_bytes: u64::from(image.origin.page_bytes),
-        talk: ctx.talk(),
+        messages: ctx.messages(),
         waits: AtomicBool::new(false),
         interrupted: ctx.interrupted(),
     };
     let _metrics = args.metrics.serve(ctx)?;
-    let numbers = Numbers::new(ctx.registry(), &name_of(&target));
-    let loaded = load::load(&image, &target, &options, &numbers.progress(&watcher));
-    watcher.bar.finish_and_clear();
+    let warm_metrics = WarmMetrics::new(ctx.registry(), &server_label(&target));
+    let loaded = load::load(&image, &target, &options, &warm_metrics.progress(&progress));
+    progress.bar.finish_and_clear();
     match &loaded {
-        Ok(loaded) => numbers.loaded(loaded),
-        Err(_) => numbers.load_failed(),
+        Ok(loaded) => warm_metrics.record_load(loaded),
+        Err(_) => warm_metrics.record_load_failure(),
     }
     let loaded = loaded.with_context(|| format!("cannot load {}", args.image.display()))?;
     let mut out = ctx.stdout();
@@ -142,98 +147,99 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     drop(out);
     if loaded.is_cut_short && !args.check {
         return Err(errors::with_hint(
-            anyhow::anyhow!("interrupted before all was loaded"),
-            "the same command goes on where it ended",
+            anyhow::anyhow!("interrupted before all pages were loaded"),
+            "run the same command again to continue",
         ));
     }
     let is_enough = loaded.share() * 100.0 >= args.min_resident as f64;
     if loaded.is_origin_unknown {
-        ctx.say(
-            "the image does not say which cluster it is from: file numbers were taken for this one's",
+        ctx.report(
+            "the image does not record its cluster: assuming that its file numbers are those of this one",
         );
     }
     if let Err(unseen) = loaded.residency {
-        ctx.say(format_args!("{:#}", anyhow::Error::from(unseen)));
+        ctx.report(format_args!("{:#}", anyhow::Error::from(unseen)));
     }
-    Ok(if is_enough { Outcome::Done } else { Outcome::No })
+    Ok(if is_enough { CommandOutcome::Done } else { CommandOutcome::CheckFailed })
 }
 
-/// `FROM=TO`, neither of them empty.
+/// Parses `FROM=TO`; both must not be empty.
 fn database_names(word: &str) -> Result<(String, String), &'static str> {
     match word.split_once('=') {
         Some((from, to)) if !from.is_empty() && !to.is_empty() => {
             Ok((from.to_owned(), to.to_owned()))
         }
-        _ => Err("give two names of databases, as in shop=shop_copy"),
+        _ => Err("give two database names, as in shop=shop_copy"),
     }
 }
 
-/// Shows the person at the terminal what happens.
-struct Watcher {
+/// Shows the progress on the terminal.
+struct LoadProgress {
     bar: ProgressBar,
     page_bytes: u64,
-    talk: Talk,
-    /// Whether it was said that the server is waited for.
+    messages: Messages,
+    /// Whether waiting for the server has been reported.
     waits: AtomicBool,
     interrupted: Arc<AtomicBool>,
 }
 
-impl Observer for Watcher {
+impl LoadObserver for LoadProgress {
     fn planned(&self, pages: u64) {
         self.bar.set_length(pages * self.page_bytes);
         self.bar.reset();
         self.waits.store(false, Ordering::Relaxed);
     }
 
-    fn advanced(&self, pages: u64) {
+    fn progressed(&self, pages: u64) {
         self.bar.inc(pages * self.page_bytes);
     }
 
-    fn said(&self, event: &Event) {
+    fn notify(&self, event: &LoadEvent) {
         match event {
-            Event::Waiting { failure } if !self.waits.swap(true, Ordering::Relaxed) => {
-                self.talk.say(format_args!("waiting for the server: {failure}"));
+            LoadEvent::Waiting { failure } if !self.waits.swap(true, Ordering::Relaxed) => {
+                self.messages.report(format_args!("waiting for the server: {failure}"));
             }
-            Event::Restarted => {
-                self.talk.say("the server was restarted and its cache is empty: beginning anew");
+            LoadEvent::Restarted => {
+                self.messages
+                    .report("the server was restarted and its cache is empty: starting over");
             }
             _ => {}
         }
     }
 
-    fn wants_end(&self) -> bool {
+    fn should_stop(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
 }
 
 /// The document of `--format json`. Counts are in pages.
 #[derive(Serialize)]
-struct Document {
+struct LoadDocument {
     version: u32,
     page_bytes: u32,
     seconds: f64,
     interrupted: bool,
-    /// Of the image, 0 to 1: what the exit code goes by.
+    /// Share of the image that is in the cache, 0 to 1; determines the exit code.
     share: f64,
-    /// Of what was found and had room.
+    /// Share of the pages that were found and had room, 0 to 1.
     plan_share: f64,
-    /// Pages in the cache of an image that is there as a whole.
+    /// Pages in the cache if all of the image is resident.
     expected: u64,
-    /// Pages of the image in the cache now.
+    /// Pages of the image that are in the cache.
     in_cache: u64,
-    /// Pages that `--limit` left out.
+    /// Pages excluded by `--limit`.
     limited: u64,
-    /// Whether the image does not say which cluster it is from.
+    /// Whether the image does not record its cluster.
     origin_unknown: bool,
-    /// Who looked at the cache afterwards; nothing if nobody could.
-    seen_by: Option<&'static str>,
+    /// How the cache was read at the end; `None` if that was not possible.
+    measured_by: Option<&'static str>,
     #[serde(flatten)]
-    pages: Counts,
-    relations: Vec<Row>,
+    pages: LoadPageCounts,
+    relations: Vec<LoadRow>,
 }
 
 #[derive(Clone, Copy, Serialize)]
-struct Counts {
+struct LoadPageCounts {
     in_image: u64,
     beyond_end: u64,
     not_found: u64,
@@ -245,20 +251,20 @@ struct Counts {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct LoadRow {
     database: String,
     relation: String,
     #[serde(flatten)]
-    pages: Counts,
+    pages: LoadPageCounts,
     rewritten: bool,
-    /// Its database and name now, if it was found by its file and was renamed.
+    /// Its current database and name, if it was found by its file and has been renamed.
     renamed_to: Option<String>,
-    ways: Vec<&'static str>,
+    methods: Vec<&'static str>,
     problem: Option<String>,
 }
 
-fn document(loaded: &Loaded) -> Document {
-    Document {
+fn document(loaded: &LoadReport) -> LoadDocument {
+    LoadDocument {
         version: 1,
         page_bytes: loaded.page_bytes,
         seconds: loaded.elapsed.as_secs_f64(),
@@ -269,36 +275,44 @@ fn document(loaded: &Loaded) -> Document {
         in_cache: loaded.resident(),
         limited: loaded.limited,
         origin_unknown: loaded.is_origin_unknown,
-        seen_by: loaded.residency.as_ref().ok().map(|seen| seen.source.name()),
+        measured_by: loaded.residency.as_ref().ok().map(|scan| scan.source.name()),
         pages: counts(loaded.pages()),
         relations: loaded.outcomes.iter().map(row).collect(),
     }
 }
 
-fn counts(pages: load::Pages) -> Counts {
-    let load::Pages { in_image, beyond_end, not_found, wanted, resident, loaded, no_room, failed } =
-        pages;
-    Counts { in_image, beyond_end, not_found, wanted, resident, loaded, no_room, failed }
+fn counts(pages: load::PageCounts) -> LoadPageCounts {
+    let load::PageCounts {
+        in_image,
+        beyond_end,
+        not_found,
+        requested: wanted,
+        resident,
+        loaded,
+        no_room,
+        failed,
+    } = pages;
+    LoadPageCounts { in_image, beyond_end, not_found, wanted, resident, loaded, no_room, failed }
 }
 
-fn row(relation: &Relation) -> Row {
-    Row {
+fn row(relation: &Relation) -> LoadRow {
+    LoadRow {
         database: relation.database.clone().unwrap_or_else(|| "(shared)".to_owned()),
         relation: match &relation.relation {
-            Known::Named(name) => name.to_string(),
-            Known::File(file) => {
+            RelationIdentity::Named(name) => name.to_string(),
+            RelationIdentity::File(file) => {
                 format!("(file {} in tablespace {})", file.filenode, file.tablespace)
             }
         },
         pages: counts(relation.pages),
         rewritten: relation.is_rewritten,
         renamed_to: relation.renamed.as_ref().map(|now| format!("{} {}", now.database, now.name)),
-        ways: relation.ways.iter().map(|way| way.name()).collect(),
+        methods: relation.methods.iter().map(|method| method.name()).collect(),
         problem: relation.problem.as_ref().map(ToString::to_string),
     }
 }
 
-fn table(out: &mut impl Write, loaded: &Loaded) -> io::Result<()> {
+fn table(out: &mut impl Write, loaded: &LoadReport) -> io::Result<()> {
     let pages = loaded.pages();
     let bytes = |pages: u64| BinaryBytes(pages * u64::from(loaded.page_bytes));
     let seconds = loaded.elapsed.as_secs_f64();
@@ -325,7 +339,7 @@ fn table(out: &mut impl Write, loaded: &Loaded) -> io::Result<()> {
     if !troubled.is_empty() {
         writeln!(out, "\n{:>10} {:>10}  RELATION", "PAGES", "NOT LOADED")?;
     }
-    for Row { database, relation, pages, problem, .. } in &troubled {
+    for LoadRow { database, relation, pages, problem, .. } in &troubled {
         let missing = pages.in_image.saturating_sub(pages.resident + pages.loaded);
         let problem = problem.as_deref().unwrap_or_default();
         writeln!(out, "{:>10} {missing:>10}  {database} {relation}: {problem}", pages.in_image)?;
@@ -336,8 +350,8 @@ fn table(out: &mut impl Write, loaded: &Loaded) -> io::Result<()> {
     renamed(out, loaded)?;
     let (resident, expected) = (loaded.resident(), loaded.expected());
     let how = match &loaded.residency {
-        Ok(seen) => format!("seen by {}", seen.source.name()),
-        Err(_) => "as counted while loading; the cache could not be read".to_owned(),
+        Ok(scan) => format!("measured by {}", scan.source.name()),
+        Err(_) => "counted while loading, because the cache could not be read".to_owned(),
     };
     writeln!(
         out,
@@ -345,21 +359,21 @@ fn table(out: &mut impl Write, loaded: &Loaded) -> io::Result<()> {
         loaded.share() * 100.0
     )?;
     let (planned, of_plan) = match &loaded.residency {
-        Ok(seen) => (seen.planned, seen.resident),
-        Err(_) => (pages.wanted - pages.no_room, pages.resident + pages.loaded),
+        Ok(scan) => (scan.planned, scan.resident),
+        Err(_) => (pages.requested - pages.no_room, pages.resident + pages.loaded),
     };
     writeln!(
         out,
-        "{:.1} % of what was found and had room ({of_plan} of {planned} pages)",
+        "{:.1} % of the pages that were found and had room ({of_plan} of {planned} pages)",
         loaded.plan_share() * 100.0
     )
 }
 
-/// What was found under another name: a renamed database once, with all that is in it.
-fn renamed(out: &mut impl Write, loaded: &Loaded) -> io::Result<()> {
+/// Lists renamed relations; a renamed database is listed once.
+fn renamed(out: &mut impl Write, loaded: &LoadReport) -> io::Result<()> {
     let mut databases = BTreeSet::new();
     for outcome in &loaded.outcomes {
-        let Some(load::Renamed { database, name, is_name_taken }) = &outcome.renamed else {
+        let Some(load::RenamedRelation { database, name, is_name_taken }) = &outcome.renamed else {
             continue;
         };
         if let Some(before) = outcome.database.as_deref().filter(|before| before != database)
@@ -367,7 +381,7 @@ fn renamed(out: &mut impl Write, loaded: &Loaded) -> io::Result<()> {
         {
             writeln!(out, "renamed   database {before} is now {database}")?;
         }
-        if let Known::Named(before) = &outcome.relation
+        if let RelationIdentity::Named(before) = &outcome.relation
             && before.to_string() != name.to_string()
         {
             let taken = if *is_name_taken { "; another relation has the old name" } else { "" };

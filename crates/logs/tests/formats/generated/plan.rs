@@ -1,55 +1,57 @@
-//! What a generated log is about: sessions, what they do, and the settings that it is written with.
+//! The plan of a generated log: sessions, their actions, and the settings that it is written with.
 //!
-//! # What no reader could tell
+//! # What no reader can distinguish
 //!
-//! A log is not escaped, so there are names and values that it cannot tell from others. The generator
-//! makes none of these; everything else it does make:
+//! A log is not escaped, so some names and values are ambiguous in it. The generator makes none of
+//! the following, but everything else:
 //!
-//! - A name in a line prefix that holds what follows it there, unless an earlier line of the session
-//!   told the name (`connection authorized`), what tells the session stands before the names, and nothing
-//!   else in the prefix may be empty or any text. Even then not one that begins or ends with it, which
-//!   reads like an empty one. Nor a newline, a severity's label, or, where the prefix pads it, spaces at its ends.
-//! - An application that begins like a label, such as `LOG:  `: behind `%q` it would look like the end
-//!   of the prefix.
-//! - A user or database with ` database=` or ` application_name=` in it, or an application that ends
-//!   like the remark about encryption: `connection authorized` separates by these.
-//! - In csvlog, a name of nothing but quotes: a row that begins inside of a text would look the same.
+//! - A name in a line prefix that contains what follows it there, unless an earlier line of the
+//!   session contained the name (`connection authorized`), the session's id precedes the names, and
+//!   nothing else in the prefix may be empty or any text. Even then not a name that begins or ends
+//!   with it, which reads like an empty one. Nor a newline, a severity's label or, if the prefix
+//!   pads the name, spaces at its ends.
+//! - An application that begins like a label, such as `LOG:  `: after `%q` it looks like the end of
+//!   the prefix.
+//! - A user or database containing ` database=` or ` application_name=`, or an application that
+//!   ends like the note about encryption: `connection authorized` separates by these.
+//! - In csvlog, a name that consists of quotes: a row that begins inside a text would look the
+//!   same.
 //! - A statement's name with `: ` before what may begin a statement; with `/` unless its Parse was
 //!   logged with its text; one that begins with `fetch from `; and one called `<unnamed>`.
 //! - A value that ends in `...`, unless the server cut it.
 //! - An error message that ends in ` at character 7`.
-//! - Where the log shows statements only at their end: a failed simple query with `$1` in it, which
+//! - If the log shows statements only at their end: a failed simple query with `$1` in it, which
 //!   reads like a bound one.
-//! - A session, when neither its id nor its process is in the prefix.
+//! - A session, if neither its id nor its process is in the prefix.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
 /// A log.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) form: Form,
-    pub(super) style: Style,
+pub(super) struct LogPlan {
+    pub(super) form: PlannedFormat,
+    pub(super) style: LoggingStyle,
     /// `log_error_verbosity = verbose`.
     pub(super) is_verbose: bool,
     /// PostgreSQL 17 and later: `Parameters:`.
     pub(super) is_capital: bool,
     /// `log_parameter_max_length`.
     pub(super) limit: Option<usize>,
-    pub(super) sessions: Vec<Session>,
-    /// Whose record comes next, and after how many milliseconds.
+    pub(super) sessions: Vec<SessionPlan>,
+    /// The session of the next record, and the milliseconds before it.
     pub(super) order: Vec<(prop::sample::Index, u16)>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Form {
-    Stderr(Vec<Item>),
+pub(super) enum PlannedFormat {
+    Stderr(Vec<PlannedPrefixItem>),
     Csv,
     Json,
 }
 
-/// Which settings decide what is logged of a statement.
+/// The settings that decide what is logged of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
+pub(super) enum LoggingStyle {
     /// `log_statement = all`.
     Starts,
     /// The same with `log_duration = on`.
@@ -62,33 +64,33 @@ pub(super) enum Style {
     ChangesAndDurations,
 }
 
-impl Style {
-    pub(super) fn has_starts(self) -> bool {
+impl LoggingStyle {
+    pub(super) fn logs_starts(self) -> bool {
         self != Self::Ends
     }
 
-    pub(super) fn has_durations(self) -> bool {
+    pub(super) fn logs_durations(self) -> bool {
         self != Self::Starts && self != Self::Ends
     }
 
-    /// Each step that is not logged with its text leaves a bare duration.
-    pub(super) fn has_steps(self) -> bool {
+    /// Whether each step that is not logged with its text leaves a bare duration.
+    pub(super) fn logs_bare_durations(self) -> bool {
         matches!(self, Self::StartsAndDurations | Self::ChangesAndDurations)
     }
 
-    /// Whether the beginning of a statement is logged that changes data, or of one that does not.
+    /// Whether the start of a statement that changes data, or of one that does not, is logged.
     pub(super) fn logs_start(self, is_change: bool) -> bool {
-        self.has_starts() && (is_change || self != Self::ChangesAndDurations)
+        self.logs_starts() && (is_change || self != Self::ChangesAndDurations)
     }
 
-    pub(super) fn has_ends(self) -> bool {
+    pub(super) fn logs_ends(self) -> bool {
         matches!(self, Self::Ends | Self::StartsAndEnds)
     }
 }
 
-/// A part of a prefix.
+/// An item of a prefix.
 #[derive(Clone, Debug)]
-pub(super) enum Item {
+pub(super) enum PlannedPrefixItem {
     /// In the syntax of the setting, with `%%`.
     Literal(String),
     /// An escape and its padding.
@@ -123,52 +125,52 @@ impl Escape {
         matches!(self, Self::Application | Self::User | Self::Database)
     }
 
-    pub(super) fn tells_session(self) -> bool {
+    pub(super) fn identifies_session(self) -> bool {
         matches!(self, Self::SessionId | Self::Pid)
     }
 
-    /// It may be empty or any text, and is no name that a session is known by.
-    fn may_be_anything(self) -> bool {
+    /// Whether it may be empty or any text, and is not a known name of the session.
+    fn may_be_any_text(self) -> bool {
         use Escape::{BackendType, Host, Leader, LocalAddress, Remote, Tag, Vxid};
         matches!(self, BackendType | Host | Leader | LocalAddress | Remote | Tag | Vxid)
     }
 
-    /// Where its value ends can be told by the value, whatever stands behind it.
+    /// Whether the value itself shows where it ends, whatever follows.
     fn has_shape(self) -> bool {
         use Escape::{Line, Pid, QueryId, SessionId, SqlState, Start, Txid};
         matches!(self, Line | Pid | QueryId | SessionId | SqlState | Start | Txid)
     }
 
-    fn tells_time(self) -> bool {
+    fn has_time(self) -> bool {
         matches!(self, Self::Seconds | Self::Millis | Self::Epoch)
     }
 }
 
 /// `log_line_prefix` as it is set.
-pub(super) fn source(prefix: &[Item]) -> String {
-    let item = |item: &Item| match item {
-        Item::Literal(text) => text.clone(),
-        Item::Field(escape, 0) => format!("%{}", escape.letter()),
-        Item::Field(escape, width) => format!("%{width}{}", escape.letter()),
-        Item::Quit => "%q".to_owned(),
+pub(super) fn source(prefix: &[PlannedPrefixItem]) -> String {
+    let item = |item: &PlannedPrefixItem| match item {
+        PlannedPrefixItem::Literal(text) => text.clone(),
+        PlannedPrefixItem::Field(escape, 0) => format!("%{}", escape.letter()),
+        PlannedPrefixItem::Field(escape, width) => format!("%{width}{}", escape.letter()),
+        PlannedPrefixItem::Quit => "%q".to_owned(),
     };
     prefix.iter().map(item).collect()
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Session {
+pub(super) struct SessionPlan {
     pub(super) pid: u32,
     pub(super) start: i64,
     pub(super) user: Vec<u8>,
     pub(super) database: Vec<u8>,
     pub(super) application: Vec<u8>,
     pub(super) remote: Remote,
-    /// `log_connections` and `log_disconnections` are on, and the log has its beginning.
+    /// `log_connections` and `log_disconnections` are on, and the log contains the session's start.
     pub(super) is_connected: bool,
-    pub(super) acts: Vec<Act>,
+    pub(super) steps: Vec<PlannedStep>,
 }
 
-impl Session {
+impl SessionPlan {
     pub(super) fn vxid(&self, transaction: u32) -> String {
         format!("{}/{transaction}", self.pid)
     }
@@ -195,7 +197,7 @@ impl Remote {
         }
     }
 
-    /// As `%r`.
+    /// In the form of `%r`.
     pub(super) fn prefixed(&self) -> Vec<u8> {
         match self {
             Self::Local => b"[local]".to_vec(),
@@ -203,7 +205,7 @@ impl Remote {
         }
     }
 
-    /// As in csvlog.
+    /// In the form of csvlog.
     pub(super) fn joined(&self) -> Vec<u8> {
         match self {
             Self::Local => b"[local]".to_vec(),
@@ -212,33 +214,33 @@ impl Remote {
     }
 }
 
-/// One thing that a client does.
+/// One action of a client.
 #[derive(Clone, Debug)]
-pub(super) struct Act {
-    pub(super) what: What,
+pub(super) struct PlannedStep {
+    pub(super) action: PlannedAction,
     pub(super) micros: u32,
     pub(super) query_id: i64,
-    pub(super) failure: Option<Failure>,
-    /// A warning comes in between.
+    pub(super) failure: Option<PlannedFailure>,
+    /// A warning is logged in between.
     pub(super) is_noisy: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(super) enum PlannedAction {
     Simple(Vec<u8>),
     /// A statement that only `log_statement = all` logs at its start.
     Plain(&'static str),
-    /// `begin`, some more, `commit`.
-    Block(Vec<Extended>),
+    /// `begin`, some queries, `commit`.
+    Block(Vec<ExtendedQuery>),
     /// Extended queries under one Sync.
-    Pipeline(Vec<Extended>),
+    Pipeline(Vec<ExtendedQuery>),
     Call(Vec<u8>),
-    /// `SET application_name`, told by the prefix of later records.
+    /// `SET application_name`, which the prefix of later records shows.
     Rename(Vec<u8>),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Extended {
+pub(super) struct ExtendedQuery {
     pub(super) name: Vec<u8>,
     pub(super) portal: Vec<u8>,
     pub(super) sql: Vec<u8>,
@@ -247,23 +249,23 @@ pub(super) struct Extended {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) how: How,
+pub(super) struct PlannedFailure {
+    pub(super) kind: FailureKind,
     pub(super) message: Vec<u8>,
     pub(super) hint: Option<Vec<u8>>,
     pub(super) position: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum FailureKind {
     Error,
     Cancel,
     Timeout,
 }
 
-pub(super) fn any_plan() -> impl Strategy<Value = Plan> {
+pub(super) fn any_plan() -> impl Strategy<Value = LogPlan> {
     let settings = (any_style(), any::<bool>(), any::<bool>(), option::weighted(0.2, 4_usize..40));
-    let form = prop_oneof![3 => any_prefix().prop_map(Form::Stderr), 1 => Just(Form::Csv), 1 => Just(Form::Json)];
+    let form = prop_oneof![3 => any_prefix().prop_map(PlannedFormat::Stderr), 1 => Just(PlannedFormat::Csv), 1 => Just(PlannedFormat::Json)];
     (form, settings).prop_flat_map(|(form, (style, is_verbose, is_capital, limit))| {
         let sessions = vec(any_session(&form, style), 1..4);
         let order = vec((any::<prop::sample::Index>(), 1_u16..3000), 64);
@@ -271,31 +273,31 @@ pub(super) fn any_plan() -> impl Strategy<Value = Plan> {
             for (number, session) in (0_u32..).zip(&mut sessions) {
                 session.pid = 100 + number;
             }
-            Plan { form, style, is_verbose, is_capital, limit, sessions, order }
+            LogPlan { form, style, is_verbose, is_capital, limit, sessions, order }
         })
     })
 }
 
-fn any_style() -> impl Strategy<Value = Style> {
+fn any_style() -> impl Strategy<Value = LoggingStyle> {
     select(vec![
-        Style::Starts,
-        Style::StartsAndDurations,
-        Style::Ends,
-        Style::StartsAndEnds,
-        Style::ChangesAndDurations,
+        LoggingStyle::Starts,
+        LoggingStyle::StartsAndDurations,
+        LoggingStyle::Ends,
+        LoggingStyle::StartsAndEnds,
+        LoggingStyle::ChangesAndDurations,
     ])
 }
 
 /// The separator of a prefix: every field is followed by a literal that begins with it.
 pub(super) const SEPARATORS: [char; 5] = ['|', ';', '~', '#', ','];
 
-fn any_prefix() -> impl Strategy<Value = Vec<Item>> {
+fn any_prefix() -> impl Strategy<Value = Vec<PlannedPrefixItem>> {
     let time = select(vec![Escape::Millis, Escape::Epoch, Escape::Seconds]);
     let id = select(vec![Escape::SessionId, Escape::Pid]);
     let rest: Vec<_> = Escape::ALL
         .iter()
         .copied()
-        .filter(|one| !one.tells_time() && *one != Escape::SessionId)
+        .filter(|one| !one.has_time() && *one != Escape::SessionId)
         .collect();
     let field = (select(rest), prop_oneof![3 => Just(0), 1 => -14..14_i32], any_literal());
     let quit = option::of(0_usize..6);
@@ -305,16 +307,19 @@ fn any_prefix() -> impl Strategy<Value = Vec<Item>> {
             let mut items = Vec::new();
             let first = if time_first { [time, id] } else { [id, time] };
             for escape in first {
-                items.extend([Item::Field(escape, 0), Item::Literal(separator.to_string())]);
+                items.extend([
+                    PlannedPrefixItem::Field(escape, 0),
+                    PlannedPrefixItem::Literal(separator.to_string()),
+                ]);
             }
             for (number, (escape, width, literal)) in fields.into_iter().enumerate() {
                 if quit == Some(number) {
-                    items.push(Item::Quit);
+                    items.push(PlannedPrefixItem::Quit);
                 }
                 if !seen.contains(&escape) {
                     seen.push(escape);
-                    items.push(Item::Field(escape, width));
-                    items.push(Item::Literal(match (escape.has_shape(), literal) {
+                    items.push(PlannedPrefixItem::Field(escape, width));
+                    items.push(PlannedPrefixItem::Literal(match (escape.has_shape(), literal) {
                         (true, "" | "user=" | "LOG ") | (false, _) => {
                             format!("{separator}{literal}")
                         }
@@ -331,22 +336,22 @@ fn any_literal() -> impl Strategy<Value = &'static str> {
     select(vec!["", " ", "user=", "[", "] ", "%%", "-1] ", "LOG "])
 }
 
-/// Which names can be told from what stands around them.
+/// Which names can be distinguished from their surroundings.
 #[derive(Clone, Copy, Debug)]
-struct Names {
-    /// What no name may hold.
+struct NameRules {
+    /// The character that no name may contain.
     separator: Option<char>,
-    /// Names of a session that was seen to connect may hold it.
+    /// Names of a session that was seen connecting may contain it.
     connected_may: bool,
-    /// They may have newlines.
+    /// Names may contain newlines.
     any_bytes: bool,
-    /// Spaces at their ends are lost in those of the prefix.
+    /// Spaces at the ends of names are lost in the padding of the prefix.
     is_padded: bool,
 }
 
-impl Names {
-    fn of(form: &Form) -> Self {
-        let Form::Stderr(prefix) = form else {
+impl NameRules {
+    fn from_format(form: &PlannedFormat) -> Self {
+        let PlannedFormat::Stderr(prefix) = form else {
             return Self {
                 separator: None,
                 connected_may: true,
@@ -356,25 +361,29 @@ impl Names {
         };
         let fields = || {
             prefix.iter().filter_map(|item| match item {
-                Item::Field(escape, _) => Some(*escape),
+                PlannedPrefixItem::Field(escape, _) => Some(*escape),
                 _ => None,
             })
         };
         let separator = prefix.iter().find_map(|item| match item {
-            Item::Literal(text) => text.chars().next(),
+            PlannedPrefixItem::Literal(text) => text.chars().next(),
             _ => None,
         });
         let name = fields().position(Escape::is_name).unwrap_or(usize::MAX);
-        let id = fields().position(Escape::tells_session).unwrap_or(usize::MAX);
-        let is_padded =
-            prefix.iter().any(|item| matches!(item, Item::Field(_, width) if *width != 0));
-        let connected_may = id < name && !fields().any(Escape::may_be_anything);
+        let id = fields().position(Escape::identifies_session).unwrap_or(usize::MAX);
+        let is_padded = prefix
+            .iter()
+            .any(|item| matches!(item, PlannedPrefixItem::Field(_, width) if *width != 0));
+        let connected_may = id < name && !fields().any(Escape::may_be_any_text);
         Self { separator, connected_may, any_bytes: false, is_padded }
     }
 }
 
-fn any_session(form: &Form, style: Style) -> impl Strategy<Value = Session> + use<> {
-    let names = Names::of(form);
+fn any_session(
+    form: &PlannedFormat,
+    style: LoggingStyle,
+) -> impl Strategy<Value = SessionPlan> + use<> {
+    let names = NameRules::from_format(form);
     any::<bool>().prop_flat_map(move |is_connected| {
         let may_hold = is_connected && names.connected_may;
         let separator = names.separator.filter(|_| !may_hold);
@@ -386,18 +395,18 @@ fn any_session(form: &Form, style: Style) -> impl Strategy<Value = Session> + us
             Remote::Address("10.0.0.7", 53472),
             Remote::Address("::1", 7),
         ]);
-        let acts = vec(any_act(style, later.boxed()), 0..8);
-        (name(), name(), application(), remote, 0_i64..100_000, acts).prop_map(
-            move |(user, database, application, remote, start, acts)| Session {
+        let steps = vec(any_step(style, later.boxed()), 0..8);
+        (name(), name(), application(), remote, 0_i64..100_000, steps).prop_map(
+            move |(user, database, application, remote, start, steps)| SessionPlan {
                 pid: 0,
-                // A session whose connection the log does not have was there before the others.
+                // A session whose connection is not in the log was there before the others.
                 start: if is_connected { 1_795_100_000 } else { 1_795_000_000 } + start % 70_000,
                 user,
                 database,
                 application,
                 remote,
                 is_connected,
-                acts,
+                steps,
             },
         )
     })
@@ -437,7 +446,7 @@ fn any_token() -> impl Strategy<Value = &'static [u8]> {
     select(TOKENS)
 }
 
-fn any_name(separator: Option<char>, names: Names) -> BoxedStrategy<Vec<u8>> {
+fn any_name(separator: Option<char>, names: NameRules) -> BoxedStrategy<Vec<u8>> {
     let token = prop_oneof![
         4 => any_token(),
         1 => select(vec![&b";"[..], if names.any_bytes { b"\n" } else { b"q" }]),
@@ -465,7 +474,7 @@ fn any_name(separator: Option<char>, names: Names) -> BoxedStrategy<Vec<u8>> {
 }
 
 /// An application's name is ASCII without control characters: `pg_clean_ascii`.
-fn any_application(separator: Option<char>, names: Names) -> BoxedStrategy<Vec<u8>> {
+fn any_application(separator: Option<char>, names: NameRules) -> BoxedStrategy<Vec<u8>> {
     let clean = |byte: &u8| (b' '..=b'~').contains(byte);
     (any_name(separator, names), any::<bool>())
         .prop_map(move |(name, has_label)| {
@@ -507,13 +516,13 @@ fn any_value() -> impl Strategy<Value = Option<Vec<u8>>> {
     option::weighted(0.8, any_text().prop_map(|text| [&text[..], b"|"].concat()))
 }
 
-fn any_extended(style: Style) -> impl Strategy<Value = Extended> {
+fn any_extended(style: LoggingStyle) -> impl Strategy<Value = ExtendedQuery> {
     let name = prop_oneof![
         1 => Just(Vec::new()),
         2 => vec(prop_oneof![3 => any_token(), 1 => Just(&b": x"[..])], 1..4).prop_map(move |tokens| {
             let mut name = [&b"S"[..], &tokens.concat()].concat();
-            // Only its own Parse tells where a name with a slash ends.
-            name.retain(|byte| style.has_ends() || *byte != b'/');
+            // Only its own Parse shows where a name with a slash ends.
+            name.retain(|byte| style.logs_ends() || *byte != b'/');
             name
         }),
     ];
@@ -526,47 +535,54 @@ fn any_extended(style: Style) -> impl Strategy<Value = Extended> {
         prop_oneof![3 => Just(0_usize), 1 => 1_usize..3],
     )
         .prop_map(|(name, portal, mut sql, values, fetches)| {
-            // Without values there is no placeholder, and the other way round.
+            // Without values there is no placeholder, and vice versa.
             sql.retain(|byte| *byte != b'$');
             if !values.is_empty() {
                 sql = [&b"values ($1) /* "[..], &sql, b" */"].concat();
             }
-            Extended { name, portal, sql, values, fetches }
+            ExtendedQuery { name, portal, sql, values, fetches }
         })
 }
 
-fn any_act(style: Style, application: BoxedStrategy<Vec<u8>>) -> impl Strategy<Value = Act> {
-    let what = prop_oneof![
+fn any_step(
+    style: LoggingStyle,
+    application: BoxedStrategy<Vec<u8>>,
+) -> impl Strategy<Value = PlannedStep> {
+    let action = prop_oneof![
         3 => any_sql().prop_map(move |mut sql| {
-            sql.retain(|byte| style.has_starts() || *byte != b'$');
-            What::Simple(sql)
+            sql.retain(|byte| style.logs_starts() || *byte != b'$');
+            PlannedAction::Simple(sql)
         }),
-        1 => Just(What::Simple(Vec::new())),
-        1 => select(vec!["show all", "set a = b", "SELECT 1;"]).prop_map(What::Plain),
-        3 => vec(any_extended(style), 1..4).prop_map(What::Pipeline),
-        1 => vec(any_extended(style), 1..3).prop_map(What::Block),
-        1 => any_text().prop_map(|text| What::Call([&b"f"[..], &text].concat())),
-        1 => application.prop_map(What::Rename),
+        1 => Just(PlannedAction::Simple(Vec::new())),
+        1 => select(vec!["show all", "set a = b", "SELECT 1;"]).prop_map(PlannedAction::Plain),
+        3 => vec(any_extended(style), 1..4).prop_map(PlannedAction::Pipeline),
+        1 => vec(any_extended(style), 1..3).prop_map(PlannedAction::Block),
+        1 => any_text().prop_map(|text| PlannedAction::Call([&b"f"[..], &text].concat())),
+        1 => application.prop_map(PlannedAction::Rename),
     ];
     let failure = (
-        select(vec![How::Error, How::Error, How::Cancel, How::Timeout]),
+        select(vec![
+            FailureKind::Error,
+            FailureKind::Error,
+            FailureKind::Cancel,
+            FailureKind::Timeout,
+        ]),
         any_text(),
         option::of(any_text()),
         option::of(1_u32..50),
     )
-        .prop_map(|(how, text, hint, position)| Failure {
-            how,
+        .prop_map(|(kind, text, hint, position)| PlannedFailure {
+            kind,
             message: [&b"e"[..], &text, b"."].concat(),
             hint,
             position,
         });
-    (what, 0_u32..3_000_000, any::<i64>(), option::weighted(0.2, failure), any::<bool>()).prop_map(
-        |(what, micros, query_id, failure, is_noisy)| Act {
-            what,
+    (action, 0_u32..3_000_000, any::<i64>(), option::weighted(0.2, failure), any::<bool>())
+        .prop_map(|(action, micros, query_id, failure, is_noisy)| PlannedStep {
+            action,
             micros,
             query_id,
             failure,
             is_noisy,
-        },
-    )
+        })
 }

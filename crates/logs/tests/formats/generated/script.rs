@@ -1,39 +1,42 @@
-//! The records that a session's doings leave, and what each of them tells.
+//! The records that a session's actions leave, and what each of them means.
 
 use std::collections::HashMap;
 
 use howdah_traffic::{Action, Bound, Parameter};
 
 use super::{
-    plan::{Act, Extended, Failure, How, Plan, Session, Style, What},
-    write::Rec,
+    plan::{
+        ExtendedQuery, FailureKind, LogPlan, LoggingStyle, PlannedAction, PlannedFailure,
+        PlannedStep, SessionPlan,
+    },
+    writer::ServerRecord,
 };
 
-/// What a record tells.
+/// What a record means.
 #[derive(Clone, Debug)]
-pub(super) enum Tell {
+pub(super) enum RecordMeaning {
     Nothing,
-    /// A connection came in.
+    /// A connection arrived.
     Received,
     Connected,
-    /// An action began.
-    Opens(Action, Trait),
-    /// An action ended that nothing told of before.
-    Whole(Action, Trait, u64),
-    /// A parse or a bind of the action to come ended.
+    /// An action started.
+    Opens(Action, BlockEffect),
+    /// An action ended that no earlier record showed.
+    Whole(Action, BlockEffect, u64),
+    /// A parse or bind of the following action ended.
     Step(bool, u64),
-    /// An action ended of which the log has nothing else.
+    /// An action ended that no other record shows.
     Unlogged(u64),
     /// The open action ended.
     Ends(u64),
-    /// The open action failed; or this one, if the log does not tell of beginnings.
-    Fails(Action, How),
+    /// The open action failed; or this one, if the log does not show starts.
+    Fails(Action, FailureKind),
     Disconnected,
 }
 
-/// What an action is to pipelines.
+/// The effect of an action on pipelines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trait {
+pub(super) enum BlockEffect {
     /// Only a server that logs everything logs its start.
     Plain,
     Begins,
@@ -41,18 +44,18 @@ pub(super) enum Trait {
 }
 
 /// Writes a session's records, without their times.
-pub(super) struct Script<'a> {
-    plan: &'a Plan,
-    session: &'a Session,
+pub(super) struct SessionScript<'a> {
+    plan: &'a LogPlan,
+    session: &'a SessionPlan,
     application: Vec<u8>,
     transaction: u32,
     /// Texts of the prepared statements.
     prepared: HashMap<Vec<u8>, Vec<u8>>,
-    pub(super) records: Vec<(Rec, Tell)>,
+    pub(super) records: Vec<(ServerRecord, RecordMeaning)>,
 }
 
-impl<'a> Script<'a> {
-    pub(super) fn new(plan: &'a Plan, session: &'a Session) -> Self {
+impl<'a> SessionScript<'a> {
+    pub(super) fn new(plan: &'a LogPlan, session: &'a SessionPlan) -> Self {
         Self {
             plan,
             session,
@@ -63,107 +66,120 @@ impl<'a> Script<'a> {
         }
     }
 
-    pub(super) fn write(mut self) -> Vec<(Rec, Tell)> {
-        let Session { user, database, application, is_connected, acts, .. } = self.session;
+    pub(super) fn write(mut self) -> Vec<(ServerRecord, RecordMeaning)> {
+        let SessionPlan { user, database, application, is_connected, steps, .. } = self.session;
         if *is_connected {
-            let received =
-                Rec { is_authorized: false, ..Rec::log("connection received: host=[local]") };
-            self.records.push((received, Tell::Received));
+            let received = ServerRecord {
+                is_authorized: false,
+                ..ServerRecord::log("connection received: host=[local]")
+            };
+            self.records.push((received, RecordMeaning::Received));
             let mut message =
                 [&b"connection authorized: user="[..], user, b" database=", database].concat();
             if !application.is_empty() {
                 message.extend([&b" application_name="[..], application].concat());
             }
-            self.records.push((Rec::log(message), Tell::Connected));
+            self.records.push((ServerRecord::log(message), RecordMeaning::Connected));
         }
-        for act in acts {
-            self.act(act);
+        for step in steps {
+            self.step(step);
         }
         if *is_connected {
             let message = b"disconnection: session time: 0:00:01.000 user=";
             let message = [&message[..], user, b" database=", database, b" host=[local]"].concat();
-            self.push(Rec::log(message), Tell::Disconnected);
+            self.push(ServerRecord::log(message), RecordMeaning::Disconnected);
         }
         self.records
     }
 
-    fn push(&mut self, rec: Rec, tell: Tell) {
-        self.records.push((Rec { application: self.application.clone(), ..rec }, tell));
+    fn push(&mut self, record: ServerRecord, meaning: RecordMeaning) {
+        self.records
+            .push((ServerRecord { application: self.application.clone(), ..record }, meaning));
     }
 
-    fn style(&self) -> Style {
+    fn style(&self) -> LoggingStyle {
         self.plan.style
     }
 
-    fn act(&mut self, act: &Act) {
+    fn step(&mut self, step: &PlannedStep) {
         self.transaction += 1;
-        match &act.what {
-            What::Simple(sql) => self.simple(sql, Trait::Other, act, false),
-            What::Plain(sql) => self.simple(sql.as_bytes(), Trait::Plain, act, false),
-            What::Block(queries) => {
-                let well = Act { failure: None, ..act.clone() };
-                self.simple(b"begin", Trait::Begins, &well, true);
+        match &step.action {
+            PlannedAction::Simple(sql) => self.simple(sql, BlockEffect::Other, step, false),
+            PlannedAction::Plain(sql) => {
+                self.simple(sql.as_bytes(), BlockEffect::Plain, step, false);
+            }
+            PlannedAction::Block(queries) => {
+                let unfailing = PlannedStep { failure: None, ..step.clone() };
+                self.simple(b"begin", BlockEffect::Begins, &unfailing, true);
                 for query in queries {
-                    self.extended(query, &well, None);
+                    self.extended(query, &unfailing, None);
                 }
-                self.simple(b"COMMIT", Trait::Plain, &well, false);
+                self.simple(b"COMMIT", BlockEffect::Plain, &unfailing, false);
             }
-            What::Pipeline(queries) => {
+            PlannedAction::Pipeline(queries) => {
                 for (number, query) in (1..).zip(queries) {
-                    let failure = act.failure.as_ref().filter(|_| number == queries.len());
-                    self.extended(query, act, failure);
+                    let failure = step.failure.as_ref().filter(|_| number == queries.len());
+                    self.extended(query, step, failure);
                 }
             }
-            What::Call(function) => {
+            PlannedAction::Call(function) => {
                 let text =
                     [&b"fastpath function call: \""[..], function, b"\" (OID 1598)"].concat();
                 let action = Action::Call { function: function.as_slice().into() };
-                let well = Act { failure: None, ..act.clone() };
-                self.run(&text, None, action, Trait::Plain, &well, self.transaction);
+                let unfailing = PlannedStep { failure: None, ..step.clone() };
+                self.run(&text, None, action, BlockEffect::Plain, &unfailing, self.transaction);
             }
-            What::Rename(application) => {
-                let well = Act { failure: None, ..act.clone() };
-                self.simple(b"set application_name = x", Trait::Plain, &well, false);
+            PlannedAction::Rename(application) => {
+                let unfailing = PlannedStep { failure: None, ..step.clone() };
+                self.simple(b"set application_name = x", BlockEffect::Plain, &unfailing, false);
                 self.application.clone_from(application);
             }
         }
     }
 
-    fn simple(&mut self, sql: &[u8], kind: Trait, act: &Act, stays_open: bool) {
+    fn simple(&mut self, sql: &[u8], kind: BlockEffect, step: &PlannedStep, stays_open: bool) {
         let text = [b"statement: ", sql].concat();
-        let act = Act { failure: act.failure.clone().filter(|_| !sql.is_empty()), ..act.clone() };
+        let step = PlannedStep {
+            failure: step.failure.clone().filter(|_| !sql.is_empty()),
+            ..step.clone()
+        };
         // The transaction of a message is over when its duration is logged.
         let after = if stays_open { self.transaction } else { 0 };
-        self.run(&text, None, Action::Simple { sql: sql.into() }, kind, &act, after);
+        self.run(&text, None, Action::Simple { sql: sql.into() }, kind, &step, after);
     }
 
-    /// The records of an execution.
+    /// Writes the records of an execution.
     fn run(
         &mut self,
         text: &[u8],
         detail: Option<Vec<u8>>,
         action: Action,
-        kind: Trait,
-        act: &Act,
+        kind: BlockEffect,
+        step: &PlannedStep,
         after: u32,
     ) {
         let is_simple = matches!(action, Action::Simple { .. });
-        let micros = u64::from(act.micros);
+        let micros = u64::from(step.micros);
         let is_logged = self.is_logged(&action);
-        if self.style().has_starts() && is_logged {
-            let query_id = if is_simple { 0 } else { act.query_id };
+        if self.style().logs_starts() && is_logged {
+            let query_id = if is_simple { 0 } else { step.query_id };
             let tag = if is_simple { "idle" } else { "INSERT" };
             let transaction = self.transaction;
             let detail = detail.clone();
-            let rec = Rec { tag, transaction, query_id, detail, ..Rec::log(text) };
-            self.push(rec, Tell::Opens(action.clone(), kind));
+            let record =
+                ServerRecord { tag, transaction, query_id, detail, ..ServerRecord::log(text) };
+            self.push(record, RecordMeaning::Opens(action.clone(), kind));
         }
-        if act.is_noisy {
-            let rec = Rec { severity: "WARNING", hint: detail.clone(), ..Rec::log(text) };
-            self.push(rec, Tell::Nothing);
+        if step.is_noisy {
+            let record = ServerRecord {
+                severity: "WARNING",
+                hint: detail.clone(),
+                ..ServerRecord::log(text)
+            };
+            self.push(record, RecordMeaning::Nothing);
         }
-        if let Some(failure) = act.failure.as_ref().filter(|_| is_logged) {
-            return self.fail(action, failure, act.query_id);
+        if let Some(failure) = step.failure.as_ref().filter(|_| is_logged) {
+            return self.fail(action, failure, step.query_id);
         }
         let sql = action.sql().map_or(&b""[..], |sql| sql.as_bytes());
         let tag = match sql {
@@ -171,14 +187,26 @@ impl<'a> Script<'a> {
             b"COMMIT" => "COMMIT",
             _ => "INSERT",
         };
-        let rec = Rec { tag, transaction: after, query_id: act.query_id, ..Rec::log("") };
+        let record = ServerRecord {
+            tag,
+            transaction: after,
+            query_id: step.query_id,
+            ..ServerRecord::log("")
+        };
         let duration = format!("duration: {}.{:03} ms", micros / 1000, micros % 1000);
-        if self.style().has_durations() {
-            let tell = if is_logged { Tell::Ends(micros) } else { Tell::Unlogged(micros) };
-            self.push(Rec { message: duration.into(), ..rec }, tell);
-        } else if self.style() == Style::Ends {
+        if self.style().logs_durations() {
+            let meaning = if is_logged {
+                RecordMeaning::Ends(micros)
+            } else {
+                RecordMeaning::Unlogged(micros)
+            };
+            self.push(ServerRecord { message: duration.into(), ..record }, meaning);
+        } else if self.style() == LoggingStyle::Ends {
             let message = [duration.as_bytes(), b"  ", text].concat();
-            self.push(Rec { message, detail, ..rec }, Tell::Whole(action, kind, micros));
+            self.push(
+                ServerRecord { message, detail, ..record },
+                RecordMeaning::Whole(action, kind, micros),
+            );
         }
     }
 
@@ -188,16 +216,18 @@ impl<'a> Script<'a> {
         let is_change = ["insert into ", "UPDATE ", "delete from "]
             .iter()
             .any(|verb| sql.starts_with(verb.as_bytes()));
-        self.style() == Style::Ends || self.style().logs_start(is_change)
+        self.style() == LoggingStyle::Ends || self.style().logs_start(is_change)
     }
 
-    fn fail(&mut self, action: Action, failure: &Failure, query_id: i64) {
-        let (message, sqlstate) = match failure.how {
-            How::Error => (failure.message.clone(), "22012"),
-            How::Cancel => (b"canceling statement due to user request".to_vec(), "57014"),
-            How::Timeout => (b"canceling statement due to statement timeout".to_vec(), "57014"),
+    fn fail(&mut self, action: Action, failure: &PlannedFailure, query_id: i64) {
+        let (message, sqlstate) = match failure.kind {
+            FailureKind::Error => (failure.message.clone(), "22012"),
+            FailureKind::Cancel => (b"canceling statement due to user request".to_vec(), "57014"),
+            FailureKind::Timeout => {
+                (b"canceling statement due to statement timeout".to_vec(), "57014")
+            }
         };
-        let rec = Rec {
+        let record = ServerRecord {
             severity: "ERROR",
             tag: "INSERT",
             transaction: self.transaction,
@@ -205,14 +235,19 @@ impl<'a> Script<'a> {
             sqlstate,
             hint: failure.hint.clone(),
             statement: action.sql().map(|sql| sql.as_bytes().to_vec()),
-            position: failure.position.filter(|_| failure.how == How::Error),
-            ..Rec::log(message)
+            position: failure.position.filter(|_| failure.kind == FailureKind::Error),
+            ..ServerRecord::log(message)
         };
-        self.push(rec, Tell::Fails(action, failure.how));
+        self.push(record, RecordMeaning::Fails(action, failure.kind));
     }
 
-    fn extended(&mut self, query: &Extended, act: &Act, failure: Option<&Failure>) {
-        let Extended { portal, values, sql, fetches, .. } = query;
+    fn extended(
+        &mut self,
+        query: &ExtendedQuery,
+        step: &PlannedStep,
+        failure: Option<&PlannedFailure>,
+    ) {
+        let ExtendedQuery { portal, values, sql, fetches, .. } = query;
         let mut name = query.name.clone();
         if !name.is_empty() {
             // A name stands for one text.
@@ -236,43 +271,51 @@ impl<'a> Script<'a> {
         if parses {
             let parse =
                 Action::Parse { statement: bound.statement.clone(), sql: bound.sql.clone() };
-            self.step("parse", &shown_name, sql, None, parse, act);
+            self.protocol_step("parse", &shown_name, sql, None, parse, step);
         }
-        self.step("bind", &shown, sql, detail.clone(), Action::Bind(bound.clone()), act);
+        self.protocol_step("bind", &shown, sql, detail.clone(), Action::Bind(bound.clone()), step);
         let text = |word: &[u8]| [word, b" ", &shown, b": ", sql].concat();
-        let mut act = Act { failure: failure.cloned(), ..act.clone() };
+        let mut step = PlannedStep { failure: failure.cloned(), ..step.clone() };
         let (execute, fetch) = (Action::Execute(bound.clone()), Action::Fetch(bound));
         let now = self.transaction;
-        self.run(&text(b"execute"), detail.clone(), execute.clone(), Trait::Other, &act, now);
-        if act.failure.take().is_none() || !self.is_logged(&execute) {
+        self.run(
+            &text(b"execute"),
+            detail.clone(),
+            execute.clone(),
+            BlockEffect::Other,
+            &step,
+            now,
+        );
+        if step.failure.take().is_none() || !self.is_logged(&execute) {
             for _ in 0..*fetches {
                 let (text, fetch) = (text(b"execute fetch from"), fetch.clone());
-                self.run(&text, detail.clone(), fetch, Trait::Other, &act, now);
+                self.run(&text, detail.clone(), fetch, BlockEffect::Other, &step, now);
             }
         }
     }
 
-    /// The record of a parse or a bind, which are logged when they are done.
-    fn step(
+    /// Writes the record of a parse or a bind, which are logged when they are done.
+    fn protocol_step(
         &mut self,
         word: &str,
         shown: &[u8],
         sql: &[u8],
         detail: Option<Vec<u8>>,
         action: Action,
-        act: &Act,
+        step: &PlannedStep,
     ) {
         let (tag, is_parse) = if word == "parse" { ("PARSE", true) } else { ("BIND", false) };
-        let micros = u64::from(act.micros / 100);
+        let micros = u64::from(step.micros / 100);
         let duration = format!("duration: {}.{:03} ms", micros / 1000, micros % 1000);
-        let rec = Rec { tag, transaction: self.transaction, ..Rec::log(duration) };
-        if self.style().has_ends() {
+        let record =
+            ServerRecord { tag, transaction: self.transaction, ..ServerRecord::log(duration) };
+        if self.style().logs_ends() {
             let text = [b"  ", word.as_bytes(), b" ", shown, b": ", sql].concat();
-            let message = [rec.message.clone(), text].concat();
-            let rec = Rec { message, detail, query_id: act.query_id, ..rec };
-            self.push(rec, Tell::Whole(action, Trait::Other, micros));
-        } else if self.style().has_steps() {
-            self.push(rec, Tell::Step(is_parse, micros));
+            let message = [record.message.clone(), text].concat();
+            let record = ServerRecord { message, detail, query_id: step.query_id, ..record };
+            self.push(record, RecordMeaning::Whole(action, BlockEffect::Other, micros));
+        } else if self.style().logs_bare_durations() {
+            self.push(record, RecordMeaning::Step(is_parse, micros));
         }
     }
 
@@ -283,9 +326,9 @@ impl<'a> Script<'a> {
             let shown = match value {
                 None => b"NULL".to_vec(),
                 Some(value) => {
-                    let kept = self.kept(value);
-                    let dots: &[u8] = if kept.len() < value.len() { b"..." } else { b"" };
-                    let doubled = kept.iter().flat_map(|byte| match byte {
+                    let visible_part = self.visible_part(value);
+                    let dots: &[u8] = if visible_part.len() < value.len() { b"..." } else { b"" };
+                    let doubled = visible_part.iter().flat_map(|byte| match byte {
                         b'\'' => vec![b'\''; 2],
                         byte => vec![*byte],
                     });
@@ -302,15 +345,15 @@ impl<'a> Script<'a> {
     fn parameter(&self, value: Option<&[u8]>) -> Parameter {
         match value {
             None => Parameter::Null,
-            Some(value) if self.kept(value).len() < value.len() => {
-                Parameter::Truncated(self.kept(value).into())
+            Some(value) if self.visible_part(value).len() < value.len() => {
+                Parameter::Truncated(self.visible_part(value).into())
             }
             Some(value) => Parameter::Value(value.into()),
         }
     }
 
-    /// What is shown of a value: never a part of a character. Source: `pg_mbcliplen`.
-    fn kept<'v>(&self, value: &'v [u8]) -> &'v [u8] {
+    /// The part of a value that is shown: never part of a character. Source: `pg_mbcliplen`.
+    fn visible_part<'v>(&self, value: &'v [u8]) -> &'v [u8] {
         let mut end = self.plan.limit.map_or(value.len(), |limit| limit.min(value.len()));
         while end < value.len() && matches!(value[end], 0x80..=0xbf) {
             end -= 1;

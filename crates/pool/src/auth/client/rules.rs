@@ -1,4 +1,4 @@
-//! [`ClientRules`]: what all clients' logins share.
+//! [`ClientRules`]: the authentication settings shared by all client logins.
 
 use std::sync::Arc;
 
@@ -6,31 +6,30 @@ use howdah_wire::auth::scram::ClientKeys;
 
 use crate::{
     auth::startup::StartupRequest,
-    config::{AuthMethod, Config, Lookup, StoredSecret},
+    config::{AuthMethod, AuthQuery, Config, StoredSecret},
 };
 
-/// What all clients' logins share, in every worker.
+/// The authentication settings shared by all client logins, in every worker.
 #[derive(Debug)]
 pub struct ClientRules {
     pub(super) config: Arc<Config>,
     pub(super) mock: MockSecret,
-    /// Who runs this process, by the system's number.
+    /// The UID of this process.
     pub(super) owner: Option<u32>,
-    /// Keys of plain passwords, so that each is computed once.
+    /// The SCRAM keys of plain passwords, so that each is derived only once.
     pub(super) keys: ClientKeys,
-    /// Whether users that do not exist look as if they had a SCRAM secret, where both kinds are
-    /// accepted.
+    /// Whether unknown users appear to have a SCRAM secret, where md5 and SCRAM are accepted.
     pub(super) mock_is_scram: bool,
 }
 
-/// What is known of a user who exists.
+/// The secret of an existing user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
-    /// The secret; without one, nobody can log in who is asked for it.
+pub struct UserSecret {
+    /// The secret; without one, logins that need it fail.
     pub secret: Option<StoredSecret>,
 }
 
-/// What answers to users that do not exist are made of.
+/// The seed of authentication requests to unknown users.
 pub(super) struct MockSecret(pub(super) [u8; 32]);
 
 impl std::fmt::Debug for MockSecret {
@@ -40,35 +39,35 @@ impl std::fmt::Debug for MockSecret {
 }
 
 impl ClientRules {
-    /// Rules of a configuration. `mock_secret` has to be random, and to stay the same when the
-    /// configuration is read again: from it come the answers to users that do not exist. `keys` are
-    /// best shared with those of before, and with the server's leg.
+    /// The rules of a configuration. `mock_secret` must be random and stay the same across reloads:
+    /// it is the seed of authentication requests to unknown users. `keys` should be shared across
+    /// reloads and with server logins.
     pub fn new(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> Self {
         let secrets = || config.users.values().filter_map(|user| user.secret.as_ref());
         let scram = secrets().filter(|secret| matches!(secret, StoredSecret::Scram(_))).count();
-        // Most of those who exist: a guess that a client cannot improve on.
-        // Servers keep SCRAM's secrets since PostgreSQL 14 unless told otherwise.
-        let mock_is_scram = scram * 2 > secrets().count() || config.looks_up();
+        // Unknown users look like the majority of the existing ones.
+        // With auth queries that is SCRAM, PostgreSQL's default since version 14.
+        let mock_is_scram = scram * 2 > secrets().count() || config.uses_auth_query();
         Self { mock: MockSecret(mock_secret), owner: None, mock_is_scram, keys, config }
     }
 
-    /// Lets who runs this process to the console without more ado, over a unix socket.
+    /// Allows this OS user to use the console without a password, over a unix socket.
     #[must_use]
     pub fn with_owner(self, uid: u32) -> Self {
         Self { owner: Some(uid), ..self }
     }
 
-    /// What is known of a user without a look-up. An entry of `[pool.users]` that has settings and
-    /// no secret does not make its user known; an empty secret does, as in PgBouncer's user list.
-    pub(super) fn listed(&self, user: &str) -> Option<Known> {
+    /// The configured secret of a user. An entry of `[pool.users]` with settings but without a
+    /// secret does not make the user known; an empty secret does, as in PgBouncer's user list.
+    pub(super) fn configured_secret(&self, user: &str) -> Option<UserSecret> {
         let secret = self.config.users.get(user)?.secret.as_ref()?;
-        Some(Known { secret: Some(secret.clone()).filter(|secret| !secret.is_empty()) })
+        Some(UserSecret { secret: Some(secret.clone()).filter(|secret| !secret.is_empty()) })
     }
 
-    /// How to find out more, where that may change anything.
-    pub(super) fn lookup(&self, wish: &StartupRequest) -> Option<Lookup> {
+    /// The auth query for a user, if one is configured and passwords matter.
+    pub(super) fn auth_query(&self, request: &StartupRequest) -> Option<AuthQuery> {
         let is_open = self.config.auth.method == AuthMethod::Any;
-        if is_open { None } else { self.config.lookup(&wish.database, &wish.user) }
+        if is_open { None } else { self.config.auth_query(&request.database, &request.user) }
     }
 
     /// The settings.

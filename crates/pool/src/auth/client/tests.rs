@@ -1,4 +1,4 @@
-//! Dialogues: what a client sends, and what it gets.
+//! Dialogues with a client.
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use howdah_wire::{
     Secret,
     auth::{
         self,
-        scram::{ChannelBinding, ClientFirst, ClientKeys, Verifier},
+        scram::{ChannelBinding, ClientFirst, ClientKeys, ScramVerifier},
     },
-    backend::{Authentication, Message},
+    backend::{Authentication, BackendMessage},
     frontend::encode,
     startup::{GSS_ENC_REQUEST_PACKET, SSL_REQUEST_PACKET, startup},
 };
@@ -16,13 +16,14 @@ use howdah_wire::{
 use super::*;
 use crate::config::Config;
 
-const TCP: Origin = Origin::Tcp(Some(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)));
-const UNIX: Origin = Origin::Unix { uid: Some(1000) };
+const TCP: ClientOrigin =
+    ClientOrigin::Tcp(Some(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)));
+const UNIX: ClientOrigin = ClientOrigin::Unix { uid: Some(1000) };
 const ENTROPY: Entropy = Entropy { nonce: [3; 18], salt: *b"salt" };
 
-/// Rules of settings: `auth` is the method, `more` other lines of `[pool]`.
+/// Rules with an authentication method and `more` lines of `[pool]`.
 fn rules(method: &str, more: &str) -> Arc<ClientRules> {
-    let verifier = Verifier::from_password(b"scram", b"stored salt", 2.try_into().unwrap());
+    let verifier = ScramVerifier::from_password(b"scram", b"stored salt", 2.try_into().unwrap());
     let stored = String::from_utf8(auth::md5_stored(b"hashed", b"md5").to_vec()).unwrap();
     let text = format!(
         "[pool]\n{more}\n[pool.auth]\ntype = '{method}'\nscram-iterations = 2\n\
@@ -58,24 +59,24 @@ fn password(text: &[u8]) -> Vec<u8> {
     buf
 }
 
-/// What was sent to the client, as it reads in Debug.
-fn said(client: &mut ClientHandshake) -> Vec<String> {
+/// The messages sent to the client, in Debug format.
+fn sent(client: &mut ClientHandshake) -> Vec<String> {
     let output = client.take_output();
     let mut rest = output.as_slice();
-    let mut said = Vec::new();
-    while let Some((frame, behind)) = Frame::split(rest, 1 << 20).unwrap() {
-        said.push(match Message::parse(frame).unwrap() {
-            Message::ErrorResponse(error) => error.to_string(),
+    let mut sent = Vec::new();
+    while let Some((frame, tail)) = Frame::split(rest, 1 << 20).unwrap() {
+        sent.push(match BackendMessage::parse(frame).unwrap() {
+            BackendMessage::ErrorResponse(error) => error.to_string(),
             message => format!("{message:?}"),
         });
-        rest = behind;
+        rest = tail;
     }
-    said
+    sent
 }
 
 fn admitted(step: ClientStep) -> AuthenticatedClient {
     match step {
-        ClientStep::Admitted(admitted) => *admitted,
+        ClientStep::Authenticated(admitted) => *admitted,
         other => panic!("{other:?}"),
     }
 }
@@ -87,66 +88,66 @@ fn rejected(step: &ClientStep) -> String {
     }
 }
 
-/// A login by SCRAM with this password, the work being done at once.
+/// A SCRAM login with this password; keys are derived at once.
 fn scram(
     mut client: ClientHandshake,
     hello: &[u8],
-    word: &str,
+    password_text: &str,
     binding: ChannelBinding,
 ) -> (ClientStep, ClientHandshake, Vec<String>) {
-    let work = |client: &mut ClientHandshake, step| match step {
-        ClientStep::Work(work) => client.work_done(work.run()),
+    let derive = |client: &mut ClientHandshake, step| match step {
+        ClientStep::DeriveKeys(derivation) => client.keys_derived(derivation.run()),
         step => step,
     };
     let step = client.receive(hello);
     assert!(matches!(step, ClientStep::Read), "{step:?}");
-    let mut heard = said(&mut client);
-    let first = ClientFirst::new(Secret::from(word), binding, [1; 18]);
+    let mut received = sent(&mut client);
+    let first = ClientFirst::new(Secret::from(password_text), binding, [1; 18]);
     let mut bytes = Vec::new();
     encode::sasl_initial_response(&mut bytes, first.mechanism(), Some(&first.message())).unwrap();
     let step = client.receive(&bytes);
-    let step = work(&mut client, step);
+    let step = derive(&mut client, step);
     assert!(matches!(step, ClientStep::Read), "{step:?}");
     let output = client.take_output();
     let (frame, _) = Frame::split(&output, 1000).unwrap().unwrap();
-    let Message::Authentication(Authentication::SaslContinue(server_first)) =
-        Message::parse(frame).unwrap()
+    let BackendMessage::Authentication(Authentication::SaslContinue(server_first)) =
+        BackendMessage::parse(frame).unwrap()
     else {
         panic!()
     };
-    heard.push(String::from_utf8(server_first.to_vec()).unwrap());
+    received.push(String::from_utf8(server_first.to_vec()).unwrap());
     let end = first.receive(server_first).unwrap();
     bytes.clear();
     encode::sasl_response(&mut bytes, end.message()).unwrap();
     let step = client.receive(&bytes);
-    heard.extend(said(&mut client));
-    (step, client, heard)
+    received.extend(sent(&mut client));
+    (step, client, received)
 }
 
 #[test]
-fn whoever_is_known_is_trusted() {
+fn trust_admits_known_users_only() {
     let mut trusting = client("trust");
-    let who = admitted(trusting.receive(&[hello("alice"), b"Q\0\0\0\x05\0".to_vec()].concat()));
-    assert_eq!((who.user.as_str(), who.database.as_str()), ("alice", "shop"));
-    assert_eq!(who.received, b"Q\0\0\0\x05\0", "what came behind is not lost");
+    let alice = admitted(trusting.receive(&[hello("alice"), b"Q\0\0\0\x05\0".to_vec()].concat()));
+    assert_eq!((alice.user.as_str(), alice.database.as_str()), ("alice", "shop"));
+    assert_eq!(alice.received, b"Q\0\0\0\x05\0", "bytes after the startup packet are kept");
     assert_eq!(trusting.take_output(), b"R\0\0\0\x08\0\0\0\0");
 
     let mut trusting = client("trust");
     rejected(&trusting.receive(&hello("nobody")));
-    assert_eq!(said(&mut trusting), ["FATAL: role \"nobody\" does not exist (SQLSTATE 28000)"]);
+    assert_eq!(sent(&mut trusting), ["FATAL: role \"nobody\" does not exist (SQLSTATE 28000)"]);
     admitted(client("any").receive(&hello("nobody")));
 }
 
 #[test]
-fn users_entry_without_a_secret_is_unknown_to_trust() {
+fn trust_refuses_users_entry_without_secret() {
     admitted(client("trust").receive(&hello("empty")));
     let mut trusting = client("trust");
     rejected(&trusting.receive(&hello("settings")));
-    assert_eq!(said(&mut trusting), ["FATAL: role \"settings\" does not exist (SQLSTATE 28000)"]);
+    assert_eq!(sent(&mut trusting), ["FATAL: role \"settings\" does not exist (SQLSTATE 28000)"]);
 }
 
 #[test]
-fn every_cut_of_the_packet_waits_for_the_rest() {
+fn partial_startup_packet_waits_for_the_rest() {
     let hello = packet(ProtocolVersion::V3_2, &[("user", "alice"), ("database", "shop")]);
     for end in 0..hello.len() {
         let mut client = client("trust");
@@ -157,19 +158,19 @@ fn every_cut_of_the_packet_waits_for_the_rest() {
 }
 
 #[test]
-fn scram_lets_in_who_knows_the_password_and_shows_the_keys() {
-    for (user, word) in [("alice", "sesame"), ("stored", "scram")] {
+fn scram_admits_correct_password_and_returns_keys() {
+    for (user, password_text) in [("alice", "sesame"), ("stored", "scram")] {
         let none = ChannelBinding::Unsupported;
-        let (step, ..) = scram(client("scram-sha-256"), &hello(user), word, none.clone());
+        let (step, ..) = scram(client("scram-sha-256"), &hello(user), password_text, none.clone());
         assert!(admitted(step).scram_keys.is_some());
-        let (step, _, heard) = scram(client("scram-sha-256"), &hello(user), "wrong", none);
+        let (step, _, received) = scram(client("scram-sha-256"), &hello(user), "wrong", none);
         assert_eq!(rejected(&step), format!("password authentication failed for user \"{user}\""));
-        assert!(heard.last().unwrap().ends_with("(SQLSTATE 28P01)"), "{heard:?}");
+        assert!(received.last().unwrap().ends_with("(SQLSTATE 28P01)"), "{received:?}");
     }
 }
 
 #[test]
-fn one_login_computes_the_keys_for_all() {
+fn second_login_reuses_derived_keys() {
     let rules = rules("scram-sha-256", "");
     let client = || ClientHandshake::new(rules.clone(), TCP, ENTROPY);
     scram(client(), &hello("alice"), "sesame", ChannelBinding::Unsupported);
@@ -179,17 +180,17 @@ fn one_login_computes_the_keys_for_all() {
     let first = ClientFirst::new(Secret::from("x"), ChannelBinding::Unsupported, [1; 18]);
     let mut bytes = Vec::new();
     encode::sasl_initial_response(&mut bytes, first.mechanism(), Some(&first.message())).unwrap();
-    assert!(matches!(second.receive(&bytes), ClientStep::Read), "no work is left");
+    assert!(matches!(second.receive(&bytes), ClientStep::Read), "no key derivation is needed");
 }
 
 #[test]
-fn users_that_do_not_exist_get_the_exchange_of_those_who_do() {
+fn unknown_users_get_the_same_scram_exchange() {
     let none = || ChannelBinding::Unsupported;
     let login = |user: &str| {
-        let (step, _, heard) = scram(client("scram-sha-256"), &hello(user), "wrong", none());
+        let (step, _, received) = scram(client("scram-sha-256"), &hello(user), "wrong", none());
         assert!(rejected(&step).starts_with("password authentication failed"));
-        let shape: Vec<_> = heard.iter().map(|it| it.replace(user, "USER").len()).collect();
-        (shape, heard[1].clone())
+        let shape: Vec<_> = received.iter().map(|it| it.replace(user, "USER").len()).collect();
+        (shape, received[1].clone())
     };
     let (known, first) = login("alice");
     for user in ["nobody", "hashed", "empty"] {
@@ -201,38 +202,41 @@ fn users_that_do_not_exist_get_the_exchange_of_those_who_do() {
 }
 
 #[test]
-fn md5_is_answered_by_password_or_hash() {
-    let login = |user: &str, answer: &[u8]| {
+fn md5_accepts_password_or_stored_hash() {
+    let login = |user: &str, response: &[u8]| {
         let mut client = client("md5");
         assert!(matches!(client.receive(&hello(user)), ClientStep::Read));
         assert_eq!(client.take_output(), b"R\0\0\0\x0c\0\0\0\x05salt");
-        client.receive(&password(answer))
+        client.receive(&password(response))
     };
-    let answer = |user: &str, word: &str| auth::md5(user.as_bytes(), word.as_bytes(), *b"salt");
-    admitted(login("alice", &answer("alice", "sesame")));
-    admitted(login("hashed", &answer("hashed", "md5")));
-    for (user, word) in [("alice", "md5"), ("hashed", "x"), ("nobody", ""), ("empty", "")] {
+    let response = |user: &str, password_text: &str| {
+        auth::md5(user.as_bytes(), password_text.as_bytes(), *b"salt")
+    };
+    admitted(login("alice", &response("alice", "sesame")));
+    admitted(login("hashed", &response("hashed", "md5")));
+    for (user, password_text) in [("alice", "md5"), ("hashed", "x"), ("nobody", ""), ("empty", "")]
+    {
         let refused = format!("password authentication failed for user \"{user}\"");
-        assert_eq!(rejected(&login(user, &answer(user, word))), refused);
+        assert_eq!(rejected(&login(user, &response(user, password_text))), refused);
     }
-    // Somebody with a SCRAM secret is asked for SCRAM.
+    // A user with a SCRAM secret gets a SCRAM request.
     let (step, ..) = scram(client("md5"), &hello("stored"), "scram", ChannelBinding::Unsupported);
     admitted(step);
 }
 
 #[test]
-fn a_plain_password_is_compared_with_every_form_of_secret() {
-    let login = |user: &str, word: &str| {
+fn plain_password_is_checked_against_every_form_of_secret() {
+    let login = |user: &str, password_text: &str| {
         let mut client = client("plain");
         assert!(matches!(client.receive(&hello(user)), ClientStep::Read));
         assert_eq!(client.take_output(), b"R\0\0\0\x08\0\0\0\x03");
-        match client.receive(&password(word.as_bytes())) {
-            ClientStep::Work(work) => client.work_done(work.run()),
+        match client.receive(&password(password_text.as_bytes())) {
+            ClientStep::DeriveKeys(derivation) => client.keys_derived(derivation.run()),
             step => step,
         }
     };
-    for (user, word) in [("alice", "sesame"), ("hashed", "md5"), ("stored", "scram")] {
-        admitted(login(user, word));
+    for (user, password_text) in [("alice", "sesame"), ("hashed", "md5"), ("stored", "scram")] {
+        admitted(login(user, password_text));
         rejected(&login(user, "wrong"));
         rejected(&login(user, ""));
     }
@@ -241,7 +245,7 @@ fn a_plain_password_is_compared_with_every_form_of_secret() {
 }
 
 #[test]
-fn encryption_is_asked_for_once_and_before_anything_else() {
+fn encryption_request_is_accepted_once_and_only_first() {
     let gss = GSS_ENC_REQUEST_PACKET.to_vec();
     let ssl = SSL_REQUEST_PACKET.to_vec();
     let mut plain = client("trust");
@@ -266,9 +270,10 @@ fn encryption_is_asked_for_once_and_before_anything_else() {
 }
 
 #[test]
-fn tls_begins_when_asked_for_or_at_once() {
+fn tls_starts_on_request_or_directly() {
     let tls = || ClientHandshake::new(rules("trust", TLS), TCP, ENTROPY);
-    let postgresql = TlsFacts { alpn: Some(b"postgresql".to_vec()), ..TlsFacts::default() };
+    let postgresql =
+        ClientTlsInfo { alpn: Some(b"postgresql".to_vec()), ..ClientTlsInfo::default() };
     let mut asked = tls();
     let step = asked.receive(&SSL_REQUEST_PACKET);
     assert!(matches!(step, ClientStep::StartTls { received } if received.is_empty()));
@@ -278,7 +283,7 @@ fn tls_begins_when_asked_for_or_at_once() {
     early.take_output();
     assert_eq!(rejected(&early.receive(b"x")), "received unencrypted data after SSL request");
     assert!(early.take_output().is_empty(), "an error would be read as part of the handshake");
-    assert!(matches!(asked.tls_started(TlsFacts::default()), ClientStep::Read));
+    assert!(matches!(asked.tls_started(ClientTlsInfo::default()), ClientStep::Read));
     assert!(rejected(&asked.receive(&SSL_REQUEST_PACKET)).contains("1234.5679"), "TLS in TLS");
 
     let mut direct = tls();
@@ -288,7 +293,7 @@ fn tls_begins_when_asked_for_or_at_once() {
     admitted(direct.receive(&hello("alice")));
     let mut http = tls();
     http.receive(b"\x16\x03\x01");
-    rejected(&http.tls_started(TlsFacts::default()));
+    rejected(&http.tls_started(ClientTlsInfo::default()));
     assert!(http.take_output().is_empty());
 
     rejected(&client("trust").receive(b"\x16\x03\x01\x00\x00"));
@@ -298,23 +303,23 @@ fn tls_begins_when_asked_for_or_at_once() {
 }
 
 #[test]
-fn who_must_have_tls_is_told() {
+fn required_tls_is_reported() {
     let required = TLS.replace("allow", "require");
     let mut plain = ClientHandshake::new(rules("trust", &required), TCP, ENTROPY);
     plain.receive(&hello("alice"));
-    assert_eq!(said(&mut plain), ["FATAL: SSL required (SQLSTATE 28000)"]);
+    assert_eq!(sent(&mut plain), ["FATAL: SSL required (SQLSTATE 28000)"]);
     let mut unix = ClientHandshake::new(rules("trust", &required), UNIX, ENTROPY);
     admitted(unix.receive(&hello("alice")));
 }
 
 #[test]
-fn a_certificate_speaks_for_its_common_name() {
+fn certificate_authenticates_its_common_name() {
     let verified = TLS.replace("allow", "verify-full");
     let login = |name: Option<&str>| {
         let mut client = ClientHandshake::new(rules("cert", &verified), TCP, ENTROPY);
         client.receive(&SSL_REQUEST_PACKET);
         let common_name = name.map(str::to_owned);
-        client.tls_started(TlsFacts { common_name, ..TlsFacts::default() });
+        client.tls_started(ClientTlsInfo { common_name, ..ClientTlsInfo::default() });
         client.receive(&hello("alice"))
     };
     admitted(login(Some("alice")));
@@ -324,58 +329,58 @@ fn a_certificate_speaks_for_its_common_name() {
 }
 
 #[test]
-fn scram_is_bound_to_the_connection() {
+fn scram_channel_binding_is_checked() {
     let login = |ours: &[u8], binding: ChannelBinding| {
         let mut client = ClientHandshake::new(rules("scram-sha-256", TLS), TCP, ENTROPY);
         client.receive(&SSL_REQUEST_PACKET);
         client.take_output();
         let end_point_hash = Some(ours.to_vec());
-        client.tls_started(TlsFacts { end_point_hash, ..TlsFacts::default() });
+        client.tls_started(ClientTlsInfo { end_point_hash, ..ClientTlsInfo::default() });
         scram(client, &hello("stored"), "scram", binding)
     };
     let bound = |hash: &[u8]| ChannelBinding::TlsServerEndPoint(hash.to_vec());
-    let (step, _, heard) = login(b"hash", bound(b"hash"));
+    let (step, _, received) = login(b"hash", bound(b"hash"));
     admitted(step);
-    assert!(heard[0].contains("SCRAM-SHA-256-PLUS") || heard[0].contains("80, 76, 85, 83"));
-    let (step, _, heard) = login(b"hash", bound(b"another"));
+    assert!(received[0].contains("SCRAM-SHA-256-PLUS") || received[0].contains("80, 76, 85, 83"));
+    let (step, _, received) = login(b"hash", bound(b"another"));
     assert_eq!(rejected(&step), "SCRAM channel binding check failed");
-    assert!(heard.last().unwrap().ends_with("(SQLSTATE 28000)"));
+    assert!(received.last().unwrap().ends_with("(SQLSTATE 28000)"));
     admitted(login(b"hash", ChannelBinding::Unsupported).0);
 }
 
 #[test]
-fn what_is_newer_is_negotiated_and_what_is_older_is_not() {
+fn newer_protocol_is_negotiated_and_older_refused() {
     let v = |major, minor| ProtocolVersion { major, minor };
     let login = |version, parameters: &[(&str, &str)]| {
         let own = [("user", "alice"), ("database", "shop")];
         let mut client = client("trust");
         let step = client.receive(&packet(version, &[&own[..], parameters].concat()));
-        (step, said(&mut client))
+        (step, sent(&mut client))
     };
     for (asked, agreed) in [(v(3, 0), v(3, 0)), (v(3, 1), v(3, 0)), (v(3, 2), v(3, 2))] {
-        let (step, heard) = login(asked, &[]);
+        let (step, received) = login(asked, &[]);
         assert_eq!(admitted(step).version, agreed);
-        assert_eq!(heard.len(), 1, "{heard:?}");
+        assert_eq!(received.len(), 1, "{received:?}");
     }
-    let (step, heard) = login(v(3, 9999), &[("_pq_.grease", "1")]);
+    let (step, received) = login(v(3, 9999), &[("_pq_.grease", "1")]);
     assert_eq!(admitted(step).version, v(3, 2));
-    assert!(heard[0].starts_with("NegotiateProtocolVersion"), "{heard:?}");
-    assert!(heard[0].contains("minor: 2"), "{heard:?}");
-    let (_, heard) = login(v(2, 0), &[]);
+    assert!(received[0].starts_with("NegotiateProtocolVersion"), "{received:?}");
+    assert!(received[0].contains("minor: 2"), "{received:?}");
+    let (_, received) = login(v(2, 0), &[]);
     let refused = "FATAL: unsupported frontend protocol 2.0: server supports 3.0 to 3.2";
-    assert_eq!(heard, [format!("{refused} (SQLSTATE 0A000)")]);
+    assert_eq!(received, [format!("{refused} (SQLSTATE 0A000)")]);
 }
 
 #[test]
-fn settings_are_kept_passed_over_or_refused() {
+fn startup_parameters_are_tracked_ignored_or_refused() {
     let ignoring = "ignored-startup-parameters = ['extra_float_digits']";
     let login = |more: &str, parameters: &[(&str, &str)]| {
         let own = [("user", "alice"), ("database", "shop")];
         let mut client = ClientHandshake::new(rules("trust", more), TCP, ENTROPY);
         let step = client.receive(&packet(ProtocolVersion::V3_0, &[&own[..], parameters].concat()));
         match step {
-            ClientStep::Admitted(who) => {
-                who.settings.iter().map(|it| format!("{it:?}")).collect::<Vec<_>>().join(" ")
+            ClientStep::Authenticated(client) => {
+                client.settings.iter().map(|it| format!("{it:?}")).collect::<Vec<_>>().join(" ")
             }
             other => rejected(&other),
         }
@@ -394,7 +399,7 @@ fn settings_are_kept_passed_over_or_refused() {
 }
 
 #[test]
-fn replication_is_a_boolean_or_a_word() {
+fn replication_is_a_boolean_or_database() {
     let login = |value: &str| {
         let parameters = [("user", "alice"), ("database", "shop"), ("replication", value)];
         client("trust").receive(&packet(ProtocolVersion::V3_0, &parameters))
@@ -429,9 +434,9 @@ fn replication_connection_keeps_every_startup_parameter() {
     ];
     let it = admitted(client("trust").receive(&packet(ProtocolVersion::V3_0, &parameters)));
     let settings: Vec<_> = it.settings.iter().map(|setting| format!("{setting:?}")).collect();
-    let whole = format!("options={options}");
-    assert_eq!(settings, [whole.as_str(), "geqo=off", "application_name=sub"]);
-    // What the settings pass over is not sent, and any other connection is refused.
+    let options_parameter = format!("options={options}");
+    assert_eq!(settings, [options_parameter.as_str(), "geqo=off", "application_name=sub"]);
+    // Ignored parameters are not sent; other connections with them are refused.
     let passing =
         ClientHandshake::new(rules("trust", "ignored-startup-parameters = ['geqo']"), TCP, ENTROPY);
     let mut passing = passing;
@@ -442,7 +447,7 @@ fn replication_connection_keeps_every_startup_parameter() {
     assert!(refused.contains("extra_float_digits"), "{refused}");
 }
 
-/// Rules of settings that have a user list.
+/// Rules with a user list file.
 fn listed(method: &str, list: &str) -> Arc<ClientRules> {
     let text = format!("[pool.auth]\ntype = '{method}'\nfile = '{list}'\n[pool.databases.shop]\n");
     let read = Config::read_str(&text, Path::new("test.toml")).unwrap();
@@ -450,36 +455,36 @@ fn listed(method: &str, list: &str) -> Arc<ClientRules> {
 }
 
 #[test]
-fn cleartext_password_of_65530_bytes_is_taken_and_a_longer_one_refused() {
+fn cleartext_password_over_65530_bytes_is_refused() {
     let token = "t".repeat(crate::config::SECRET_BYTES_MAX);
     let list = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(list.path(), format!("\"long\" \"{token}\"\n")).unwrap();
     let more = list.path().display().to_string();
-    let answer = |bytes: &[u8]| {
+    let response = |bytes: &[u8]| {
         let mut client = ClientHandshake::new(listed("plain", &more), TCP, ENTROPY);
         assert!(matches!(client.receive(&hello("long")), ClientStep::Read));
         client.receive(&password(bytes))
     };
-    admitted(answer(token.as_bytes()));
-    assert_eq!(rejected(&answer(&[b't'; 65_531])), Rejection::TooLong.to_string());
-    // Where a hash is asked for, the limit stays small.
+    admitted(response(token.as_bytes()));
+    assert_eq!(rejected(&response(&[b't'; 65_531])), Rejection::TooLong.to_string());
+    // For a hash the limit is smaller.
     let mut client = ClientHandshake::new(listed("md5", &more), TCP, ENTROPY);
     client.receive(&hello("long"));
     assert_eq!(rejected(&client.receive(&password(&[b't'; 9000]))), Rejection::TooLong.to_string());
 }
 
 #[test]
-fn a_database_is_unknown_only_to_who_has_proven_something() {
+fn unknown_database_is_reported_only_after_authentication() {
     let hello = packet(ProtocolVersion::V3_0, &[("user", "alice"), ("database", "other")]);
     let mut trusting = client("trust");
     trusting.receive(&hello);
-    assert_eq!(said(&mut trusting), ["FATAL: database \"other\" does not exist (SQLSTATE 3D000)"]);
+    assert_eq!(sent(&mut trusting), ["FATAL: database \"other\" does not exist (SQLSTATE 3D000)"]);
     let (step, ..) = scram(client("scram-sha-256"), &hello, "wrong", ChannelBinding::Unsupported);
     assert!(rejected(&step).starts_with("password authentication failed"));
-    // Without a name it is the user's.
+    // Without a name it is the user's name.
     let hello = packet(ProtocolVersion::V3_0, &[("user", "shop")]);
     assert_eq!(admitted(client("any").receive(&hello)).database, "shop");
-    // The console is nobody's database, and is there beside any.
+    // The console databases exist besides the configured ones.
     for console in CONSOLE_DATABASES {
         let hello = packet(ProtocolVersion::V3_0, &[("user", "alice"), ("database", console)]);
         assert_eq!(admitted(client("trust").receive(&hello)).database, console);
@@ -487,7 +492,7 @@ fn a_database_is_unknown_only_to_who_has_proven_something() {
 }
 
 #[test]
-fn requests_to_cancel_come_before_and_after_questions_of_encryption() {
+fn cancel_request_is_accepted_before_and_after_ssl_request() {
     let key = CancelKey::new(7, &[1; 32]).unwrap();
     let mut request = Vec::new();
     howdah_wire::startup::cancel_request(&mut request, &key);
@@ -502,12 +507,12 @@ fn requests_to_cancel_come_before_and_after_questions_of_encryption() {
 }
 
 #[test]
-fn hostile_bytes_end_it() {
+fn malformed_bytes_end_the_handshake() {
     for length in [i32::MIN, -1, 0, 4, 7, 10_001, i32::MAX] {
         let mut client = client("trust");
         let step = client.receive(&[&length.to_be_bytes()[..], b"\0\x03\0\0"].concat());
-        assert!(matches!(step, ClientStep::Close(Rejection::NoStartup)), "{length}");
-        assert!(client.take_output().is_empty(), "nobody knows what it would understand");
+        assert!(matches!(step, ClientStep::Close(Rejection::NotStartupPacket)), "{length}");
+        assert!(client.take_output().is_empty(), "the peer may not speak the protocol");
     }
     let asked = || {
         let mut client = client("md5");
@@ -516,7 +521,7 @@ fn hostile_bytes_end_it() {
     };
     let refused = |bytes: &[u8]| rejected(&asked().receive(bytes));
     assert_eq!(refused(b"Q\x7f\xff\xff\xff"), "expected password response, got message type 81");
-    assert_eq!(refused(b"p\x7f\xff\xff\xff"), "a message of the login is too long");
+    assert_eq!(refused(b"p\x7f\xff\xff\xff"), "login message too long");
     assert!(refused(b"p\0\0\0\x03").starts_with("invalid startup packet layout"));
     assert!(refused(b"p\0\0\0\x05x").starts_with("invalid startup packet layout"));
     let mut sasl = client("scram-sha-256");
@@ -531,11 +536,11 @@ fn hostile_bytes_end_it() {
 }
 
 #[test]
-fn nothing_secret_is_in_a_debug_text() {
+fn debug_output_contains_no_secrets() {
     let mut client = client("scram-sha-256");
     client.receive(&hello("alice"));
-    let shown = format!("{client:?}");
+    let debug_text = format!("{client:?}");
     for secret in ["sesame", "scram\"", "[9, 9", "[3, 3"] {
-        assert!(!shown.contains(secret), "{shown}");
+        assert!(!debug_text.contains(secret), "{debug_text}");
     }
 }

@@ -1,4 +1,4 @@
-//! [`ServerLoginError`]: why we are not let into a server.
+//! [`ServerLoginError`]: why a login to a server failed.
 
 use howdah_wire::{
     Backend, DecodeError, EncodeError, HeaderError,
@@ -9,68 +9,69 @@ use howdah_wire::{
 
 use crate::ServerFailure;
 
-/// Why we are not let into a server. It never shows a secret.
+/// Why a login to a server failed. Never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerLoginError {
-    /// The server says no.
+    /// The server refused the login.
     #[error("{message}")]
     Refused {
-        /// Its code.
+        /// The SQLSTATE.
         sqlstate: [u8; 5],
-        /// Its words.
+        /// The message.
         message: String,
-        /// Its ErrorResponse, as it came: what a client of this pool is given.
+        /// The unchanged ErrorResponse, to send to clients of the pool.
         verbatim: Vec<u8>,
-        /// The protocol may be what it does not like.
+        /// Whether the protocol version may be the reason.
         may_be_version: bool,
     },
-    /// It wants a password, and we have none for this user, nor keys that fit.
-    #[error("the server asks for a password ({method}), and none is known for this user")]
+    /// The server requests a password, and neither a password nor matching keys are known.
+    #[error("the server requests a password ({method}), and none is known for this user")]
     NoSecret {
-        /// What it asks for.
+        /// The requested method.
         method: &'static str,
     },
-    /// It wants the password in the clear on a connection without protection.
+    /// The server requests a cleartext password on an unprotected connection.
     #[error(
-        "the server asks for the password in the clear, and the connection to it is neither encrypted nor \
+        "the server requests a cleartext password, and the connection to it is neither encrypted nor \
          local: set tls.server.mode to require, or allow-cleartext-password to true"
     )]
-    PlainWithoutTls,
-    /// It wants what we do not have: GSSAPI, SSPI, another SASL mechanism.
-    #[error("the server asks for {method}, which is not there")]
+    CleartextWithoutTls,
+    /// The server requests an unsupported method: GSSAPI, SSPI, or another SASL mechanism.
+    #[error("the server requests {method}, which is not supported")]
     Method {
-        /// What it asks for.
+        /// The requested method.
         method: &'static str,
     },
-    /// It let us in without having shown that it knows the password: somebody else may be there.
+    /// The server accepted the login without proving that it knows the password: it may be an
+    /// impostor.
     #[error("the server did not prove that it knows the password")]
     Unproven,
-    /// The exchange failed.
+    /// The SCRAM exchange failed.
     #[error(transparent)]
     Scram(#[from] ScramError),
-    /// It offers a protocol that we did not ask for.
-    #[error("the server wants to speak protocol {newest}")]
+    /// The server offers a protocol version that was not requested.
+    #[error("the server offers the unsupported protocol version {newest}")]
     Version {
-        /// Which.
+        /// The offered version.
         newest: ProtocolVersion,
     },
-    /// It says what has no place in a login.
-    #[error("the server sent {message:?} in the middle of the login")]
+    /// The server sent a message that is not allowed during a login.
+    #[error("the server sent {message:?} during the login")]
     Unexpected {
-        /// What.
+        /// The message type.
         message: Backend,
     },
-    /// It says more than a login needs.
-    #[error("the server sends more than a login needs")]
-    TooMuch,
-    /// A message has no proper length.
+    /// The server sent more data than a login needs.
+    #[error("the server sent more data than a login needs")]
+    LimitExceeded,
+    /// A message has an invalid length.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// A message has another layout.
+    /// A message is malformed.
     #[error(transparent)]
     Message(#[from] DecodeError),
-    /// A name or value of ours cannot be sent.
+    /// A configured name or value cannot be sent.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }
@@ -78,8 +79,8 @@ pub enum ServerLoginError {
 impl ServerLoginError {
     pub(super) fn refused(
         error: &ServerError<'_>,
-        asked: ProtocolVersion,
-        has_begun: bool,
+        requested: ProtocolVersion,
+        has_started: bool,
     ) -> Self {
         let sqlstate = error.sqlstate().try_into().unwrap_or(*b"XX000");
         let mut verbatim = Vec::new();
@@ -89,29 +90,29 @@ impl ServerLoginError {
             sqlstate,
             message: String::from_utf8_lossy(error.message()).into_owned(),
             verbatim,
-            may_be_version: asked > ProtocolVersion::V3_0
-                && !has_begun
+            may_be_version: requested > ProtocolVersion::V3_0
+                && !has_started
                 && matches!(&sqlstate, b"0A000" | b"08P01" | b"XX000"),
         }
     }
 
-    /// Whether it is worth trying again with [`ProtocolVersion::V3_0`]: a server or pooler may know
-    /// nothing newer, and not how to say so.
+    /// Whether to retry with [`ProtocolVersion::V3_0`]: the server or a pooler may support nothing
+    /// newer and not know how to negotiate.
     pub fn may_retry_as_3_0(&self) -> bool {
         matches!(self, Self::Refused { may_be_version: true, .. })
     }
 
-    /// Whether the server is only not ready yet, or about to end, or full: clients may wait.
+    /// Whether the server is starting up, shutting down or full, so that clients may wait.
     pub fn is_transient(&self) -> bool {
         let codes = [b"57P03", b"57P01", b"53300"];
         matches!(self, Self::Refused { sqlstate, .. } if codes.contains(&sqlstate))
     }
 
-    /// What the pool makes of it.
+    /// The failure to report to the pool.
     pub fn failure(&self) -> ServerFailure {
         let sqlstate = match self {
             Self::Refused { sqlstate, .. } => *sqlstate,
-            Self::NoSecret { .. } | Self::PlainWithoutTls | Self::Method { .. } => *b"28000",
+            Self::NoSecret { .. } | Self::CleartextWithoutTls | Self::Method { .. } => *b"28000",
             Self::Scram(_) | Self::Unproven => *b"28P01",
             _ => *b"08P01",
         };

@@ -1,15 +1,15 @@
-//! The entries of `[databases]` and `[users]`: a name, and a list of pairs.
+//! The entries of `[databases]` and `[users]`: a name and a list of pairs.
 
 use super::{
     super::{
-        ANY_DATABASE, Config, Database, LoadBalanceHosts, SECRET_BYTES_MAX, StoredSecret, User,
-        pairs,
+        ANY_DATABASE, Config, DatabaseConfig, LoadBalanceHosts, SECRET_BYTES_MAX, StoredSecret,
+        UserConfig, pairs,
     },
-    Outcome,
-    keys::{given, number, pool_mode, port, seconds, timeout, unknown},
+    IniKeyResult,
+    keys::{non_empty, number, pool_mode, port, seconds, timeout, unknown},
 };
 
-/// Keys of an entry of `[databases]`, and what they set in `[pool.databases.NAME]`.
+/// Keys of an entry of `[databases]`, and the keys of `[pool.databases.NAME]` that they set.
 pub const DATABASE_KEYS: &[(&str, &str)] = &[
     ("application_name", "parameters"),
     ("auth_dbname", "auth-dbname"),
@@ -36,23 +36,23 @@ pub const DATABASE_KEYS: &[(&str, &str)] = &[
     ("user", "user"),
 ];
 
-/// Reads one line of `[databases]`.
-pub(super) fn database(config: &mut Config, name: &str, text: &str) -> Outcome {
+/// Reads a line of `[databases]`.
+pub(super) fn database(config: &mut Config, name: &str, text: &str) -> IniKeyResult {
     let name = unquoted(name);
-    let mut database = Database::default();
+    let mut database = DatabaseConfig::default();
     let mut warning = None;
     for (key, value) in pairs::parse(text).map_err(|error| error.to_string())? {
-        let done = database_key(&mut database, key, &value);
-        warning = done.map_err(|why| format!("{key}: {why}"))?.or(warning);
+        let result = database_key(&mut database, key, &value);
+        warning = result.map_err(|why| format!("{key}: {why}"))?.or(warning);
     }
     if name == ANY_DATABASE && database.dbname.is_some() && database.user.is_none() {
-        warning = Some("every name means one database of the server");
+        warning = Some("all names refer to the same database of the server");
     }
     config.databases.insert(name, database);
     Ok(warning)
 }
 
-fn database_key(database: &mut Database, key: &str, value: &str) -> Outcome {
+fn database_key(database: &mut DatabaseConfig, key: &str, value: &str) -> IniKeyResult {
     let own = || value.to_owned();
     match key {
         "host" => {
@@ -87,15 +87,15 @@ fn database_key(database: &mut Database, key: &str, value: &str) -> Outcome {
         "client_encoding" | "datestyle" | "timezone" | "application_name" => {
             database.parameters.insert(key.to_owned(), own());
         }
-        "auth_user" => database.auth_user = given(value),
-        "auth_dbname" => database.auth_dbname = given(value),
-        "auth_query" => database.auth_query = given(value),
+        "auth_user" => database.auth_user = non_empty(value),
+        "auth_dbname" => database.auth_dbname = non_empty(value),
+        "auth_query" => database.auth_query = non_empty(value),
         _ => return Err(unknown(key, DATABASE_KEYS.iter().map(|(name, _)| *name))),
     }
     Ok(None)
 }
 
-/// Keys of an entry of `[users]`, and what they set in `[pool.users.NAME]`.
+/// Keys of an entry of `[users]`, and the keys of `[pool.users.NAME]` that they set.
 pub const USER_KEYS: &[(&str, &str)] = &[
     ("client_idle_timeout", "client-idle-timeout"),
     ("idle_transaction_timeout", "idle-transaction-timeout"),
@@ -109,9 +109,9 @@ pub const USER_KEYS: &[(&str, &str)] = &[
     ("transaction_timeout", "transaction-timeout"),
 ];
 
-/// Reads one line of `[users]`.
-pub(super) fn user(config: &mut Config, name: &str, text: &str) -> Outcome {
-    let mut user = User::default();
+/// Reads a line of `[users]`.
+pub(super) fn user(config: &mut Config, name: &str, text: &str) -> IniKeyResult {
+    let mut user = UserConfig::default();
     for (key, value) in pairs::parse(text).map_err(|error| error.to_string())? {
         user_key(&mut user, key, &value).map_err(|why| format!("{key}: {why}"))?;
     }
@@ -119,7 +119,7 @@ pub(super) fn user(config: &mut Config, name: &str, text: &str) -> Outcome {
     Ok(None)
 }
 
-fn user_key(user: &mut User, key: &str, value: &str) -> Result<(), String> {
+fn user_key(user: &mut UserConfig, key: &str, value: &str) -> Result<(), String> {
     match key {
         "pool_mode" => user.mode = Some(pool_mode(value)?),
         "pool_size" => user.pool_size = inherited(value)?,
@@ -138,12 +138,12 @@ fn user_key(user: &mut User, key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A number; -1 is whatever all have.
+/// Parses a number; -1 means the value of `[pgbouncer]`.
 fn inherited(value: &str) -> Result<Option<u32>, String> {
     if value == "-1" { Ok(None) } else { number(value).map(Some) }
 }
 
-/// A name without the double quotes of an SQL identifier, if it has them.
+/// Removes the double quotes of an SQL identifier from a name, if it has them.
 pub(super) fn unquoted(name: &str) -> String {
     let inner = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     inner.map_or_else(|| name.to_owned(), |inner| inner.replace("\"\"", "\""))

@@ -1,50 +1,51 @@
-//! A `pgbouncer.ini` as a `howdah.toml`.
+//! Converts a `pgbouncer.ini` to a `howdah.toml`.
 
 use std::{fmt::Write as _, path::Path};
 
 use super::{
-    super::{Config, Wrong},
-    Effect, KEYS, Reader,
-    notes::note,
+    super::{Config, ConfigErrors},
+    IniReader, KEYS, KeyEffect,
+    differences::difference,
 };
 
 impl Config {
-    /// Writes what a `pgbouncer.ini` says, with all that it includes, as a `[pool]` section that means the
-    /// same. Above a key that does not do quite what it does in PgBouncer stands what is different; what
-    /// does nothing is listed at the top. Files that it names, such as the user list, stay where they are.
+    /// Converts a `pgbouncer.ini`, with its included files, to an equivalent `[pool]` section. A
+    /// comment above a key explains how it differs from PgBouncer's; keys without effect are listed
+    /// at the top. Other files, such as the user list, are not copied.
     ///
     /// # Errors
     ///
-    /// It has keys that nobody knows, or values that cannot be.
-    pub fn import_pgbouncer(text: &str, path: &Path) -> Result<String, Wrong> {
-        let mut read = Reader::read(text, path)?;
-        read.config.find_files(path.parent().unwrap_or(Path::new("")));
-        let remarks: Vec<_> = KEYS
+    /// The file has unknown keys or invalid values.
+    pub fn import_pgbouncer(text: &str, path: &Path) -> Result<String, ConfigErrors> {
+        let mut reader = IniReader::read(text, path)?;
+        reader.config.resolve_paths(path.parent().unwrap_or(Path::new("")));
+        let comments: Vec<_> = KEYS
             .iter()
-            .filter(|key| read.keys.contains(&key.name))
-            .filter_map(|key| match (key.effect, note(key.name)) {
-                (Effect::Sets(ours, _), Some(note)) => {
-                    Some((ours.to_owned(), format!("{}: {note}", key.name)))
+            .filter(|key| reader.keys.contains(&key.name))
+            .filter_map(|key| match (key.effect, difference(key.name)) {
+                (KeyEffect::Sets(ours, _), Some(text)) => {
+                    Some((ours.to_owned(), format!("{}: {text}", key.name)))
                 }
                 _ => None,
             })
             .collect();
-        let body = read.config.to_toml_with(&remarks);
+        let body = reader.config.to_toml_with(&comments);
         let mut text = format!("# From {}\n", path.display().to_string().replace('\n', " "));
-        if !read.warnings.is_empty() {
-            text.push_str("#\n# These do nothing here:\n");
+        if !reader.warnings.is_empty() {
+            text.push_str("#\n# Keys without effect:\n");
         }
-        for warning in &read.warnings {
+        for warning in &reader.warnings {
             let _ = writeln!(text, "#   {}", warning.to_string().replace('\n', " "));
         }
-        // What has its default is not written, and still differs.
-        let hidden: Vec<_> =
-            remarks.iter().filter(|(_, remark)| !body.contains(&format!("# {remark}\n"))).collect();
-        if !hidden.is_empty() {
-            text.push_str("#\n# These have their defaults, and differ a little:\n");
+        // Keys with default values are not written, but their differences are relevant as well.
+        let has_comment = |comment: &str| body.contains(&format!("# {comment}\n"));
+        let unwritten: Vec<_> =
+            comments.iter().filter(|(_, comment)| !has_comment(comment)).collect();
+        if !unwritten.is_empty() {
+            text.push_str("#\n# Keys with default values that differ from PgBouncer:\n");
         }
-        for (ours, remark) in hidden {
-            let _ = writeln!(text, "#   {remark} ({ours})");
+        for (ours, comment) in unwritten {
+            let _ = writeln!(text, "#   {comment} ({ours})");
         }
         text.push('\n');
         text.push_str(&body);
@@ -58,8 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Both are read, and mean the same.
-    fn same(ini: &str) -> String {
+    /// Imports a file, checks that both read as the same configuration, and returns the result.
+    fn import(ini: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let ini = ini.replace("{folder}", &folder.path().display().to_string());
@@ -77,39 +78,39 @@ mod tests {
     }
 
     #[test]
-    fn what_is_imported_means_the_same() {
+    fn imported_file_is_equivalent() {
         let every = include_str!("../../../tests/it/every-key.ini");
-        let text = same(every);
-        assert!(text.contains("# These do nothing here:\n#   FOLDER/pgbouncer.ini:"), "{text}");
-        assert!(!text.contains("secret = \"secret\""), "the user list stays where it is");
-        same("[databases]\na =\n");
-        same(
+        let text = import(every);
+        assert!(text.contains("# Keys without effect:\n#   FOLDER/pgbouncer.ini:"), "{text}");
+        assert!(!text.contains("secret = \"secret\""), "the user list is not copied");
+        import("[databases]\na =\n");
+        import(
             "[databases]\na = host=x user=u password='it''s \"quoted\"' connect_query='set a=1'\n",
         );
-        same(
+        import(
             "[databases]\n* = host=/run,10.0.0.1 port=7\n[pgbouncer]\nserver_lifetime=0.25\n\
               server_check_query =\nauth_type = trust\nunix_socket_dir =\nlisten_addr = *\n",
         );
-        same(
+        import(
             "[databases]\n'my db' = \n'q.x' = dbname=\"x\"\n%include more.ini\n[pgbouncer]\n\
               auth_file = userlist.txt\n",
         );
     }
 
     #[test]
-    fn differences_are_told_where_they_are() {
-        let text = same(
+    fn differences_are_listed_in_comments() {
+        let text = import(
             "[databases]\na =\n[pgbouncer]\nlisten_addr = *\nserver_login_retry = 3\n\
                          default_pool_size = 20\nlogfile = x\n",
         );
         let expected = "\
 # From FOLDER/pgbouncer.ini
 #
-# These do nothing here:
-#   FOLDER/pgbouncer.ini:7: logfile: logging is set by --log-level and --log-format; the log goes to stderr
+# Keys without effect:
+#   FOLDER/pgbouncer.ini:7: logfile: logging is configured by --log-level and --log-format; the log goes to stderr
 #
-# These have their defaults, and differ a little:
-#   default_pool_size: exact over all workers (sizes.pool)
+# Keys with default values that differ from PgBouncer:
+#   default_pool_size: exact across all workers (sizes.pool)
 
 [pool]
 allow-cleartext-password = true
@@ -124,7 +125,7 @@ type = \"md5\"
 addresses = [\"*\"]
 
 [pool.timeouts]
-# server_login_retry: the longest pause: the first is short, and each doubles. New clients fail fast meanwhile; those that are in wait
+# server_login_retry: the longest pause: the first is short, and each one doubles. Meanwhile logins of new clients fail at once, and clients that have logged in wait
 server-login-retry = 3
 ";
         assert_eq!(text, expected);

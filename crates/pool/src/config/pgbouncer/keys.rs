@@ -4,49 +4,49 @@ use std::{num::NonZeroU32, time::Duration};
 
 use howdah_connect::{SslMode, tls::TlsVersion};
 
-use super::super::{ApplicationName, AuthMethod, Config, PoolMode, TlsLeg, durations};
+use super::super::{ApplicationName, AuthMethod, Config, PoolMode, TlsSideConfig, durations};
 
-/// One key of section `[pgbouncer]`.
+/// A key of section `[pgbouncer]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub struct PgbouncerKey {
     /// Its name.
     pub name: &'static str,
-    /// What it does here.
-    pub effect: Effect,
+    /// Its effect.
+    pub effect: KeyEffect,
 }
 
-/// What a key does here.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug)]
-pub enum Effect {
-    /// It sets this key of `[pool]`.
+pub enum KeyEffect {
+    /// The key sets a key of `[pool]`.
     Sets(
         /// The key of `[pool]`.
         &'static str,
-        /// Reads the value.
+        /// Parses the value and sets it.
         fn(&mut Config, &str) -> Result<(), String>,
     ),
-    /// Nothing, for this reason; a warning says so.
-    Nothing(&'static str),
+    /// The key has no effect, for this reason, which is logged as a warning.
+    Ignored(&'static str),
 }
 
-/// Reads one pair of the section.
-pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::Outcome {
+/// Applies a pair of the section.
+pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::IniKeyResult {
     match KEYS.iter().find(|key| key.name == name).map(|key| key.effect) {
-        Some(Effect::Sets(_, set)) => set(config, value).map(|()| None),
-        Some(Effect::Nothing(why)) => Ok(Some(why)),
+        Some(KeyEffect::Sets(_, set)) => set(config, value).map(|()| None),
+        Some(KeyEffect::Ignored(why)) => Ok(Some(why)),
         None => Err(unknown(name, KEYS.iter().map(|key| key.name))),
     }
 }
 
-/// What to say about a key that nobody knows.
+/// The error message for an unknown key.
 pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> String {
     match nearest(name, known) {
-        Some(key) => format!("no such key (did you mean `{key}`?)"),
-        None => "no such key".to_owned(),
+        Some(key) => format!("unknown key (did you mean `{key}`?)"),
+        None => "unknown key".to_owned(),
     }
 }
 
-/// The known key that is this one, or was probably meant by it.
+/// The key itself if it is valid, otherwise the one that was probably meant.
 pub(super) fn nearest(
     name: &str,
     known: impl Iterator<Item = &'static str>,
@@ -60,47 +60,47 @@ const fn sets(
     name: &'static str,
     ours: &'static str,
     set: fn(&mut Config, &str) -> Result<(), String>,
-) -> Key {
-    Key { name, effect: Effect::Sets(ours, set) }
+) -> PgbouncerKey {
+    PgbouncerKey { name, effect: KeyEffect::Sets(ours, set) }
 }
 
-const fn nothing(name: &'static str, why: &'static str) -> Key {
-    Key { name, effect: Effect::Nothing(why) }
+const fn ignored(name: &'static str, why: &'static str) -> PgbouncerKey {
+    PgbouncerKey { name, effect: KeyEffect::Ignored(why) }
 }
 
-const LOGGING: &str = "logging is set by --log-level and --log-format; the log goes to stderr";
-const DNS: &str = "names are looked up by the operating system for each new connection, and once in `dns_max_ttl`";
-const CIPHERS: &str = "rustls' own selection is used, which has no weak ones";
+const LOGGING: &str =
+    "logging is configured by --log-level and --log-format; the log goes to stderr";
+const DNS: &str =
+    "names are resolved by the operating system for each new connection and every `dns_max_ttl`";
+const CIPHERS: &str = "the defaults of rustls are used, which include no weak ones";
 
-/// Every key of the section, in the order of its name.
-pub const KEYS: &[Key] = &[
+/// Every key of the section, ordered by name.
+pub const KEYS: &[PgbouncerKey] = &[
     sets("admin_users", "admin-users", |config, value| list(&mut config.admin_users, value)),
     sets("application_name_add_host", "application-name", |config, value| {
         let mut adds = false;
         flag(&mut adds, value)?;
-        config.application_name = match adds {
-            true => Some(ApplicationName::WITH_HOST.parse()?),
-            false => None,
-        };
+        config.application_name =
+            if adds { Some(ApplicationName::WITH_HOST.parse()?) } else { None };
         Ok(())
     }),
     sets("auth_dbname", "auth.dbname", |config, value| {
-        config.auth.dbname = given(value);
+        config.auth.dbname = non_empty(value);
         Ok(())
     }),
     sets("auth_file", "auth.file", |config, value| {
-        config.auth.file = given(value);
+        config.auth.file = non_empty(value);
         Ok(())
     }),
     sets("auth_hba_file", "auth.hba-file", |config, value| {
-        config.auth.hba_file = given(value);
+        config.auth.hba_file = non_empty(value);
         Ok(())
     }),
     sets("auth_ident_file", "auth.ident-file", |config, value| {
-        config.auth.ident_file = given(value);
+        config.auth.ident_file = non_empty(value);
         Ok(())
     }),
-    nothing("auth_ldap_options", "LDAP is not there"),
+    ignored("auth_ldap_options", "LDAP is not supported"),
     sets("auth_query", "auth.query", |config, value| {
         config.auth.query = value.to_owned();
         Ok(())
@@ -110,7 +110,7 @@ pub const KEYS: &[Key] = &[
         Ok(())
     }),
     sets("auth_user", "auth.user", |config, value| {
-        config.auth.user = given(value);
+        config.auth.user = non_empty(value);
         Ok(())
     }),
     sets("autodb_idle_timeout", "timeouts.autodb-idle", |config, value| {
@@ -125,20 +125,20 @@ pub const KEYS: &[Key] = &[
     sets("client_login_timeout", "timeouts.client-login", |config, value| {
         timeout(&mut config.timeouts.client_login, value)
     }),
-    nothing("client_tls13_ciphers", CIPHERS),
+    ignored("client_tls13_ciphers", CIPHERS),
     sets("client_tls_ca_file", "tls.client.ca-file", |config, value| {
-        config.tls.client.ca_file = given(value);
+        config.tls.client.ca_file = non_empty(value);
         Ok(())
     }),
     sets("client_tls_cert_file", "tls.client.certificate", |config, value| {
-        config.tls.client.certificate = given(value);
+        config.tls.client.certificate = non_empty(value);
         Ok(())
     }),
-    nothing("client_tls_ciphers", CIPHERS),
-    nothing("client_tls_dheparams", CIPHERS),
-    nothing("client_tls_ecdhcurve", CIPHERS),
+    ignored("client_tls_ciphers", CIPHERS),
+    ignored("client_tls_dheparams", CIPHERS),
+    ignored("client_tls_ecdhcurve", CIPHERS),
     sets("client_tls_key_file", "tls.client.key", |config, value| {
-        config.tls.client.key = given(value);
+        config.tls.client.key = non_empty(value);
         Ok(())
     }),
     sets("client_tls_protocols", "tls.client.min-version", |config, value| {
@@ -148,7 +148,7 @@ pub const KEYS: &[Key] = &[
         config.tls.client.mode = Some(ssl_mode(value)?);
         Ok(())
     }),
-    nothing("conffile", "the file is the one given by -c"),
+    ignored("conffile", "the configuration file is given by -c"),
     sets("default_pool_size", "sizes.pool", |config, value| limit(&mut config.sizes.pool, value)),
     sets("disable_pqexec", "simple-queries", |config, value| {
         let mut disables = false;
@@ -160,15 +160,15 @@ pub const KEYS: &[Key] = &[
         config.timeouts.dns_max_ttl = seconds(value)?;
         Ok(())
     }),
-    nothing("dns_nxdomain_ttl", DNS),
-    nothing("dns_zone_check_period", DNS),
+    ignored("dns_nxdomain_ttl", DNS),
+    ignored("dns_zone_check_period", DNS),
     sets("idle_transaction_timeout", "timeouts.idle-transaction", |config, value| {
         timeout(&mut config.timeouts.idle_transaction, value)
     }),
     sets("ignore_startup_parameters", "ignored-startup-parameters", |config, value| {
         list(&mut config.ignored_startup_parameters, value)
     }),
-    nothing("job_name", "it names a Windows service"),
+    ignored("job_name", "the name of a Windows service"),
     sets("listen_addr", "listen.addresses", |config, value| {
         list(&mut config.listen.addresses, value)
     }),
@@ -190,8 +190,8 @@ pub const KEYS: &[Key] = &[
         flag(&mut config.log.pooler_errors, value)
     }),
     sets("log_stats", "log.stats", |config, value| flag(&mut config.log.stats, value)),
-    nothing("logfile", LOGGING),
-    nothing("login_notify_message", "clients get no word of welcome"),
+    ignored("logfile", LOGGING),
+    ignored("login_notify_message", "clients get no notice at login"),
     sets("max_client_conn", "limits.clients", |config, value| {
         config.limits.clients = number(value)?;
         Ok(())
@@ -220,9 +220,9 @@ pub const KEYS: &[Key] = &[
         config.sizes.min = number(value)?;
         Ok(())
     }),
-    nothing("peer_id", "one process uses every core; peers are not there"),
-    nothing("pidfile", "the process stays in the foreground: its supervisor knows its id"),
-    nothing("pkt_buf", "a worker has one buffer for all its connections"),
+    ignored("peer_id", "one process uses every core; there are no peers"),
+    ignored("pidfile", "the process stays in the foreground, so its supervisor knows its id"),
+    ignored("pkt_buf", "a worker has one buffer for all its connections"),
     sets("pool_idle_timeout", "timeouts.pool-idle", |config, value| {
         timeout(&mut config.timeouts.pool_idle, value)
     }),
@@ -246,8 +246,8 @@ pub const KEYS: &[Key] = &[
     sets("reserve_pool_timeout", "timeouts.reserve-wait", |config, value| {
         timeout(&mut config.timeouts.reserve_wait, value)
     }),
-    nothing("resolv_conf", DNS),
-    nothing("sbuf_loopcnt", "connections take turns by themselves"),
+    ignored("resolv_conf", DNS),
+    ignored("sbuf_loopcnt", "connections are served in turn without a limit on loops"),
     sets("scram_iterations", "auth.scram-iterations", |config, value| {
         let iterations = NonZeroU32::new(number(value)?);
         config.auth.scram_iterations = iterations.ok_or("must be at least 1")?;
@@ -268,7 +268,7 @@ pub const KEYS: &[Key] = &[
     sets("server_connect_timeout", "timeouts.server-connect", |config, value| {
         timeout(&mut config.timeouts.server_connect, value)
     }),
-    nothing("server_fast_close", "a session keeps its server to its end"),
+    ignored("server_fast_close", "a session keeps its server until it ends"),
     sets("server_idle_timeout", "timeouts.server-idle", |config, value| {
         timeout(&mut config.timeouts.server_idle, value)
     }),
@@ -288,18 +288,18 @@ pub const KEYS: &[Key] = &[
         flag(&mut config.reset_query_always, value)
     }),
     sets("server_round_robin", "round-robin", |config, value| flag(&mut config.round_robin, value)),
-    nothing("server_tls13_ciphers", CIPHERS),
+    ignored("server_tls13_ciphers", CIPHERS),
     sets("server_tls_ca_file", "tls.server.ca-file", |config, value| {
-        config.tls.server.ca_file = given(value);
+        config.tls.server.ca_file = non_empty(value);
         Ok(())
     }),
     sets("server_tls_cert_file", "tls.server.certificate", |config, value| {
-        config.tls.server.certificate = given(value);
+        config.tls.server.certificate = non_empty(value);
         Ok(())
     }),
-    nothing("server_tls_ciphers", CIPHERS),
+    ignored("server_tls_ciphers", CIPHERS),
     sets("server_tls_key_file", "tls.server.key", |config, value| {
-        config.tls.server.key = given(value);
+        config.tls.server.key = non_empty(value);
         Ok(())
     }),
     sets("server_tls_protocols", "tls.server.min-version", |config, value| {
@@ -309,8 +309,8 @@ pub const KEYS: &[Key] = &[
         config.tls.server.mode = Some(ssl_mode(value)?);
         Ok(())
     }),
-    nothing("service_name", "it names a Windows service"),
-    nothing("so_reuseport", "one process uses every core, see workers"),
+    ignored("service_name", "the name of a Windows service"),
+    ignored("so_reuseport", "one process uses every core, see workers"),
     sets("stats_period", "log.stats-period", |config, value| {
         config.log.stats_period = seconds(value)?;
         Ok(())
@@ -319,9 +319,9 @@ pub const KEYS: &[Key] = &[
     sets("suspend_timeout", "timeouts.suspend", |config, value| {
         timeout(&mut config.timeouts.suspend, value)
     }),
-    nothing("syslog", LOGGING),
-    nothing("syslog_facility", LOGGING),
-    nothing("syslog_ident", LOGGING),
+    ignored("syslog", LOGGING),
+    ignored("syslog_facility", LOGGING),
+    ignored("syslog_ident", LOGGING),
     sets("tcp_defer_accept", "listen.defer-accept", |config, value| {
         config.listen.defer_accept = seconds(value)?;
         Ok(())
@@ -351,11 +351,11 @@ pub const KEYS: &[Key] = &[
         timeout(&mut config.timeouts.transaction, value)
     }),
     sets("unix_socket_dir", "listen.unix-directories", |config, value| {
-        config.listen.unix_directories = given(value).into_iter().collect();
+        config.listen.unix_directories = non_empty(value).into_iter().collect();
         Ok(())
     }),
     sets("unix_socket_group", "listen.unix-group", |config, value| {
-        config.listen.unix_group = given(value);
+        config.listen.unix_group = non_empty(value);
         Ok(())
     }),
     sets("unix_socket_mode", "listen.unix-mode", |config, value| {
@@ -363,52 +363,52 @@ pub const KEYS: &[Key] = &[
         config.listen.unix_mode = mode.map_err(|_| "must be an octal number, such as 0770")?;
         Ok(())
     }),
-    nothing(
+    ignored(
         "user",
-        "the process does not change its user: its supervisor starts it as the right one",
+        "the process does not change its user: its supervisor starts it as the right user",
     ),
-    nothing("verbose", "--log-level says it; SET verbose changes it while the pooler runs"),
+    ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs"),
 ];
 
-/// A text, or nothing if it is empty.
-pub(super) fn given<T: for<'a> From<&'a str>>(value: &str) -> Option<T> {
+/// `None` if the value is empty.
+pub(super) fn non_empty<T: for<'a> From<&'a str>>(value: &str) -> Option<T> {
     (!value.is_empty()).then(|| value.into())
 }
 
-/// A list with commas.
+/// Parses a comma-separated list.
 fn list(to: &mut Vec<String>, value: &str) -> Result<(), String> {
     let items = value.split(',').map(str::trim).filter(|item| !item.is_empty());
     *to = items.map(str::to_owned).collect();
     Ok(())
 }
 
-/// `0` or `1`.
+/// Parses `0` or `1`.
 fn flag(to: &mut bool, value: &str) -> Result<(), String> {
     *to = number(value)? != 0;
     Ok(())
 }
 
-/// A whole number.
+/// Parses an integer.
 pub(super) fn number(value: &str) -> Result<u32, String> {
-    value.parse().map_err(|_| format!("{value:?} is no whole number from 0 to {}", u32::MAX))
+    value.parse().map_err(|_| format!("{value:?} is not an integer from 0 to {}", u32::MAX))
 }
 
-/// A TCP port.
+/// Parses a TCP port.
 pub(super) fn port(value: &str) -> Result<u16, String> {
-    value.parse().map_err(|_| format!("{value:?} is no port"))
+    value.parse().map_err(|_| format!("{value:?} is not a port"))
 }
 
-/// A number, 0 for without limit.
+/// Parses a limit; 0 means none.
 fn limit(to: &mut Option<NonZeroU32>, value: &str) -> Result<(), String> {
     *to = NonZeroU32::new(number(value)?);
     Ok(())
 }
 
 pub(super) fn seconds(value: &str) -> Result<Duration, String> {
-    durations::seconds(value).ok_or_else(|| format!("{value:?} is no number of seconds"))
+    durations::parse_seconds(value).ok_or_else(|| format!("{value:?} is not a number of seconds"))
 }
 
-/// Seconds, 0 for ever.
+/// Parses a timeout in seconds; 0 means none.
 pub(super) fn timeout(to: &mut Option<Duration>, value: &str) -> Result<(), String> {
     *to = Some(seconds(value)?).filter(|duration| !duration.is_zero());
     Ok(())
@@ -417,17 +417,17 @@ pub(super) fn timeout(to: &mut Option<Duration>, value: &str) -> Result<(), Stri
 pub(super) fn pool_mode(value: &str) -> Result<PoolMode, String> {
     let mut modes = [PoolMode::Session, PoolMode::Transaction, PoolMode::Statement].into_iter();
     let found = modes.find(|mode| mode.as_str() == value);
-    found.ok_or_else(|| format!("{value:?} is none of session, transaction, statement"))
+    found.ok_or_else(|| format!("{value:?} is not one of session, transaction, statement"))
 }
 
 fn auth_method(value: &str) -> Result<AuthMethod, String> {
     match AuthMethod::ALL.into_iter().find(|method| method.as_str() == value) {
         Some(method) => Ok(method),
         None if ["pam", "ldap"].contains(&value) => Err(format!(
-            "{value} is not there; any, trust, plain, md5, scram-sha-256, cert and hba are"
+            "{value} is not supported; use any, trust, plain, md5, scram-sha-256, cert or hba"
         )),
         None => {
-            Err(format!("{value:?} is none of any, trust, plain, md5, scram-sha-256, cert, hba"))
+            Err(format!("{value:?} is not one of any, trust, plain, md5, scram-sha-256, cert, hba"))
         }
     }
 }
@@ -436,22 +436,22 @@ fn ssl_mode(value: &str) -> Result<SslMode, String> {
     SslMode::parse(value).ok_or_else(|| format!("{value:?} is not {}", SslMode::EXPECTED))
 }
 
-/// Versions of TLS; those before 1.2 are not spoken, whoever asks for them.
-fn protocols(leg: &mut TlsLeg, value: &str) -> Result<(), String> {
-    let words = value.split([',', ':']).map(str::trim).filter(|word| !word.is_empty());
+/// Parses a list of TLS versions. Versions before 1.2 are not supported and ignored.
+fn protocols(side: &mut TlsSideConfig, value: &str) -> Result<(), String> {
+    let names = value.split([',', ':']).map(str::trim).filter(|name| !name.is_empty());
     let mut versions = Vec::new();
-    for word in words {
-        match word.to_ascii_lowercase().as_str() {
+    for name in names {
+        match name.to_ascii_lowercase().as_str() {
             "secure" | "all" | "legacy" => versions.extend([TlsVersion::Tls12, TlsVersion::Tls13]),
             "tlsv1.0" | "tlsv1.1" => {}
             "tlsv1.2" => versions.push(TlsVersion::Tls12),
             "tlsv1.3" => versions.push(TlsVersion::Tls13),
-            _ => return Err(format!("{word:?} is none of tlsv1.2, tlsv1.3, secure, all")),
+            _ => return Err(format!("{name:?} is not one of tlsv1.2, tlsv1.3, secure, all")),
         }
     }
     let (Some(min), Some(max)) = (versions.iter().min(), versions.iter().max()) else {
-        return Err("TLS 1.2 and 1.3 are spoken, and neither is among them".to_owned());
+        return Err("must include TLS 1.2 or 1.3; older versions are not supported".to_owned());
     };
-    (leg.min_version, leg.max_version) = (*min, *max);
+    (side.min_version, side.max_version) = (*min, *max);
     Ok(())
 }

@@ -3,19 +3,19 @@ use std::{fs, num::NonZeroU32, time::Duration};
 use howdah_connect::{SslMode, tls::TlsVersion};
 
 use super::*;
-use crate::config::{Form, LoadBalanceHosts, PoolMode, Read, StoredSecret};
+use crate::config::{FileFormat, LoadBalanceHosts, ParsedConfig, PoolMode, StoredSecret};
 
-fn ini(text: &str) -> Read {
+fn ini(text: &str) -> ParsedConfig {
     Config::read_str(text, Path::new("p.ini")).unwrap()
 }
 
-fn wrong(text: &str) -> Vec<String> {
-    let wrong = Config::read_str(text, Path::new("p.ini")).unwrap_err();
-    wrong.0.iter().map(ToString::to_string).collect()
+fn errors(text: &str) -> Vec<String> {
+    let errors = Config::read_str(text, Path::new("p.ini")).unwrap_err();
+    errors.0.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn what_people_have_reads() {
+fn typical_file_is_parsed() {
     let read = ini(concat!(
         "; from the seventh year\n[databases]\n",
         "shard0 = host=localhost port=5432 user=sharding_user password=sharding_user\n",
@@ -31,7 +31,7 @@ fn what_people_have_reads() {
         "unix_socket_mode = 0770\nclient_tls_protocols = tlsv1.3\n[peers]\n1 = host=/x\n",
     ));
     let config = &read.config;
-    assert_eq!(read.form, Form::PgBouncer);
+    assert_eq!(read.format, FileFormat::PgBouncer);
     assert_eq!(config.listen.addresses, ["*"]);
     assert_eq!((config.listen.port, config.listen.unix_mode), (6000, 0o770));
     assert_eq!(config.listen.unix_directories, [""; 0].map(PathBuf::from));
@@ -65,7 +65,7 @@ fn what_people_have_reads() {
 }
 
 #[test]
-fn nothing_said_is_what_pgbouncer_does() {
+fn defaults_are_those_of_pgbouncer() {
     let config = ini("[databases]\na =\n[pgbouncer]\n").config;
     assert_eq!(config.auth.method, AuthMethod::Md5);
     assert_eq!(config.listen.addresses, [""; 0]);
@@ -81,58 +81,58 @@ fn nothing_said_is_what_pgbouncer_does() {
 }
 
 #[test]
-fn keys_that_nobody_knows_are_errors_with_file_and_line() {
-    let lines = wrong(concat!(
+fn invalid_lines_are_reported_with_file_and_line() {
+    let lines = errors(concat!(
         "[databases]\na = hots=x\nb = host\nc = pool_mode=fast\npgbouncer = host=x\n",
         "[pgbouncer]\nmax_client_con = 5\nlisten_port = 70000\nauth_type = pam\n",
         "disable_pqexec = yes\nquery_timeout = soon\nbroken line\n[users]\nu = x=1\n[nope]\nk = v\n",
         "%include missing.ini\n",
     ));
     let expected = [
-        "p.ini:2: a: hots: no such key (did you mean `host`?)",
+        "p.ini:2: a: hots: unknown key (did you mean `host`?)",
         "p.ini:3: b: `key=value` is expected",
-        "p.ini:4: c: pool_mode: \"fast\" is none of session, transaction, statement",
-        "p.ini:7: max_client_con: no such key (did you mean `max_client_conn`?)",
-        "p.ini:8: listen_port: \"70000\" is no port",
-        "p.ini:9: auth_type: pam is not there; any, trust, plain, md5, scram-sha-256, cert and hba \
-         are",
-        "p.ini:10: disable_pqexec: \"yes\" is no whole number from 0 to 4294967295",
-        "p.ini:11: query_timeout: \"soon\" is no number of seconds",
-        "p.ini:12: this is no `key = value`",
-        "p.ini:14: u: x: no such key",
+        "p.ini:4: c: pool_mode: \"fast\" is not one of session, transaction, statement",
+        "p.ini:7: max_client_con: unknown key (did you mean `max_client_conn`?)",
+        "p.ini:8: listen_port: \"70000\" is not a port",
+        "p.ini:9: auth_type: pam is not supported; use any, trust, plain, md5, scram-sha-256, cert or \
+         hba",
+        "p.ini:10: disable_pqexec: \"yes\" is not an integer from 0 to 4294967295",
+        "p.ini:11: query_timeout: \"soon\" is not a number of seconds",
+        "p.ini:12: this is not `key = value`",
+        "p.ini:14: u: x: unknown key",
         "p.ini:15: nope: no such section (known: databases, pgbouncer, users, peers)",
-        "p.ini:16: k: stands in no section, or in one that is unknown",
+        "p.ini:16: k: is not in a known section",
     ];
     assert_eq!(lines[..expected.len()], expected);
     assert!(lines[expected.len()].starts_with("p.ini:17: %include: cannot read missing.ini"));
 }
 
 #[test]
-fn broken_rules_are_told_beside_mistakes_unless_they_may_follow_from_them() {
-    let lines = wrong(concat!(
+fn rule_violations_caused_by_invalid_keys_are_not_reported() {
+    let lines = errors(concat!(
         "[databases]\na = host=x pool_mode=fast\nb = host=x password=p\n[pgbouncer]\n",
         "max_client_conn = 0\nauth_type = cert\nclient_tls_cert_fil = x\nclient_tls_key_file = y\n",
     ));
     let expected = [
-        "p.ini:2: a: pool_mode: \"fast\" is none of session, transaction, statement",
-        "p.ini:7: client_tls_cert_fil: no such key (did you mean `client_tls_cert_file`?)",
+        "p.ini:2: a: pool_mode: \"fast\" is not one of session, transaction, statement",
+        "p.ini:7: client_tls_cert_fil: unknown key (did you mean `client_tls_cert_file`?)",
         "p.ini:5: limits.clients: must be at least 1",
         "p.ini:6: auth.type: cert needs tls.client.mode to be verify-ca or verify-full",
-        "p.ini:3: databases.b: a secret without a user: whose is it?",
+        "p.ini:3: databases.b: a secret needs a user",
     ];
     assert_eq!(lines, expected);
 }
 
 #[test]
-fn a_password_is_in_no_error_and_no_debug_text() {
+fn password_is_in_no_error_or_debug_text() {
     let text = "[databases]\na = host=x user=u password=hunter2 oops\n[pgbouncer]\n";
-    assert!(!wrong(text).concat().contains("hunter2"));
+    assert!(!errors(text).concat().contains("hunter2"));
     let read = ini("[databases]\na = host=x user=u password=hunter2\n");
     assert!(!format!("{read:?}").contains("hunter2"));
 }
 
 #[test]
-fn included_files_stand_where_they_are_included() {
+fn included_file_is_read_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::create_dir(at("more")).unwrap();
@@ -147,16 +147,16 @@ fn included_files_stand_where_they_are_included() {
 
     fs::write(at("more/c.ini"), "%include b.ini\n").unwrap();
     let error = Config::read(&at("p.ini")).unwrap_err().to_string();
-    assert!(error.contains("c.ini:1: %include: files include each other more than 10 deep"));
+    assert!(error.contains("c.ini:1: %include: includes are nested more than 10 deep"));
     fs::write(at("more/c.ini"), "x = host=1 host2=5\n").unwrap();
     let error = Config::read(&at("p.ini")).unwrap_err().to_string();
     assert!(
-        error.contains("more/c.ini:1: x: host2: no such key (did you mean `host`?)"),
+        error.contains("more/c.ini:1: x: host2: unknown key (did you mean `host`?)"),
         "{error}"
     );
 }
 
 #[test]
-fn the_table_is_in_the_order_of_names() {
+fn keys_are_ordered_by_name() {
     assert!(KEYS.windows(2).all(|two| two[0].name < two[1].name));
 }

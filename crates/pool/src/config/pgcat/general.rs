@@ -9,58 +9,61 @@ use std::{
 use howdah_connect::SslMode;
 
 use super::{
-    super::{AuthMethod, Config, Limits, Listen, Log, PoolMode, StoredSecret, Tcp, Timeouts, User},
-    keys::{Row, nothing, nothing_if_on, sets},
-    some_millis,
+    super::{
+        AuthMethod, Config, LimitConfig, ListenConfig, LogConfig, PoolMode, StoredSecret,
+        TcpConfig, TimeoutConfig, UserConfig,
+    },
+    keys::{PgcatKey, dropped, dropped_if_on, sets},
+    timeout_millis,
     value::{flag, number, text},
 };
 
-/// What holds for all pools.
+/// The settings of all pools.
 #[derive(Debug)]
 pub(super) struct General {
     pub(super) config: Config,
-    /// For the clusters of all databases.
+    /// For the clusters of all databases, as is `check_timeout`.
     pub(super) ban: Duration,
     pub(super) check_timeout: Duration,
     admin: Option<String>,
     admin_secret: Option<StoredSecret>,
-    asker: Option<String>,
-    asker_secret: Option<StoredSecret>,
+    auth_query_user: Option<String>,
+    auth_query_secret: Option<StoredSecret>,
     server_tls: bool,
-    verifies: bool,
+    verifies_server: bool,
 }
 
 impl Default for General {
-    /// What PgCat does where its file says nothing.
+    /// PgCat's defaults.
     fn default() -> Self {
         let config = Config {
-            listen: Listen {
+            listen: ListenConfig {
                 addresses: vec!["*".to_owned()],
                 port: 5432,
                 unix_directories: Vec::new(),
-                ..Listen::default()
+                ..ListenConfig::default()
             },
             workers: NonZeroUsize::new(4),
             mode: PoolMode::Transaction,
-            // There is no limit.
-            limits: Limits { clients: 10_000, ..Limits::default() },
-            timeouts: Timeouts {
-                query_wait: some_millis(1000),
-                server_connect: some_millis(1000),
-                ..Timeouts::default()
+            // PgCat has no limit.
+            limits: LimitConfig { clients: 10_000, ..LimitConfig::default() },
+            timeouts: TimeoutConfig {
+                query_wait: timeout_millis(1000),
+                server_connect: timeout_millis(1000),
+                ..TimeoutConfig::default()
             },
-            auth: super::super::Auth { method: AuthMethod::Md5, ..Default::default() },
-            tcp: Tcp {
-                keepalive_idle: some_millis(5000),
-                keepalive_interval: some_millis(5000),
+            auth: super::super::AuthConfig { method: AuthMethod::Md5, ..Default::default() },
+            tcp: TcpConfig {
+                keepalive_idle: timeout_millis(5000),
+                keepalive_interval: timeout_millis(5000),
                 keepalive_count: NonZeroU32::new(5),
-                user_timeout: some_millis(10_000),
-                ..Tcp::default()
+                user_timeout: timeout_millis(10_000),
+                ..TcpConfig::default()
             },
             round_robin: true,
             max_prepared_statements: 0,
-            log: Log { connections: false, disconnections: false, ..Log::default() },
-            // There, all are passed over that are not followed.
+            log: LogConfig { connections: false, disconnections: false, ..LogConfig::default() },
+            // PgCat ignores all parameters that it does not track.
             ignored_startup_parameters: ["extra_float_digits", "options"].map(str::to_owned).into(),
             ..Config::default()
         };
@@ -70,19 +73,19 @@ impl Default for General {
             check_timeout: Duration::from_secs(1),
             admin: None,
             admin_secret: None,
-            asker: None,
-            asker_secret: None,
+            auth_query_user: None,
+            auth_query_secret: None,
             server_tls: false,
-            verifies: false,
+            verifies_server: false,
         }
     }
 }
 
 impl General {
-    /// What several keys say together.
+    /// The configuration, including settings that depend on several keys.
     pub(super) fn config(&self) -> Config {
         let mut config = self.config.clone();
-        config.tls.server.mode = Some(match (self.server_tls, self.verifies) {
+        config.tls.server.mode = Some(match (self.server_tls, self.verifies_server) {
             (false, _) => SslMode::Disable,
             (true, false) => SslMode::Prefer,
             (true, true) => SslMode::VerifyFull,
@@ -90,31 +93,32 @@ impl General {
         if config.tls.client.certificate.is_some() {
             config.tls.client.mode = Some(SslMode::Prefer);
         }
-        for (name, secret) in [(&self.admin, &self.admin_secret), (&self.asker, &self.asker_secret)]
+        for (name, secret) in
+            [(&self.admin, &self.admin_secret), (&self.auth_query_user, &self.auth_query_secret)]
         {
             if let Some(name) = name {
-                let user = User { secret: secret.clone(), ..User::default() };
+                let user = UserConfig { secret: secret.clone(), ..UserConfig::default() };
                 config.users.insert(name.clone(), user);
             }
         }
         config.admin_users.extend(self.admin.clone());
-        config.auth.user.clone_from(&self.asker);
+        config.auth.user.clone_from(&self.auth_query_user);
         config
     }
 }
 
-const DNS: &str = "names are looked up by the operating system for each new connection";
-const METRICS: &str = "`--metrics HOST:PORT` of the command says where metrics are shown";
+const DNS: &str = "names are resolved by the operating system for each new connection";
+const METRICS: &str = "metrics are enabled by the option `--metrics HOST:PORT`";
 
-/// A query with a parameter where PgCat writes the name into it.
-pub(super) fn lookup(query: &str) -> String {
+/// Replaces the quoted placeholder for the user name, which PgCat substitutes, by a parameter.
+pub(super) fn parameterized_query(query: &str) -> String {
     query.replace("'$1'", "$1")
 }
 
-/// Every key of the section, in the order of its name.
-pub(super) const KEYS: &[Row<General>] = &[
-    nothing_if_on!("admin_auth_type", "`auth.type` holds for operators, too"),
-    sets("admin_password", "users.NAME.secret", "of `admin_username`", |it, value| {
+/// Every key of the section, ordered by name.
+pub(super) const KEYS: &[PgcatKey<General>] = &[
+    dropped_if_on!("admin_auth_type", "`auth.type` also applies to administrators"),
+    sets("admin_password", "users.NAME.secret", "for `admin_username`", |it, value| {
         it.admin_secret = Some(StoredSecret::parse(&text(value)?));
         Ok(None)
     }),
@@ -125,39 +129,39 @@ pub(super) const KEYS: &[Row<General>] = &[
     sets(
         "auth_query",
         "auth.query",
-        "the name is a parameter, not written into the text",
+        "the user name is a parameter instead of part of the text",
         |it, value| {
-            it.config.auth.query = lookup(&text(value)?);
+            it.config.auth.query = parameterized_query(&text(value)?);
             Ok(None)
         },
     ),
-    sets("auth_query_password", "users.NAME.secret", "of `auth_query_user`", |it, value| {
-        it.asker_secret = Some(StoredSecret::parse(&text(value)?));
+    sets("auth_query_password", "users.NAME.secret", "for `auth_query_user`", |it, value| {
+        it.auth_query_secret = Some(StoredSecret::parse(&text(value)?));
         Ok(None)
     }),
     sets("auth_query_user", "auth.user", "", |it, value| {
-        it.asker = Some(text(value)?);
+        it.auth_query_user = Some(text(value)?);
         Ok(None)
     }),
-    nothing_if_on!("autoreload", "`RELOAD` at the console and SIGHUP read the settings again"),
-    sets("ban_time", "databases.NAME.cluster.ban", "of every database", |it, value| {
+    dropped_if_on!("autoreload", "`RELOAD` at the console and SIGHUP reload the settings"),
+    sets("ban_time", "databases.NAME.cluster.ban", "for every database", |it, value| {
         it.ban = Duration::from_secs(number(value)?);
         Ok(None)
     }),
     sets(
         "connect_timeout",
         "timeouts.server-connect",
-        "and `timeouts.query-wait`: there, it bounds both",
+        "and `timeouts.query-wait`: PgCat's key limits both",
         |it, value| {
-            let limit = some_millis(number(value)?);
+            let limit = timeout_millis(number(value)?);
             it.config.timeouts.server_connect = limit;
             it.config.timeouts.query_wait = limit;
             Ok(None)
         },
     ),
-    nothing_if_on!("dns_cache_enabled", DNS),
-    nothing!("dns_max_ttl", DNS),
-    nothing_if_on!("enable_prometheus_exporter", METRICS),
+    dropped_if_on!("dns_cache_enabled", DNS),
+    dropped!("dns_max_ttl", DNS),
+    dropped_if_on!("enable_prometheus_exporter", METRICS),
     sets("healthcheck_delay", "timeouts.server-check-delay", "", |it, value| {
         it.config.timeouts.server_check_delay = Duration::from_millis(number(value)?);
         Ok(None)
@@ -165,7 +169,7 @@ pub(super) const KEYS: &[Row<General>] = &[
     sets(
         "healthcheck_timeout",
         "databases.NAME.cluster.check-timeout",
-        "of every database; checks in the background are of this kind, too",
+        "for every database; also used for checks in the background",
         |it, value| {
             it.check_timeout = Duration::from_millis(number(value)?);
             Ok(None)
@@ -177,11 +181,11 @@ pub(super) const KEYS: &[Row<General>] = &[
         Ok(None)
     }),
     sets("idle_client_in_transaction_timeout", "timeouts.idle-transaction", "", |it, value| {
-        it.config.timeouts.idle_transaction = some_millis(number(value)?);
+        it.config.timeouts.idle_transaction = timeout_millis(number(value)?);
         Ok(None)
     }),
     sets("idle_timeout", "timeouts.server-idle", "", |it, value| {
-        it.config.timeouts.server_idle = some_millis(number(value)?);
+        it.config.timeouts.server_idle = timeout_millis(number(value)?);
         Ok(None)
     }),
     sets("log_client_connections", "log.connections", "", |it, value| {
@@ -196,7 +200,7 @@ pub(super) const KEYS: &[Row<General>] = &[
         it.config.listen.port = number(value)?;
         Ok(None)
     }),
-    nothing!("prometheus_exporter_port", METRICS),
+    dropped!("prometheus_exporter_port", METRICS),
     sets("server_lifetime", "timeouts.server-lifetime", "", |it, value| {
         it.config.timeouts.server_lifetime = Duration::from_millis(number(value)?);
         Ok(None)
@@ -215,25 +219,30 @@ pub(super) const KEYS: &[Row<General>] = &[
         },
     ),
     sets("shutdown_timeout", "timeouts.shutdown", "", |it, value| {
-        it.config.timeouts.shutdown = some_millis(number(value)?);
+        it.config.timeouts.shutdown = timeout_millis(number(value)?);
         Ok(None)
     }),
-    sets("tcp_keepalives_count", "tcp.keepalive-count", "of both legs", |it, value| {
+    sets("tcp_keepalives_count", "tcp.keepalive-count", "for clients and servers", |it, value| {
         it.config.tcp.keepalive_count = NonZeroU32::new(number(value)?);
         Ok(None)
     }),
-    sets("tcp_keepalives_idle", "tcp.keepalive-idle", "of both legs", |it, value| {
+    sets("tcp_keepalives_idle", "tcp.keepalive-idle", "for clients and servers", |it, value| {
         it.config.tcp.keepalive_idle =
             Some(Duration::from_secs(number(value)?)).filter(|it| !it.is_zero());
         Ok(None)
     }),
-    sets("tcp_keepalives_interval", "tcp.keepalive-interval", "of both legs", |it, value| {
-        it.config.tcp.keepalive_interval =
-            Some(Duration::from_secs(number(value)?)).filter(|it| !it.is_zero());
-        Ok(None)
-    }),
-    sets("tcp_user_timeout", "tcp.user-timeout", "of both legs", |it, value| {
-        it.config.tcp.user_timeout = some_millis(number(value)?);
+    sets(
+        "tcp_keepalives_interval",
+        "tcp.keepalive-interval",
+        "for clients and servers",
+        |it, value| {
+            it.config.tcp.keepalive_interval =
+                Some(Duration::from_secs(number(value)?)).filter(|it| !it.is_zero());
+            Ok(None)
+        },
+    ),
+    sets("tcp_user_timeout", "tcp.user-timeout", "for clients and servers", |it, value| {
+        it.config.tcp.user_timeout = timeout_millis(number(value)?);
         Ok(None)
     }),
     sets("tls_certificate", "tls.client.certificate", "", |it, value| {
@@ -244,15 +253,18 @@ pub(super) const KEYS: &[Row<General>] = &[
         it.config.tls.client.key = Some(PathBuf::from(text(value)?));
         Ok(None)
     }),
-    nothing_if_on!("validate_config", "settings are always checked, as a whole, before they hold"),
+    dropped_if_on!(
+        "validate_config",
+        "settings are always validated as a whole before they take effect"
+    ),
     sets(
         "verify_server_certificate",
         "tls.server.mode",
-        "`tls.server.ca-file` has to name whose certificates servers must have",
+        "needs `tls.server.ca-file`, the certificate authorities",
         |it, value| {
-            it.verifies = flag(value)?;
-            let why = "tls.server.ca-file has to name the authorities, before this can be used";
-            Ok(it.verifies.then(|| why.to_owned()))
+            it.verifies_server = flag(value)?;
+            let why = "set tls.server.ca-file to the certificate authorities before use";
+            Ok(it.verifies_server.then(|| why.to_owned()))
         },
     ),
     sets("worker_threads", "workers", "", |it, value| {

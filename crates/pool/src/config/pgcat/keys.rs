@@ -1,44 +1,44 @@
-//! [`Row`]: a key of a `pgcat.toml`, and what becomes of it.
+//! [`PgcatKey`]: a key of a `pgcat.toml`, and how it is converted.
 
 use ::toml::de::DeValue;
 
-use super::Outcome;
+use super::PgcatKeyResult;
 
-/// A key.
+/// A key of a `pgcat.toml`.
 #[derive(Debug)]
-pub(super) struct Row<T> {
+pub(super) struct PgcatKey<T> {
     pub(super) name: &'static str,
-    /// The key of `[pool]` that it becomes; empty for none.
+    /// The key of `[pool]` it is converted to; empty if it is dropped.
     pub(super) ours: &'static str,
-    /// What is different, or why nothing becomes of it.
-    pub(super) note: &'static str,
-    pub(super) read: fn(&mut T, &DeValue<'_>) -> Outcome,
+    /// How the keys differ, or why the key is dropped.
+    pub(super) difference: &'static str,
+    pub(super) read: fn(&mut T, &DeValue<'_>) -> PgcatKeyResult,
 }
 
-/// A key that becomes another.
+/// A key that is converted to another.
 pub(super) const fn sets<T>(
     name: &'static str,
     ours: &'static str,
-    note: &'static str,
-    read: fn(&mut T, &DeValue<'_>) -> Outcome,
-) -> Row<T> {
-    Row { name, ours, note, read }
+    difference: &'static str,
+    read: fn(&mut T, &DeValue<'_>) -> PgcatKeyResult,
+) -> PgcatKey<T> {
+    PgcatKey { name, ours, difference, read }
 }
 
-/// Keys of which nothing becomes, which is said with the reason of the row.
-macro_rules! nothing {
+/// A key that is dropped, which is reported with this reason.
+macro_rules! dropped {
     ($name:literal, $why:expr) => {
-        Row { name: $name, ours: "", note: $why, read: |_, _| Ok(Some($why.to_owned())) }
+        PgcatKey { name: $name, ours: "", difference: $why, read: |_, _| Ok(Some($why.to_owned())) }
     };
 }
 
-/// The same of a switch; nothing is said where it is off.
-macro_rules! nothing_if_on {
+/// The same for a switch; not reported if the switch is off.
+macro_rules! dropped_if_on {
     ($name:literal, $why:expr) => {
-        Row {
+        PgcatKey {
             name: $name,
             ours: "",
-            note: $why,
+            difference: $why,
             read: |_, value| {
                 let is_on = value.as_bool() != Some(false);
                 Ok(is_on.then(|| $why.to_owned()))
@@ -47,4 +47,4 @@ macro_rules! nothing_if_on {
     };
 }
 
-pub(super) use {nothing, nothing_if_on};
+pub(super) use {dropped, dropped_if_on};

@@ -1,4 +1,4 @@
-//! The sections `[pools.NAME]`, with their users, shards and plugins.
+//! The sections `[pools.NAME]` with their users, shards and plugins.
 
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
@@ -6,17 +6,17 @@ use howdah_route::RolePreference;
 
 use super::{
     super::{ConfiguredRole, MirrorEntry, PoolMode, ServerEntry, ShardHash, StoredSecret},
-    general::lookup,
-    keys::{Row, nothing, nothing_if_on, sets},
-    some_millis,
-    value::{flag, number, text, word},
+    general::parameterized_query,
+    keys::{PgcatKey, dropped, dropped_if_on, sets},
+    timeout_millis,
+    value::{flag, keyword, number, text},
 };
 use crate::cluster::Strategy;
 
-/// A pool as its keys say it.
+/// The settings of a pool.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
-    pub(super) mode: Mode,
+pub(super) struct PgcatPool {
+    pub(super) mode: PgcatPoolMode,
     pub(super) strategy: Option<Strategy>,
     pub(super) role: Option<RolePreference>,
     pub(super) splits: bool,
@@ -27,34 +27,34 @@ pub(super) struct Pool {
     pub(super) key: Option<(String, String)>,
     pub(super) key_hint: Option<String>,
     pub(super) shard_hint: Option<String>,
-    pub(super) default_shard: DefaultShard,
+    pub(super) default_shard: PgcatDefaultShard,
     pub(super) auth_query: Option<String>,
     pub(super) auth_user: Option<String>,
     pub(super) auth_secret: Option<StoredSecret>,
     pub(super) statements: u32,
     pub(super) connect_query: Option<String>,
-    pub(super) users: Vec<User>,
-    pub(super) shards: BTreeMap<u32, Shard>,
+    pub(super) users: Vec<PgcatUser>,
+    pub(super) shards: BTreeMap<u32, PgcatShard>,
 }
 
-/// Pool mode; transaction unless something else is said.
+/// Pool mode, by default transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mode(pub(super) PoolMode);
+pub(super) struct PgcatPoolMode(pub(super) PoolMode);
 
-impl Default for Mode {
+impl Default for PgcatPoolMode {
     fn default() -> Self {
         Self(PoolMode::Transaction)
     }
 }
 
-/// Where requests go that nothing sends somewhere.
+/// Target of requests without a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DefaultShard {
+pub(super) enum PgcatDefaultShard {
     One(u32),
     Any,
 }
 
-impl Default for DefaultShard {
+impl Default for PgcatDefaultShard {
     fn default() -> Self {
         Self::One(0)
     }
@@ -62,7 +62,7 @@ impl Default for DefaultShard {
 
 /// A user of a pool.
 #[derive(Debug, Default)]
-pub(super) struct User {
+pub(super) struct PgcatUser {
     pub(super) line: usize,
     pub(super) name: String,
     pub(super) secret: Option<StoredSecret>,
@@ -77,7 +77,7 @@ pub(super) struct User {
 
 /// A shard of a pool.
 #[derive(Debug, Default)]
-pub(super) struct Shard {
+pub(super) struct PgcatShard {
     pub(super) database: Option<String>,
     pub(super) servers: Vec<ServerEntry>,
     pub(super) mirrors: Vec<MirrorEntry>,
@@ -85,23 +85,23 @@ pub(super) struct Shard {
 
 const MODES: &[(&str, PoolMode)] =
     &[("transaction", PoolMode::Transaction), ("session", PoolMode::Session)];
-const ALL_POOLS: &str = "holds for all pools here: `timeouts.server-idle`";
-const ACTIVITY: &str = "reads that follow a write are not sent to the primary by what was written; \
-                        a request that must see its own writes says `SET SERVER ROLE TO 'primary'`, \
-                        or is in one transaction with them";
+const ALL_POOLS: &str = "applies to all pools: `timeouts.server-idle`";
+const ACTIVITY: &str = "reads are not sent to the primary because of recent writes to their tables; a request \
+                        that must see its own writes needs `SET SERVER ROLE TO 'primary'`, or must be \
+                        in the same transaction";
 
-/// Every key of a pool, in the order of its name.
-pub(super) const KEYS: &[Row<Pool>] = &[
+/// Every key of a pool, ordered by name.
+pub(super) const KEYS: &[PgcatKey<PgcatPool>] = &[
     sets(
         "auth_query",
         "auth-query",
-        "the name is a parameter, not written into the text",
+        "the user name is a parameter instead of part of the text",
         |it, value| {
-            it.auth_query = Some(lookup(&text(value)?));
+            it.auth_query = Some(parameterized_query(&text(value)?));
             Ok(None)
         },
     ),
-    sets("auth_query_password", "users.NAME.secret", "of `auth_query_user`", |it, value| {
+    sets("auth_query_password", "users.NAME.secret", "for `auth_query_user`", |it, value| {
         it.auth_secret = Some(StoredSecret::parse(&text(value)?));
         Ok(None)
     }),
@@ -112,82 +112,87 @@ pub(super) const KEYS: &[Row<Pool>] = &[
     sets(
         "automatic_sharding_key",
         "sharding.tables",
-        "more tables can be named, and several columns of one",
+        "several tables, and several columns per table, are possible",
         |it, value| {
-            let said = text(value)?.replace('"', "");
+            let name = text(value)?.replace('"', "");
             let (table, column) =
-                said.split_once('.').ok_or("must be a table and a column: `table.column`")?;
+                name.split_once('.').ok_or("must be a table and a column: `table.column`")?;
             if table == "*" || table.is_empty() || column.is_empty() || column.contains('.') {
-                return Ok(Some("name the tables in `sharding.tables`".to_owned()));
+                return Ok(Some("list the tables in `sharding.tables`".to_owned()));
             }
             it.key = Some((table.to_owned(), column.to_owned()));
             Ok(None)
         },
     ),
-    nothing!(
+    dropped!(
         "checkout_failure_limit",
-        "a client that waits too long is told so and disconnected at once: `query-wait-timeout`"
+        "a client that waits too long gets an error and is disconnected: `query-wait-timeout`"
     ),
-    Row {
+    PgcatKey {
         name: "cleanup_server_connections",
         ours: "",
-        note: "what a client leaves behind is always reset before the next gets its server",
+        difference: "session state is always reset before the next client gets the server",
         read: |_, value| {
-            let why = "what a client leaves behind is always reset before the next gets its server";
+            let why = "session state is always reset before the next client gets the server";
             Ok((!flag(value)?).then(|| why.to_owned()))
         },
     },
-    sets("connect_timeout", "query-wait-timeout", "how long a client waits", |it, value| {
-        it.query_wait = Some(some_millis(number(value)?));
-        Ok(None)
-    }),
-    nothing_if_on!("db_activity_based_routing", ACTIVITY),
-    nothing!("db_activity_init_delay", ACTIVITY),
-    nothing!("db_activity_ttl", ACTIVITY),
+    sets(
+        "connect_timeout",
+        "query-wait-timeout",
+        "how long a client waits for a server",
+        |it, value| {
+            it.query_wait = Some(timeout_millis(number(value)?));
+            Ok(None)
+        },
+    ),
+    dropped_if_on!("db_activity_based_routing", ACTIVITY),
+    dropped!("db_activity_init_delay", ACTIVITY),
+    dropped!("db_activity_ttl", ACTIVITY),
     sets("default_role", "cluster.role", "", |it, value| {
         let words = [
             ("any", RolePreference::Any),
             ("primary", RolePreference::Primary),
             ("replica", RolePreference::Replica),
         ];
-        it.role = Some(word(value, &words)?);
+        it.role = Some(keyword(value, &words)?);
         Ok(None)
     }),
     sets(
         "default_shard",
         "sharding.default",
-        "`random` and `random_healthy` are `any`: reads only, at a shard that is up",
+        "`random` and `random_healthy` become `any`: for reads only, at a healthy shard",
         |it, value| {
-            let said = text(value)?;
-            if let Some(number) = said.strip_prefix("shard_").and_then(|it| it.parse().ok()) {
-                it.default_shard = DefaultShard::One(number);
+            let name = text(value)?;
+            if let Some(number) = name.strip_prefix("shard_").and_then(|it| it.parse().ok()) {
+                it.default_shard = PgcatDefaultShard::One(number);
                 return Ok(None);
             }
-            word(value, &[("random", ()), ("random_healthy", ())])
-                .map_err(|_| format!("{said:?} is none of shard_N, random, random_healthy"))?;
-            it.default_shard = DefaultShard::Any;
-            Ok(Some("only reads go to any shard: what writes has to say to which".to_owned()))
+            keyword(value, &[("random", ()), ("random_healthy", ())])
+                .map_err(|_| format!("{name:?} is not one of shard_N, random, random_healthy"))?;
+            it.default_shard = PgcatDefaultShard::Any;
+            Ok(Some("only reads go to any shard: writes need a shard or a sharding key".to_owned()))
         },
     ),
-    nothing!("idle_timeout", ALL_POOLS),
+    dropped!("idle_timeout", ALL_POOLS),
     sets("load_balancing_mode", "cluster.strategy", "", |it, value| {
         let words = [
             ("random", Strategy::Random),
             ("loc", Strategy::LeastOutstanding),
             ("least_outstanding_connections", Strategy::LeastOutstanding),
         ];
-        it.strategy = Some(word(value, &words)?);
+        it.strategy = Some(keyword(value, &words)?);
         Ok(None)
     }),
-    nothing_if_on!("log_client_parameter_status_changes", "the log does not tell of these"),
+    dropped_if_on!("log_client_parameter_status_changes", "changes of parameters are not logged"),
     sets("pool_mode", "mode", "", |it, value| {
-        it.mode = Mode(word(value, MODES)?);
+        it.mode = PgcatPoolMode(keyword(value, MODES)?);
         Ok(None)
     }),
     sets(
         "prepared_statements_cache_size",
         "max-prepared-statements",
-        "of all pools: the largest number that one of them has",
+        "the largest value of all pools",
         |it, value| {
             it.statements = number(value)?;
             Ok(None)
@@ -197,23 +202,23 @@ pub(super) const KEYS: &[Row<Pool>] = &[
         it.primary_reads = flag(value)?;
         Ok(None)
     }),
-    Row {
+    PgcatKey {
         name: "query_parser_enabled",
         ours: "",
-        note: "statements are looked at where `cluster.role` or `sharding.tables` need it",
+        difference: "statements are parsed if `cluster.role` or `sharding.tables` require it",
         read: |_, value| flag(value).map(|_| None),
     },
-    nothing!("query_parser_max_length", "what a statement may cost has an end of its own"),
+    dropped!("query_parser_max_length", "the cost of parsing a statement is limited internally"),
     sets(
         "query_parser_read_write_splitting",
         "cluster.role",
-        "`auto`: by PostgreSQL's grammar, in doubt to the primary",
+        "`auto`: by PostgreSQL's grammar; the primary in ambiguous cases",
         |it, value| {
             it.splits = flag(value)?;
             Ok(None)
         },
     ),
-    nothing!("regex_search_limit", "hints are looked for in comments, wherever they stand"),
+    dropped!("regex_search_limit", "hints are recognized in all comments"),
     sets("server_lifetime", "server-lifetime", "", |it, value| {
         it.server_lifetime = Some(Duration::from_millis(number(value)?));
         Ok(None)
@@ -221,30 +226,31 @@ pub(super) const KEYS: &[Row<Pool>] = &[
     sets(
         "shard_id_regex",
         "routing.hint-names.shard",
-        "the word in it; an expression that is not `/\\* word: (\\d+) \\*/` is not carried over",
-        |it, value| Ok(hint(&mut it.shard_hint, &text(value)?)),
+        "its keyword; an expression not of the form `/\\* keyword: (\\d+) \\*/` is not converted",
+        |it, value| Ok(read_hint(&mut it.shard_hint, &text(value)?)),
     ),
     sets(
         "sharding_function",
         "sharding.key",
-        "`[\"bigint\"]`; and `sharding.hash`, if it is `sha1`",
+        "`[\"bigint\"]`; for `sha1` also `sharding.hash`",
         |it, value| {
             let functions = [("pg_bigint_hash", ShardHash::Postgresql), ("sha1", ShardHash::Sha1)];
-            it.hash = word(value, &functions)?;
+            it.hash = keyword(value, &functions)?;
             Ok(None)
         },
     ),
     sets(
         "sharding_key_regex",
         "routing.hint-names.key",
-        "the word in it; an expression that is not `/\\* word: (\\d+) \\*/` is not carried over",
-        |it, value| Ok(hint(&mut it.key_hint, &text(value)?)),
+        "its keyword; an expression not of the form `/\\* keyword: (\\d+) \\*/` is not converted",
+        |it, value| Ok(read_hint(&mut it.key_hint, &text(value)?)),
     ),
-    nothing!("table_mutation_cache_ms_ttl", ACTIVITY),
+    dropped!("table_mutation_cache_ms_ttl", ACTIVITY),
 ];
 
-/// The word of a hint, out of an expression of the form that PgCat's manual has.
-fn hint(into: &mut Option<String>, regex: &str) -> Option<String> {
+/// Extracts the keyword of a hint from a regular expression of the form in PgCat's manual. Returns
+/// a remark for other expressions.
+fn read_hint(into: &mut Option<String>, regex: &str) -> Option<String> {
     let plain = regex.replace([' ', '\\'], "");
     let word = plain.strip_prefix("/*").and_then(|rest| rest.strip_suffix("(d+)*/"));
     let word = word.map(|word| word.trim_end_matches([':', '=']));
@@ -256,32 +262,37 @@ fn hint(into: &mut Option<String>, regex: &str) -> Option<String> {
             *into = Some(word.to_owned());
             None
         }
-        None => Some("hints are known by a word here: `routing.hint-names`".to_owned()),
+        None => Some("hints are recognized by a keyword: set `routing.hint-names`".to_owned()),
     }
 }
 
-/// Every key of a user, in the order of its name.
-pub(super) const USERS: &[Row<User>] = &[
-    Row {
+/// Every key of a user, ordered by name.
+pub(super) const USERS: &[PgcatKey<PgcatUser>] = &[
+    PgcatKey {
         name: "auth_type",
         ours: "",
-        note: "`auth.type` holds for all users; a user of type `trust` is asked for a password",
+        difference: "`auth.type` applies to all users; a user of type `trust` needs a password",
         read: |_, value| {
-            let is_trust = word(value, &[("md5", false), ("trust", true)])?;
-            let why = "who is trusted and who not is said by rules here: `auth.hba-file`; \
-                       this user is asked for a password";
+            let is_trust = keyword(value, &[("md5", false), ("trust", true)])?;
+            let why = "this user needs a password now; trusted users are configured by rules in \
+                       `auth.hba-file`";
             Ok(is_trust.then(|| why.to_owned()))
         },
     },
-    sets("connect_timeout", "query-wait-timeout", "how long a client waits", |it, value| {
-        it.query_wait = Some(some_millis(number(value)?));
-        Ok(None)
-    }),
-    nothing!("idle_timeout", ALL_POOLS),
+    sets(
+        "connect_timeout",
+        "query-wait-timeout",
+        "how long a client waits for a server",
+        |it, value| {
+            it.query_wait = Some(timeout_millis(number(value)?));
+            Ok(None)
+        },
+    ),
+    dropped!("idle_timeout", ALL_POOLS),
     sets(
         "min_pool_size",
         "databases.NAME.min-size",
-        "the largest of the pool's users",
+        "the largest value of the pool's users",
         |it, value| {
             it.min_size = Some(number(value)?);
             Ok(None)
@@ -292,18 +303,23 @@ pub(super) const USERS: &[Row<User>] = &[
         Ok(None)
     }),
     sets("pool_mode", "mode", "", |it, value| {
-        it.mode = Some(word(value, MODES)?);
+        it.mode = Some(keyword(value, MODES)?);
         Ok(None)
     }),
-    sets("pool_size", "pool-size", "for each server, as there; of all databases", |it, value| {
-        it.size = Some(number(value)?);
-        Ok(None)
-    }),
-    nothing!("server_lifetime", "holds for the database here: its `server-lifetime`"),
+    sets(
+        "pool_size",
+        "pool-size",
+        "for each server, as in PgCat; applies to all databases",
+        |it, value| {
+            it.size = Some(number(value)?);
+            Ok(None)
+        },
+    ),
+    dropped!("server_lifetime", "applies to the database: its `server-lifetime`"),
     sets(
         "server_password",
         "databases.NAME.secret",
-        "where the pool has one user; see `server_username`",
+        "only if the pool has one user; see `server_username`",
         |it, value| {
             it.server_secret = Some(StoredSecret::parse(&text(value)?));
             Ok(None)
@@ -312,7 +328,7 @@ pub(super) const USERS: &[Row<User>] = &[
     sets(
         "server_username",
         "databases.NAME.user",
-        "where the pool has one user; users of others are themselves at servers",
+        "only if the pool has one user; otherwise users log in to servers under their own names",
         |it, value| {
             it.server_name = Some(text(value)?);
             Ok(None)
@@ -321,9 +337,9 @@ pub(super) const USERS: &[Row<User>] = &[
     sets(
         "statement_timeout",
         "query-timeout",
-        "the client is disconnected, and the statement cancelled; no server is banned for it",
+        "the statement is cancelled and the client disconnected; the server is not banned",
         |it, value| {
-            it.query_timeout = some_millis(number(value)?);
+            it.query_timeout = timeout_millis(number(value)?);
             Ok(None)
         },
     ),
@@ -333,8 +349,8 @@ pub(super) const USERS: &[Row<User>] = &[
     }),
 ];
 
-/// Every key of a shard, in the order of its name.
-pub(super) const SHARDS: &[Row<Shard>] = &[
+/// Every key of a shard, ordered by name.
+pub(super) const SHARDS: &[PgcatKey<PgcatShard>] = &[
     sets("database", "dbname", "", |it, value| {
         it.database = Some(text(value)?);
         Ok(None)
@@ -342,14 +358,14 @@ pub(super) const SHARDS: &[Row<Shard>] = &[
     sets(
         "mirrors",
         "mirrors",
-        "of all the pool's clients, whichever server they have; of a pool of one shard in transaction mode",
+        "for all clients of the pool, whichever server they use; only for a pool of one shard in transaction mode",
         |it, value| {
             const FORM: &str = "must be a list of [\"host\", port, number of the server]";
             for mirror in value.as_array().ok_or(FORM)? {
                 let parts = mirror.get_ref().as_array().ok_or(FORM)?;
                 let part = |at: usize| parts.get(at).map(::toml::Spanned::get_ref).ok_or(FORM);
                 let (host, port) = (text(part(0)?)?, number(part(1)?)?);
-                // One may be named for each of several servers.
+                // The same mirror may be listed for several servers.
                 let is_known = |it: &MirrorEntry| it.host == host && it.port == Some(port);
                 if !it.mirrors.iter().any(is_known) {
                     it.mirrors.push(MirrorEntry::new(host, Some(port)));
@@ -361,7 +377,7 @@ pub(super) const SHARDS: &[Row<Shard>] = &[
     sets(
         "servers",
         "servers",
-        "as they are called; without `role`, which of them is the primary is found out, and followed",
+        "with the configured roles; servers without `role` have theirs detected",
         |it, value| {
             const FORM: &str = "must be a list of [\"host\", port, \"primary\" or \"replica\"]";
             let roles =
@@ -371,9 +387,10 @@ pub(super) const SHARDS: &[Row<Shard>] = &[
                 let parts = server.get_ref().as_array().ok_or(FORM)?;
                 let part = |at: usize| parts.get(at).map(::toml::Spanned::get_ref).ok_or(FORM);
                 let (host, port) = (text(part(0)?)?, number(part(1)?)?);
-                let role = word(part(2)?, &roles)?;
+                let role = keyword(part(2)?, &roles)?;
                 let weight = NonZeroU32::MIN;
-                // A stage of one server is both there. Here any server serves reads that a replica could.
+                // With a single server, PgCat needs it both as primary and as replica. Here a
+                // primary also serves the reads for replicas.
                 let is_same = |it: &&mut ServerEntry| it.host == host && it.port == Some(port);
                 match it.servers.iter_mut().find(is_same) {
                     None => it.servers.push(ServerEntry { host, port: Some(port), role, weight }),
@@ -383,7 +400,7 @@ pub(super) const SHARDS: &[Row<Shard>] = &[
                         }
                         twice.get_or_insert_with(|| {
                             format!(
-                                "{host}:{port} is there more than once: it is kept once, as {}",
+                                "{host}:{port} is listed more than once: it is imported once, as {}",
                                 known.role.as_str()
                             )
                         });
@@ -395,43 +412,42 @@ pub(super) const SHARDS: &[Row<Shard>] = &[
     ),
 ];
 
-/// Every plugin, in the order of its name.
-pub(super) const PLUGINS: &[Row<Pool>] = &[
-    Row {
+/// Every plugin, ordered by name.
+pub(super) const PLUGINS: &[PgcatKey<PgcatPool>] = &[
+    PgcatKey {
         name: "intercept",
         ours: "",
-        note: "no statement is answered by the pooler but its own commands",
+        difference: "the pooler answers no statements except its own commands",
         read: |_, value| {
-            let why = "no statement is answered by the pooler but its own commands";
+            let why = "the pooler answers no statements except its own commands";
             Ok(is_enabled(value).then(|| why.to_owned()))
         },
     },
-    sets("prewarmer", "connect-query", "its queries, as one text", |it, value| {
+    sets("prewarmer", "connect-query", "its queries, joined", |it, value| {
         let queries = value.as_table().and_then(|table| table.get("queries"));
         if let Some(queries) = queries.filter(|_| is_enabled(value)) {
-            let list = queries.get_ref().as_array().ok_or("queries must be a list of texts")?;
+            let list = queries.get_ref().as_array().ok_or("queries must be a list of strings")?;
             let list = list.iter().map(|query| text(query.get_ref()));
             it.connect_query = Some(list.collect::<Result<Vec<_>, _>>()?.join("; "));
         }
         Ok(None)
     }),
-    Row {
+    PgcatKey {
         name: "query_logger",
         ours: "",
-        note: "the server's log has what `howdah capture` reads: `log_min_duration_statement = 0`",
+        difference: "use the server's log, which `howdah capture` reads: `log_min_duration_statement = 0`",
         read: |_, value| {
-            let why = "the server's log has what `howdah capture` reads: `log_min_duration_statement = 0`";
+            let why = "use the server's log, which `howdah capture` reads: `log_min_duration_statement = 0`";
             Ok(is_enabled(value).then(|| why.to_owned()))
         },
     },
-    Row {
+    PgcatKey {
         name: "table_access",
         ours: "",
-        note: "who may read what is for PostgreSQL's GRANT and REVOKE to say: **tables it kept from \
-               clients are open to them**",
+        difference: "use PostgreSQL's GRANT and REVOKE: **tables that it protected are accessible to clients**",
         read: |_, value| {
             let why =
-                "tables that it kept from clients are OPEN to them now: use REVOKE at the server";
+                "tables that it protected are now ACCESSIBLE to clients: use REVOKE at the server";
             Ok(is_enabled(value).then(|| why.to_owned()))
         },
     },

@@ -1,21 +1,21 @@
 use std::fs;
 
 use super::*;
-use crate::config::{Config, ConfiguredRole, Place, PoolMode, StoredSecret};
+use crate::config::{Config, ConfiguredRole, DefaultShardSetting, PoolMode, StoredSecret};
 
 fn import(text: &str) -> String {
     Config::import_pgcat(text, Path::new("/etc/pgcat.toml"))
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What is written is read again.
+/// Imports a file and reads the result.
 fn settings(text: &str) -> (Config, String) {
     let written = import(text);
     let read = Config::read_str(&written, Path::new("howdah.toml"));
     (read.unwrap_or_else(|error| panic!("{error}\n{written}")).config, written)
 }
 
-fn wrong(text: &str) -> String {
+fn error(text: &str) -> String {
     Config::import_pgcat(text, Path::new("pgcat.toml")).unwrap_err().to_string()
 }
 
@@ -84,7 +84,7 @@ database = "some_db"
 "#;
 
 #[test]
-fn what_people_have_is_carried_over() {
+fn typical_file_is_converted() {
     let (config, written) = settings(SHARDED);
     assert_eq!((config.listen.port, &config.listen.addresses[..]), (6432, &["*".to_owned()][..]));
     assert_eq!(config.workers.map(std::num::NonZero::get), Some(5));
@@ -102,11 +102,11 @@ fn what_people_have_is_carried_over() {
     assert_eq!(sharded.cluster.ban, Duration::from_secs(30));
     assert_eq!(sharded.sharding.key, ["bigint"]);
     assert_eq!(sharded.sharding.tables.0["data"], ["id"]);
-    assert_eq!(sharded.sharding.default, Place::Shard(1));
+    assert_eq!(sharded.sharding.default, DefaultShardSetting::Shard(1));
     assert!(sharded.routing.hints && sharded.routing.primary_reads);
     assert_eq!(sharded.routing.hint_names.shard, "shard_id");
     assert_eq!(sharded.routing.hint_names.key, "sharding_key");
-    assert_eq!(sharded.routing.hint_names.role, "", "there were no such hints");
+    assert_eq!(sharded.routing.hint_names.role, "", "PgCat has no such hints");
     assert_eq!(sharded.connect_query.as_deref(), Some("SELECT 1; SELECT 2"));
     assert_eq!((sharded.min_size, sharded.user.as_deref()), (Some(2), None));
     let user = &config.users["sharding_user"];
@@ -119,18 +119,18 @@ fn what_people_have_is_carried_over() {
     assert_eq!(simple.servers[0].role, ConfiguredRole::Primary);
     for line in [
         "#   /etc/pgcat.toml:10: general.autoreload: `RELOAD` at the console",
-        "#   /etc/pgcat.toml:25: pools.sharded_db.idle_timeout: holds for all pools",
-        "pools.sharded_db.plugins.table_access: tables that it kept from clients are OPEN",
-        "pools.sharded_db.users: server_username: \"other_user\" is itself at servers",
-        "pools.sharded_db.shards.mirrors: a database of several shards is not mirrored",
-        "#   ban_time: of every database (databases.NAME.cluster.ban)",
+        "#   /etc/pgcat.toml:25: pools.sharded_db.idle_timeout: applies to all pools",
+        "pools.sharded_db.plugins.table_access: tables that it protected are now ACCESSIBLE",
+        "pools.sharded_db.users: server_username: \"other_user\" logs in to servers",
+        "pools.sharded_db.shards.mirrors: a database of several shards cannot be mirrored",
+        "#   ban_time: for every database (databases.NAME.cluster.ban)",
     ] {
         assert!(written.contains(line), "{line}\n{written}");
     }
 }
 
 #[test]
-fn mirrors_of_one_shard_are_carried_over() {
+fn mirrors_of_one_shard_are_converted() {
     let text = |mode: &str| {
         format!(
             "[general]\nadmin_username = 'a'\nadmin_password = 'b'\n[pools.app]\npool_mode = '{mode}'\n\
@@ -149,7 +149,7 @@ fn mirrors_of_one_shard_are_carried_over() {
 }
 
 #[test]
-fn what_says_nothing_is_what_pgcat_does() {
+fn defaults_are_those_of_pgcat() {
     let (config, _) = settings(
         "[general]\n[pools.a]\n[pools.a.users.0]\nusername = 'u'\npassword = 'p'\npool_size = 3\n\
          [pools.a.shards.0]\nservers = [['db', 5432, 'Primary']]\ndatabase = 'a'\n",
@@ -162,44 +162,47 @@ fn what_says_nothing_is_what_pgcat_does() {
 }
 
 #[test]
-fn the_other_hash_is_carried_over() {
+fn sha1_hash_is_converted() {
     let (config, written) = settings(&SHARDED.replace("pg_bigint_hash", "sha1"));
     let database = &config.databases["sharded_db"];
     assert_eq!(database.sharding.key, ["bigint"]);
     assert!(written.contains("hash = \"sha1\""), "{written}");
-    let key = howdah_shard::Key::Int(3);
-    let map = database.routes().expect("routes").map;
+    let key = howdah_route::shard::ShardKey::Int(3);
+    let map = database.routing_settings().expect("routes").map;
     let shards = database.shards.len() as u32;
-    let sha1 = howdah_shard::ShardMap::sha1(shards).expect("shards");
+    let sha1 = howdah_route::shard::ShardMap::sha1(shards).expect("shards");
     assert_eq!(map.expect("a map").shard(&[Some(key.clone())]), sha1.shard(&[Some(key)]));
 }
 
 #[test]
-fn what_cannot_be_is_named_by_line_and_key() {
-    for (text, said) in [
-        ("[general]\nport = 'x'\n", "pgcat.toml:2: general.port: must be a number"),
+fn invalid_values_are_reported_with_line_and_key() {
+    for (text, expected) in [
+        ("[general]\nport = 'x'\n", "pgcat.toml:2: general.port: must be a non-negative number"),
         ("[general]\nport = 70000\n", "pgcat.toml:2: general.port: is too large"),
         ("[general]\nworker_threads = 0\n", "general.worker_threads: must be at least 1"),
         ("general = 1\n", "pgcat.toml:1: general: must be a table"),
         (
             "[pools.a]\npool_mode = 'st'\n",
-            "pools.a.pool_mode: \"st\" is none of transaction, session",
+            "pools.a.pool_mode: \"st\" is not one of transaction, session",
         ),
         ("[pools.a]\nban = [\n", "pgcat.toml:"),
-        ("[pools.a.users.0]\npool_size = 1\n", "pgcat.toml:1: pools.a.users.0: it has no username"),
+        (
+            "[pools.a.users.0]\npool_size = 1\n",
+            "pgcat.toml:1: pools.a.users.0: must have a username",
+        ),
         ("[pools.a.shards.x]\n", "pools.a.shards.x: must be a number"),
         ("[pools.a.shards.0]\nservers = [['h', 1]]\n", "must be a list of [\"host\", port,"),
-        ("[pools.a]\ndefault_shard = 'all'\n", "is none of shard_N, random, random_healthy"),
+        ("[pools.a]\ndefault_shard = 'all'\n", "is not one of shard_N, random, random_healthy"),
     ] {
-        let found = wrong(text);
-        assert!(found.contains(said), "{found}: {said}");
+        let error = error(text);
+        assert!(error.contains(expected), "{error}: {expected}");
     }
     let unknown = import("[general]\nportt = 1\n[poolz]\n");
-    assert!(unknown.contains("general.portt: PgCat knows no such key"), "{unknown}");
+    assert!(unknown.contains("general.portt: PgCat has unknown key"), "{unknown}");
 }
 
 #[test]
-fn a_secret_is_nowhere_but_in_its_place() {
+fn each_secret_is_written_once() {
     let written = import(SHARDED);
     for secret in ["sesame", "app's"] {
         assert_eq!(written.matches(secret).count(), 1, "{written}");
@@ -207,8 +210,8 @@ fn a_secret_is_nowhere_but_in_its_place() {
 }
 
 #[test]
-fn every_key_may_be_there() {
-    fn some<T>(rows: &[Row<T>]) -> String {
+fn file_with_every_key_is_converted() {
+    fn lines<T>(rows: &[PgcatKey<T>]) -> String {
         let value = |name: &str| match name {
             "servers" => "[['h', 1, 'replica']]",
             "mirrors" => "[['m', 1, 0]]",
@@ -248,36 +251,36 @@ fn every_key_may_be_there() {
     }
     let text = format!(
         "[general]\n{}[pools.a]\n{}[pools.a.users.0]\n{}[pools.a.shards.0]\n{}[pools.a.shards.1]\n{}",
-        some(general::KEYS),
-        some(pools::KEYS),
-        some(pools::USERS),
-        some(pools::SHARDS),
-        some(pools::SHARDS),
+        lines(general::KEYS),
+        lines(pools::KEYS),
+        lines(pools::USERS),
+        lines(pools::SHARDS),
+        lines(pools::SHARDS),
     );
     let written = import(&text);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("howdah.toml");
     fs::write(&path, &written).unwrap();
-    // But for the authorities, which PgCat has no key for.
+    // The only error is the missing CA file, for which PgCat has no key.
     let error = Config::read(&path).unwrap_err().to_string();
     assert!(error.contains("tls.server.ca-file"), "{error}\n{written}");
     assert_eq!(error.lines().count(), 1, "{error}\n{written}");
 }
 
 #[test]
-fn server_that_is_primary_and_replica_is_imported_once() {
+fn server_listed_as_primary_and_replica_is_imported_once() {
     let text = "[general]\n[pools.a]\n[pools.a.users.0]\nusername = 'u'\n[pools.a.shards.0]\n\
                 servers = [['db', 5432, 'replica'], ['db', 5432, 'primary'], ['db', 5433, 'replica']]\n\
                 database = 'a'\n";
     let toml = Config::import_pgcat(text, Path::new("/p/pgcat.toml")).unwrap();
-    let remark = "/p/pgcat.toml:6: pools.a.shards.0.servers: db:5432 is there more than once: it is kept \
-                  once, as primary";
+    let remark = "/p/pgcat.toml:6: pools.a.shards.0.servers: db:5432 is listed more than once: it is \
+                  imported once, as primary";
     assert!(toml.contains(remark), "{toml}");
     let servers =
         &Config::read_str(&toml, Path::new("h.toml")).unwrap().config.databases["a"].servers;
-    let kept: Vec<_> = servers.iter().map(|it| (it.port, it.role)).collect();
+    let imported: Vec<_> = servers.iter().map(|it| (it.port, it.role)).collect();
     assert_eq!(
-        kept,
+        imported,
         [(Some(5432), ConfiguredRole::Primary), (Some(5433), ConfiguredRole::Replica)]
     );
 }

@@ -1,8 +1,7 @@
-//! A document with the places of its keys: what is read of it, all that is wrong with it, and on which
-//! line a key stands.
+//! [`PoolDocument`]: a TOML document, parsed with all of its errors and the lines of its keys.
 //!
-//! serde stops at the first mistake. Here the entry around each mistake is taken out and the rest read
-//! again, until nothing is wrong with it.
+//! serde stops at the first error. Here the entry with each error is removed and the rest parsed
+//! again, until there are no more errors.
 
 use std::path::Path;
 
@@ -14,60 +13,60 @@ use toml::{
 
 use super::super::{
     Config,
-    file::{Remark, Wrong},
+    file::{ConfigErrors, Diagnostic},
 };
 
-/// Most mistakes that are listed: each costs a reading of the document.
-const MISTAKES_MAX: usize = 100;
+/// Maximum number of reported errors: for each the document is parsed again.
+const ERRORS_MAX: usize = 100;
 
-/// Most keys that are listed where one is unknown.
+/// Maximum number of valid keys listed in the error for an unknown one.
 const KNOWN_KEYS_MAX: usize = 12;
 
-/// What a document says of the pooler.
+/// The `[pool]` section of a document.
 #[derive(Debug)]
-pub(in crate::config) struct Document {
-    /// The settings, without what is wrong.
+pub(in crate::config) struct PoolDocument {
+    /// The settings, without invalid entries.
     pub(in crate::config) config: Config,
-    /// What is wrong, by line.
-    pub(in crate::config) wrong: Vec<Remark>,
+    /// The errors, ordered by line.
+    pub(in crate::config) errors: Vec<Diagnostic>,
     /// Keys below `[pool]`, with their lines.
     pub(in crate::config) keys: Vec<(String, usize)>,
 }
 
-/// The section of all commands' file that is ours.
+/// The pooler's section of the file that all commands share.
 #[derive(serde::Deserialize)]
 struct Sections {
     pool: Option<Config>,
 }
 
-impl Document {
-    /// Reads a document.
+impl PoolDocument {
+    /// Parses a document.
     ///
     /// # Errors
     ///
-    /// It is no TOML, or has no section `[pool]`.
-    pub(in crate::config) fn read(text: &str, file: &Path) -> Result<Self, Wrong> {
+    /// It is not valid TOML, or has no section `[pool]`.
+    pub(in crate::config) fn read(text: &str, file: &Path) -> Result<Self, ConfigErrors> {
         let line = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
         let (mut document, syntax) = DeTable::parse_recoverable(text);
         if !syntax.is_empty() {
-            let remark = |error: &Error| {
+            let diagnostic = |error: &Error| {
                 let at = error.span().map_or(0, |span| span.start);
-                Remark::new(file, line(at), "", error.message())
+                Diagnostic::new(file, line(at), "", error.message())
             };
-            return Err(Wrong(syntax.iter().take(MISTAKES_MAX).map(remark).collect()));
+            return Err(ConfigErrors(syntax.iter().take(ERRORS_MAX).map(diagnostic).collect()));
         }
         let mut keys = Vec::new();
         if let Some(pool) = document.get_ref().get("pool") {
             list_keys(pool, "", &mut |path, at| keys.push((path, line(at))));
         }
         let original = document.clone();
-        let mut wrong: Vec<Remark> = Vec::new();
+        let mut errors: Vec<Diagnostic> = Vec::new();
         let config = loop {
             let error = match Sections::deserialize(Deserializer::from(document.clone())) {
                 Ok(Sections { pool: Some(config) }) => break config,
                 Ok(Sections { pool: None }) => {
-                    let text = "it has no [pool] section";
-                    return Err(Wrong(vec![Remark::new(file, 0, "", text)]));
+                    let text = "there is no [pool] section";
+                    return Err(ConfigErrors(vec![Diagnostic::new(file, 0, "", text)]));
                 }
                 Err(error) => error,
             };
@@ -75,29 +74,30 @@ impl Document {
             let at = span.as_ref().map_or(0, |span| span.start);
             let key = path_at(original.get_ref(), at).unwrap_or_default();
             let key = key.strip_prefix("pool.").unwrap_or(&key);
-            // A misspelt key leaves the one that was meant missing.
-            let follows = error.message().starts_with("missing field")
-                && wrong.iter().any(|it| it.key.starts_with(&format!("{key}.")));
-            if !follows {
-                wrong.push(Remark::new(file, line(at), key, words_of(error.message())));
+            // A misspelt key also causes an error for the missing required key.
+            let is_consequence = error.message().starts_with("missing field")
+                && errors.iter().any(|it| it.key.starts_with(&format!("{key}.")));
+            if !is_consequence {
+                errors.push(Diagnostic::new(file, line(at), key, rephrase_error(error.message())));
             }
-            let is_taken = span.is_some() && take_out(document.get_mut(), at);
-            if !is_taken || wrong.len() >= MISTAKES_MAX {
-                return Err(Wrong(wrong));
+            let is_removed = span.is_some() && remove_entry(document.get_mut(), at);
+            if !is_removed || errors.len() >= ERRORS_MAX {
+                return Err(ConfigErrors(errors));
             }
         };
-        wrong.sort_by_key(|remark| remark.line);
-        Ok(Self { config, wrong, keys })
+        errors.sort_by_key(|error| error.line);
+        Ok(Self { config, errors, keys })
     }
 }
 
-/// The path of the innermost entry around an offset.
+/// The path of the innermost entry that contains an offset.
 fn path_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     let mut found = None;
     for (key, value) in table {
         let name = key.get_ref();
-        // A table that stands in several places has the span of its header only: entries come first.
-        if let Some(below) = path_within(value, at) {
+        // A table defined in several places has the span of its header only, so its entries are
+        // searched first.
+        if let Some(below) = path_in_value(value, at) {
             return Some(format!("{name}{below}"));
         }
         if key.span().contains(&at) || value.span().contains(&at) {
@@ -107,15 +107,15 @@ fn path_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     found
 }
 
-/// The same for what is within a value. Plain items of a list are no entries: the rest of the list would
-/// mean something else.
-fn path_within(value: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
+/// Like [`path_at`], within a value. Plain items of an array do not count as entries: without one
+/// of them the array would have another meaning.
+fn path_in_value(value: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
     match value.get_ref() {
         DeValue::Table(table) => path_at(table, at).map(|below| format!(".{below}")),
         DeValue::Array(array) => {
             let mut items = array.iter().enumerate();
             let below = items.find_map(|(number, item)| {
-                path_within(item, at).map(|below| format!("[{number}]{below}"))
+                path_in_value(item, at).map(|below| format!("[{number}]{below}"))
             });
             let item = || array.iter().position(|item| is_entry(item, at));
             below.or_else(|| item().map(|number| format!("[{number}]")))
@@ -124,14 +124,14 @@ fn path_within(value: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
     }
 }
 
-/// Whether an item of a list is a table around an offset.
+/// Whether an item of an array is a table that contains an offset.
 fn is_entry(item: &Spanned<DeValue<'_>>, at: usize) -> bool {
     item.get_ref().is_table() && item.span().contains(&at)
 }
 
-/// Takes the innermost entry around an offset out of a table; whether there is one.
-fn take_out(table: &mut DeTable<'_>, at: usize) -> bool {
-    if table.iter_mut().any(|(_, value)| take_out_of(value, at)) {
+/// Removes the innermost entry that contains an offset from a table. Returns whether there was one.
+fn remove_entry(table: &mut DeTable<'_>, at: usize) -> bool {
+    if table.iter_mut().any(|(_, value)| remove_from_value(value, at)) {
         return true;
     }
     let is_it = |(key, value): &(&Spanned<_>, &Spanned<_>)| {
@@ -141,12 +141,12 @@ fn take_out(table: &mut DeTable<'_>, at: usize) -> bool {
     found.is_some_and(|name| table.remove(name.as_str()).is_some())
 }
 
-/// The same for what is within a value.
-fn take_out_of(value: &mut Spanned<DeValue<'_>>, at: usize) -> bool {
+/// Like [`remove_entry`], within a value.
+fn remove_from_value(value: &mut Spanned<DeValue<'_>>, at: usize) -> bool {
     match value.get_mut() {
-        DeValue::Table(table) => take_out(table, at),
+        DeValue::Table(table) => remove_entry(table, at),
         DeValue::Array(array) => {
-            if array.iter_mut().any(|item| take_out_of(item, at)) {
+            if array.iter_mut().any(|item| remove_from_value(item, at)) {
                 return true;
             }
             let before = array.len();
@@ -158,46 +158,45 @@ fn take_out_of(value: &mut Spanned<DeValue<'_>>, at: usize) -> bool {
     }
 }
 
-/// Gives the path of every key within a value, and where it stands.
-fn list_keys(value: &Spanned<DeValue<'_>>, path: &str, give: &mut dyn FnMut(String, usize)) {
+/// Calls `add` with the path and offset of every key within a value.
+fn list_keys(value: &Spanned<DeValue<'_>>, path: &str, add: &mut dyn FnMut(String, usize)) {
     match value.get_ref() {
         DeValue::Table(table) => {
             for (key, value) in table {
                 let name = key.get_ref();
                 let path =
                     if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
-                give(path.clone(), key.span().start);
-                list_keys(value, &path, give);
+                add(path.clone(), key.span().start);
+                list_keys(value, &path, add);
             }
         }
         DeValue::Array(array) => {
             for (number, item) in array.iter().enumerate() {
                 let path = format!("{path}[{number}]");
-                give(path.clone(), item.span().start);
-                list_keys(item, &path, give);
+                add(path.clone(), item.span().start);
+                list_keys(item, &path, add);
             }
         }
         _ => {}
     }
 }
 
-/// serde's words for a key that nobody knows, as they stand elsewhere; all others as they are.
+/// Replaces serde's message for an unknown key by the usual one; keeps all others.
 ///
-/// The message may show the value it does not like, but never that of a secret: those are texts, and any
-/// text will do.
-fn words_of(message: &str) -> String {
+/// A message may show an invalid value, but never that of a secret: any string is a valid secret.
+fn rephrase_error(message: &str) -> String {
     let Some(rest) = message.strip_prefix("unknown field `") else { return message.to_owned() };
     let mut quoted = rest.split('`');
     let name = quoted.next().unwrap_or_default();
-    // What follows is `, expected one of `, a name, `, `, a name, …
+    // The rest is `, expected one of `, a name, `, `, a name, …
     let known: Vec<_> = quoted.skip(1).step_by(2).collect();
     let nearest = known.iter().map(|key| (strsim::damerau_levenshtein(name, key), *key)).min();
     match nearest.filter(|(distance, key)| *distance * 2 < key.len().max(3)) {
-        Some((_, key)) => format!("no such key (did you mean `{key}`?)"),
+        Some((_, key)) => format!("unknown key (did you mean `{key}`?)"),
         None if known.len() > KNOWN_KEYS_MAX => {
-            "no such key (`howdah pool --example` has all of them)".to_owned()
+            "unknown key (`howdah pool --example` has all of them)".to_owned()
         }
-        None => format!("no such key (known here: {})", known.join(", ")),
+        None => format!("unknown key (known: {})", known.join(", ")),
     }
 }
 
@@ -205,16 +204,16 @@ fn words_of(message: &str) -> String {
 mod tests {
     use super::*;
 
-    fn wrong(text: &str) -> Vec<String> {
-        let found = match Document::read(text, Path::new("h.toml")) {
-            Ok(document) => document.wrong,
-            Err(wrong) => wrong.0,
+    fn errors(text: &str) -> Vec<String> {
+        let found = match PoolDocument::read(text, Path::new("h.toml")) {
+            Ok(document) => document.errors,
+            Err(errors) => errors.0,
         };
         found.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn every_mistake_is_listed_with_line_and_key() {
+    fn every_error_has_line_and_key() {
         let text = "\
 [pool]
 banana = 3
@@ -231,36 +230,36 @@ wieght = 2
 [pool.users.'a.b']
 max-clients = 'many'
 ";
-        let found = wrong(text);
+        let found = errors(text);
         let starts = [
-            "h.toml:2: banana: no such key (`howdah pool --example` has all of them)",
+            "h.toml:2: banana: unknown key (`howdah pool --example` has all of them)",
             "h.toml:3: mode: unknown variant `txn`, expected one of `session`, ",
-            "h.toml:4: timeouts.querry: no such key (did you mean `query`?)",
-            "h.toml:4: timeouts.query-wait: \"2 parsecs\" is no duration",
-            "h.toml:6: databases.shop.hots: no such key (did you mean `hosts`?)",
+            "h.toml:4: timeouts.querry: unknown key (did you mean `query`?)",
+            "h.toml:4: timeouts.query-wait: \"2 parsecs\" is not a duration",
+            "h.toml:6: databases.shop.hots: unknown key (did you mean `hosts`?)",
             "h.toml:7: databases.shop.pool-size: ",
-            "h.toml:9: databases.shop.servers[0].hosst: no such key (did you mean `host`?)",
-            "h.toml:12: databases.shop.servers[1].wieght: no such key (did you mean `weight`?)",
+            "h.toml:9: databases.shop.servers[0].hosst: unknown key (did you mean `host`?)",
+            "h.toml:12: databases.shop.servers[1].wieght: unknown key (did you mean `weight`?)",
             "h.toml:14: users.a.b.max-clients: invalid type: string \"many\"",
         ];
         for start in starts {
             assert!(found.iter().any(|it| it.starts_with(start)), "{start}\n{}", found.join("\n"));
         }
-        // That the first server has no host follows from what is said of it.
+        // The missing `host` of the first server is a consequence of the misspelt key.
         assert_eq!(found.len(), starts.len(), "{}", found.join("\n"));
     }
 
     #[test]
-    fn list_of_plain_values_is_judged_as_a_whole() {
+    fn invalid_plain_array_is_one_error() {
         assert_eq!(
-            wrong("[pool]\nadmin-users = ['a', 1, 2]\n"),
+            errors("[pool]\nadmin-users = ['a', 1, 2]\n"),
             ["h.toml:2: admin-users: invalid type: integer `1`, expected a string"]
         );
     }
 
     #[test]
-    fn syntax_is_told_before_anything_else() {
-        let found = wrong("[pool]\nmode = \nbanana = 3\n");
+    fn syntax_error_hides_other_errors() {
+        let found = errors("[pool]\nmode = \nbanana = 3\n");
         assert!(found[0].starts_with("h.toml:2: "), "{found:?}");
         assert!(!found.concat().contains("banana"), "{found:?}");
     }

@@ -1,33 +1,37 @@
-//! Dialogues with a console whose operator only notes what it is told.
+//! Dialogues with a console whose backend only records commands.
 
 use howdah_wire::{frontend::encode, startup::CancelKey};
 
 use super::*;
 
 #[derive(Default)]
-struct Notes(Vec<Command>);
+struct CommandRecorder(Vec<ConsoleCommand>);
 
-impl Operator for Notes {
-    fn show(&mut self, show: Show) -> Result<Vec<Vec<Value>>, Failure> {
+impl ConsoleBackend for CommandRecorder {
+    fn show(&mut self, show: Show) -> Result<Vec<Vec<CellValue>>, ConsoleError> {
         match show {
             Show::Lists => Ok(vec![vec!["databases".into(), 300_000_007_u64.into()]]),
             Show::Totals => Ok(vec![vec!["total_sent".into(), 123_450_000_u64.into()]]),
-            _ => Err(Failure::new(*b"55000", "not now")),
+            _ => Err(ConsoleError::new(*b"55000", "not now")),
         }
     }
 
-    fn order(&mut self, command: &Command) -> Result<Vec<String>, Failure> {
+    fn execute_command(&mut self, command: &ConsoleCommand) -> Result<Vec<String>, ConsoleError> {
         self.0.push(command.clone());
         Ok(Vec::new())
     }
 }
 
-/// The answers to a message, by their tags, and all their bytes.
-fn answers(session: &mut Session, notes: &mut Notes, said: &[u8]) -> (String, Vec<u8>) {
+/// Sends bytes, and returns the tags and the bytes of the replies.
+fn exchange(
+    session: &mut ConsoleSession,
+    backend: &mut CommandRecorder,
+    sent: &[u8],
+) -> (String, Vec<u8>) {
     let mut out = Vec::new();
-    // Whatever way it is cut, the answer is one.
-    for byte in said {
-        session.receive(&[*byte], notes, &mut out).unwrap();
+    // Byte by byte: the replies do not depend on how the input is split.
+    for byte in sent {
+        session.receive(&[*byte], backend, &mut out).unwrap();
     }
     let (mut tags, mut rest) = (String::new(), &out[..]);
     while let Some((frame, later)) = Frame::split(rest, 1 << 20).unwrap() {
@@ -43,82 +47,95 @@ fn query(sql: &str) -> Vec<u8> {
     buf
 }
 
-fn holds(bytes: &[u8], part: &[u8]) -> bool {
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
     memchr::memmem::find(bytes, part).is_some()
 }
 
 #[test]
-fn a_query_is_answered_by_a_table() {
-    let (mut session, mut notes) = (Session::new(false), Notes::default());
-    let (tags, bytes) = answers(&mut session, &mut notes, &query("show lists;"));
+fn query_returns_table() {
+    let (mut session, mut backend) = (ConsoleSession::new(false), CommandRecorder::default());
+    let (tags, bytes) = exchange(&mut session, &mut backend, &query("show lists;"));
     assert_eq!(tags, "TDCZ");
-    assert!(holds(&bytes, b"300000007") && holds(&bytes, b"SHOW\0"));
-    assert_eq!(answers(&mut session, &mut notes, &query(" ")).0, "IZ");
-    assert_eq!(answers(&mut session, &mut notes, &query("show help")).0, "NCZ");
-    assert_eq!(answers(&mut session, &mut notes, &query("set client_encoding to 'utf8'")).0, "CZ");
-    let (tags, bytes) = answers(&mut session, &mut notes, &query("show pools"));
+    assert!(contains(&bytes, b"300000007") && contains(&bytes, b"SHOW\0"));
+    assert_eq!(exchange(&mut session, &mut backend, &query(" ")).0, "IZ");
+    assert_eq!(exchange(&mut session, &mut backend, &query("show help")).0, "NCZ");
+    assert_eq!(
+        exchange(&mut session, &mut backend, &query("set client_encoding to 'utf8'")).0,
+        "CZ"
+    );
+    let (tags, bytes) = exchange(&mut session, &mut backend, &query("show pools"));
     assert_eq!(tags, "EZ");
-    assert!(holds(&bytes, b"not now"));
-    assert_eq!(answers(&mut session, &mut notes, &query("drop table x")).0, "EZ");
+    assert!(contains(&bytes, b"not now"));
+    assert_eq!(exchange(&mut session, &mut backend, &query("drop table x")).0, "EZ");
 }
 
 #[test]
-fn who_may_only_look_changes_nothing() {
-    let mut notes = Notes::default();
-    let (tags, bytes) = answers(&mut Session::new(false), &mut notes, &query("pause"));
+fn read_only_user_cannot_change_anything() {
+    let mut backend = CommandRecorder::default();
+    let (tags, bytes) = exchange(&mut ConsoleSession::new(false), &mut backend, &query("pause"));
     assert_eq!(tags, "EZ");
-    assert!(holds(&bytes, b"C42501\0"));
-    let (tags, bytes) = answers(&mut Session::new(true), &mut notes, &query("pause"));
+    assert!(contains(&bytes, b"C42501\0"));
+    let (tags, bytes) = exchange(&mut ConsoleSession::new(true), &mut backend, &query("pause"));
     assert_eq!(tags, "CZ");
-    assert!(holds(&bytes, b"PAUSE\0"));
-    assert_eq!(notes.0.len(), 1);
+    assert!(contains(&bytes, b"PAUSE\0"));
+    assert_eq!(backend.0.len(), 1);
 }
 
 #[test]
-fn the_extended_protocol_is_spoken_in_text_and_binary() {
-    let (mut session, mut notes) = (Session::new(false), Notes::default());
-    let batch = |sql: &str, format: Format| {
+fn extended_protocol_supports_text_and_binary() {
+    let (mut session, mut backend) = (ConsoleSession::new(false), CommandRecorder::default());
+    let batch = |sql: &str, format: ValueFormat| {
         let mut buf = Vec::new();
         encode::parse(&mut buf, b"s", sql.as_bytes(), &[]).unwrap();
-        encode::describe(&mut buf, Target::Statement(b"s")).unwrap();
+        encode::describe(&mut buf, DescribeTarget::Statement(b"s")).unwrap();
         encode::bind(&mut buf, b"", b"s", &[], [], &[format]).unwrap();
-        encode::describe(&mut buf, Target::Portal(b"")).unwrap();
+        encode::describe(&mut buf, DescribeTarget::Portal(b"")).unwrap();
         encode::execute(&mut buf, b"", 0).unwrap();
-        encode::close(&mut buf, Target::Statement(b"s")).unwrap();
+        encode::close(&mut buf, DescribeTarget::Statement(b"s")).unwrap();
         encode::sync(&mut buf);
         buf
     };
-    let (tags, bytes) = answers(&mut session, &mut notes, &batch("show lists", Format::Text));
+    let (tags, bytes) =
+        exchange(&mut session, &mut backend, &batch("show lists", ValueFormat::Text));
     assert_eq!(tags, "1tT2TDC3Z");
-    assert!(holds(&bytes, b"300000007"));
-    let (_, bytes) = answers(&mut session, &mut notes, &batch("show lists", Format::Binary));
-    assert!(holds(&bytes, &[0, 0, 0, 4, 0x11, 0xe1, 0xa3, 0x07]));
+    assert!(contains(&bytes, b"300000007"));
+    let (_, bytes) =
+        exchange(&mut session, &mut backend, &batch("show lists", ValueFormat::Binary));
+    assert!(contains(&bytes, &[0, 0, 0, 4, 0x11, 0xe1, 0xa3, 0x07]));
     // 1 2345 0000 in groups of four digits.
-    let (_, bytes) = answers(&mut session, &mut notes, &batch("show totals", Format::Binary));
+    let (_, bytes) =
+        exchange(&mut session, &mut backend, &batch("show totals", ValueFormat::Binary));
     let numeric = [0, 0, 0, 14, 0, 3, 0, 2, 0, 0, 0, 0, 0, 1, 0x09, 0x29, 0, 0];
-    assert!(holds(&bytes, &numeric), "{}", bytes.escape_ascii());
-    // What follows an error is passed over up to Sync.
-    let (tags, _) = answers(&mut session, &mut notes, &batch("nonsense", Format::Text));
+    assert!(contains(&bytes, &numeric), "{}", bytes.escape_ascii());
+    // Messages after an error are skipped until Sync.
+    let (tags, _) = exchange(&mut session, &mut backend, &batch("nonsense", ValueFormat::Text));
     assert_eq!(tags, "EZ");
-    assert_eq!(answers(&mut session, &mut notes, &batch("pause", Format::Text)).0, "1tn2nEZ");
+    assert_eq!(
+        exchange(&mut session, &mut backend, &batch("pause", ValueFormat::Text)).0,
+        "1tn2nEZ"
+    );
     let mut buf = Vec::new();
     encode::bind(&mut buf, b"", b"none", &[], [], &[]).unwrap();
     encode::sync(&mut buf);
-    assert_eq!(answers(&mut session, &mut notes, &buf).0, "EZ");
+    assert_eq!(exchange(&mut session, &mut backend, &buf).0, "EZ");
 }
 
 #[test]
-fn what_is_no_message_ends_the_session() {
+fn invalid_message_ends_session() {
     let mut out = Vec::new();
-    Session::greet(&mut out, &CancelKey::new(0, &[0; 4]).unwrap());
+    ConsoleSession::write_welcome(&mut out, &CancelKey::new(0, &[0; 4]).unwrap());
     assert!(out.ends_with(b"Z\0\0\0\x05I"));
     for wrong in
         [&b"?\0\0\0\x04"[..], b"Q\0\0\0\x03", b"Q\x7f\0\0\0", b"Q\0\0\0\x05a", b"F\0\0\0\x04"]
     {
-        let ended = Session::new(true).receive(wrong, &mut Notes::default(), &mut out);
+        let ended =
+            ConsoleSession::new(true).receive(wrong, &mut CommandRecorder::default(), &mut out);
         assert_eq!(ended, Err(Disconnect), "{}", wrong.escape_ascii());
     }
-    let mut bye = Vec::new();
-    encode::terminate(&mut bye);
-    assert_eq!(Session::new(true).receive(&bye, &mut Notes::default(), &mut out), Err(Disconnect));
+    let mut terminate = Vec::new();
+    encode::terminate(&mut terminate);
+    assert_eq!(
+        ConsoleSession::new(true).receive(&terminate, &mut CommandRecorder::default(), &mut out),
+        Err(Disconnect)
+    );
 }

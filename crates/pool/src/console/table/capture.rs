@@ -1,12 +1,12 @@
-//! SHOW CAPTURE: what is recorded of clients' traffic.
+//! SHOW CAPTURE: the capture of clients' traffic.
 
 use super::{
-    super::view::View,
-    Kind::{self, Int8, Text},
-    Value,
+    super::snapshot::PoolerSnapshot,
+    CellValue,
+    ColumnType::{self, Int8, Text},
 };
 
-pub(super) const COLUMNS: &[(&str, Kind)] = &[
+pub(super) const COLUMNS: &[(&str, ColumnType)] = &[
     ("state", Text),
     ("path", Text),
     ("since", Text),
@@ -21,10 +21,10 @@ pub(super) const COLUMNS: &[(&str, Kind)] = &[
     ("error", Text),
 ];
 
-/// The capture under way, or the last; no row if there was none.
-pub(super) fn rows(view: &View) -> Vec<Vec<Value>> {
+/// One row for the running capture, or the last one; none if there was no capture.
+pub(super) fn rows(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let Some(capture) = &view.capture else { return Vec::new() };
-    let state = match (&capture.error, capture.is_over) {
+    let state = match (&capture.error, capture.is_finished) {
         (Some(_), _) => "failed",
         (None, true) => "ended",
         (None, false) => "active",
@@ -33,11 +33,11 @@ pub(super) fn rows(view: &View) -> Vec<Vec<Value>> {
     vec![vec![
         state.into(),
         capture.path.display().to_string().into(),
-        capture.began.to_string().into(),
+        capture.started.to_string().into(),
         tally.events.into(),
         tally.sessions.into(),
         capture.files.into(),
-        capture.waiting_bytes.into(),
+        capture.queued_bytes.into(),
         tally.gaps.into(),
         tally.lost_bytes.into(),
         tally.unknown_statements.into(),

@@ -1,18 +1,18 @@
-//! SHOW CONFIG: settings by PgBouncer's names, as far as they mean something here.
+//! SHOW CONFIG: settings by PgBouncer's names, if they have an effect here.
 
 use std::time::Duration;
 
 use super::{
-    Kind::{self, Text},
-    Value,
+    CellValue,
+    ColumnType::{self, Text},
 };
 use crate::{config::Config, worker::verbosity};
 
-pub(super) const COLUMNS: &[(&str, Kind)] =
+pub(super) const COLUMNS: &[(&str, ColumnType)] =
     &[("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
 
-/// A setting: its name, its value, and whether reading the settings again changes it.
-type Setting = (&'static str, fn(&Config) -> String, bool);
+/// A setting: its name, its value, and whether it can be changed without a restart.
+type ConfigRow = (&'static str, fn(&Config) -> String, bool);
 
 fn limit(limit: Option<std::num::NonZeroU32>) -> String {
     limit.map_or(0, std::num::NonZeroU32::get).to_string()
@@ -30,15 +30,15 @@ fn millis(duration: Option<Duration>) -> String {
     duration.unwrap_or_default().as_millis().to_string()
 }
 
-fn flag(yes: bool) -> String {
-    u8::from(yes).to_string()
+fn flag(value: bool) -> String {
+    u8::from(value).to_string()
 }
 
 fn path(path: Option<&std::path::PathBuf>) -> String {
     path.map(|path| path.display().to_string()).unwrap_or_default()
 }
 
-const SETTINGS: &[Setting] = &[
+const SETTINGS: &[ConfigRow] = &[
     ("admin_users", |it| it.admin_users.join(","), true),
     ("application_name_add_host", |it| flag(it.application_name.is_some()), true),
     ("auth_dbname", |it| it.auth.dbname.clone().unwrap_or_default(), true),
@@ -112,13 +112,13 @@ const SETTINGS: &[Setting] = &[
     ("unix_socket_mode", |it| format!("{:04o}", it.listen.unix_mode), false),
 ];
 
-pub(super) fn rows(config: &Config) -> Vec<Vec<Value>> {
+pub(super) fn rows(config: &Config) -> Vec<Vec<CellValue>> {
     let default = Config::default();
-    let row = |(name, value, changes): &Setting| {
+    let row = |(name, value, changes): &ConfigRow| {
         let changeable = if *changes { "yes" } else { "no" };
         vec![(*name).into(), value(config).into(), value(&default).into(), changeable.into()]
     };
-    // It is the process's, and stands in no file.
+    // A setting of the process, not of the configuration.
     let (verbosity, changes) = verbosity();
     let changeable = if changes { "yes" } else { "no" };
     let verbose = vec!["verbose".into(), verbosity.into(), "0".into(), changeable.into()];
@@ -126,7 +126,7 @@ pub(super) fn rows(config: &Config) -> Vec<Vec<Value>> {
 }
 
 #[test]
-fn settings_are_keys_of_a_pgbouncer_ini() {
+fn settings_are_pgbouncer_keys() {
     let known: Vec<_> = crate::config::pgbouncer::KEYS.iter().map(|key| key.name).collect();
     assert!(SETTINGS.iter().all(|(name, ..)| known.contains(name)));
     assert!(SETTINGS.is_sorted_by_key(|(name, ..)| *name));

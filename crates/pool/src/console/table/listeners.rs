@@ -1,13 +1,13 @@
-//! SHOW LISTENERS: the dedicated connections that listen for clients.
+//! SHOW LISTENERS: the LISTEN multiplexers, each a dedicated server connection.
 
 use super::{
-    super::view::View,
-    Kind::{self, Int4, Int8, Text},
-    Value,
+    super::snapshot::PoolerSnapshot,
+    CellValue,
+    ColumnType::{self, Int4, Int8, Text},
 };
-use crate::{HubReport, Tally};
+use crate::{MultiplexerReport, PoolStats};
 
-pub(super) const COLUMNS: &[(&str, Kind)] = &[
+pub(super) const COLUMNS: &[(&str, ColumnType)] = &[
     ("database", Text),
     ("user", Text),
     ("server", Text),
@@ -22,29 +22,29 @@ pub(super) const COLUMNS: &[(&str, Kind)] = &[
     ("error", Text),
 ];
 
-pub(super) fn rows(view: &View) -> Vec<Vec<Value>> {
-    let row = |hub: &HubReport| {
-        let pools = view.pools.iter().filter(|pool| pool.database == hub.database);
-        let mut tally = Tally::default();
-        pools.for_each(|pool| tally += &pool.tally);
-        let state = match (hub.process_id, hub.clients) {
+pub(super) fn rows(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
+    let row = |report: &MultiplexerReport| {
+        let pools = view.pools.iter().filter(|pool| pool.database == report.database);
+        let mut stats = PoolStats::default();
+        pools.for_each(|pool| stats += &pool.tally);
+        let state = match (report.process_id, report.clients) {
             (Some(_), _) => "listening",
             (None, 0) => "idle",
             (None, _) => "connecting",
         };
         vec![
-            hub.database.as_str().into(),
-            hub.user.as_str().into(),
-            hub.server.as_str().into(),
+            report.database.as_str().into(),
+            report.user.as_str().into(),
+            report.server.as_str().into(),
             state.into(),
-            hub.process_id.into(),
-            hub.clients.into(),
-            hub.channels.into(),
-            hub.received.into(),
-            tally.notifications.into(),
-            tally.notifications_dropped.into(),
-            hub.lost.into(),
-            hub.error.clone().into(),
+            report.process_id.into(),
+            report.clients.into(),
+            report.channels.into(),
+            report.received.into(),
+            stats.notifications.into(),
+            stats.notifications_dropped.into(),
+            report.lost.into(),
+            report.error.clone().into(),
         ]
     };
     view.listeners.iter().map(row).collect()

@@ -1,16 +1,17 @@
-//! SHOW MEMBERS and BANS: several servers behind one database, and what is known of each.
+//! SHOW MEMBERS and BANS: the servers of databases with several servers, and their states.
 
 use std::time::SystemTime;
 
 use super::{
-    super::view::{MemberView, View},
-    Kind::{self, Int4, Int8, Text},
-    Value, peers,
+    super::snapshot::{MemberView, PoolerSnapshot},
+    CellValue,
+    ColumnType::{self, Int4, Int8, Text},
+    peers,
     pools::{host, port},
 };
-use crate::tally::micros;
+use crate::core::state::pool_stats::micros;
 
-pub(super) const MEMBERS: &[(&str, Kind)] = &[
+pub(super) const MEMBERS: &[(&str, ColumnType)] = &[
     ("database", Text),
     ("host", Text),
     ("port", Int4),
@@ -31,7 +32,7 @@ pub(super) const MEMBERS: &[(&str, Kind)] = &[
     ("system_identifier", Int8),
 ];
 
-pub(super) const BANS: &[(&str, Kind)] = &[
+pub(super) const BANS: &[(&str, ColumnType)] = &[
     ("database", Text),
     ("host", Text),
     ("port", Int4),
@@ -41,9 +42,9 @@ pub(super) const BANS: &[(&str, Kind)] = &[
     ("shard", Int4),
 ];
 
-pub(super) fn members(view: &View) -> Vec<Vec<Value>> {
+pub(super) fn members(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let row = |member: &MemberView| {
-        let found = &member.report.found;
+        let found = &member.report.findings;
         let lsn = found.lsn;
         let lsn = (lsn > 0).then(|| format!("{:X}/{:X}", lsn >> 32, lsn & 0xffff_ffff));
         let counts = &member.counts;
@@ -64,14 +65,14 @@ pub(super) fn members(view: &View) -> Vec<Vec<Value>> {
             found.lag_bytes.into(),
             found.lag.map(micros).into(),
             member.shard.into(),
-            member.reads_kept.into(),
-            found.system.map_or(Value::Null, Value::Int),
+            member.reads_redirected.into(),
+            found.system_identifier.map_or(CellValue::Null, CellValue::Int),
         ]
     };
     view.members.iter().map(row).collect()
 }
 
-pub(super) fn bans(view: &View) -> Vec<Vec<Value>> {
+pub(super) fn bans(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let row = |member: &MemberView| {
         let ban = member.report.ban.as_ref()?;
         let at = |time: crate::Time| -> SystemTime {

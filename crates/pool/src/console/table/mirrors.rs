@@ -1,14 +1,14 @@
-//! SHOW MIRRORS: other clusters on which a share of a database's traffic is run, too.
+//! SHOW MIRRORS: other clusters that a sample of a database's traffic is mirrored to.
 
 use super::{
-    super::view::{MirrorView, View},
-    Kind::{self, Int4, Int8, Numeric, Text},
-    Value,
+    super::snapshot::{MirrorView, PoolerSnapshot},
+    CellValue,
+    ColumnType::{self, Int4, Int8, Numeric, Text},
     pools::{host, port},
 };
-use crate::tally::micros;
+use crate::core::state::pool_stats::micros;
 
-pub(super) const COLUMNS: &[(&str, Kind)] = &[
+pub(super) const COLUMNS: &[(&str, ColumnType)] = &[
     ("database", Text),
     ("host", Text),
     ("port", Int4),
@@ -38,11 +38,11 @@ pub(super) const COLUMNS: &[(&str, Kind)] = &[
     ("dropped_bytes", Int8),
 ];
 
-pub(super) fn rows(view: &View) -> Vec<Vec<Value>> {
+pub(super) fn rows(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     view.mirrors.iter().map(row).collect()
 }
 
-fn row(mirror: &MirrorView) -> Vec<Value> {
+fn row(mirror: &MirrorView) -> Vec<CellValue> {
     let (report, counts) = (&mirror.report, &mirror.counts);
     let class = |([first, second], count): &([u8; 2], u64)| {
         format!("{}{}={count}", char::from(*first), char::from(*second))
@@ -53,7 +53,7 @@ fn row(mirror: &MirrorView) -> Vec<Value> {
         host(&mirror.endpoint).into(),
         port(&mirror.endpoint).into(),
         mirror.dbname.as_deref().into(),
-        mirror.share.to_string().into(),
+        mirror.sample_rate.to_string().into(),
         report.clients.into(),
         (counts.servers_active + counts.servers_busy).into(),
         counts.servers_idle.into(),
@@ -62,12 +62,12 @@ fn row(mirror: &MirrorView) -> Vec<Value> {
         mirror.queries.into(),
         micros(mirror.query_time).into(),
         report.buffered_bytes.into(),
-        report.mirror_failed.into(),
-        report.client_failed.into(),
-        report.different.into(),
+        report.failed_mirror_only.into(),
+        report.failed_client_only.into(),
+        report.sqlstate_differs.into(),
         classes.into(),
         report.last_error.clone().into(),
-        report.dropped_in_all().into(),
+        report.dropped_total().into(),
     ];
     row.extend(report.dropped.iter().map(|count| (*count).into()));
     row.push(report.dropped_bytes.into());
@@ -75,8 +75,8 @@ fn row(mirror: &MirrorView) -> Vec<Value> {
 }
 
 #[test]
-fn every_reason_has_its_column() {
-    use crate::mirror::DropReason;
+fn every_drop_reason_has_column() {
+    use crate::core::mirror::target::DropReason;
     let names: Vec<_> = COLUMNS.iter().map(|(name, _)| *name).collect();
     let first = names.iter().position(|name| *name == "dropped").unwrap() + 1;
     let reasons = DropReason::ALL.map(|why| format!("dropped_{}", why.as_str()));

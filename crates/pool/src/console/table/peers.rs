@@ -1,23 +1,23 @@
-//! SHOW CLIENTS, SERVERS, SOCKETS: one connection a row.
+//! SHOW CLIENTS, SERVERS and SOCKETS: one row per connection.
 
 use std::{net::SocketAddr, time::SystemTime};
 
 use super::{
-    super::view::{ClientView, Place, ServerView, View},
-    Column,
-    Kind::{self, Int4, Int8, Text},
-    Value,
+    super::snapshot::{ClientView, PoolerSnapshot, ServerView, SocketAddresses},
+    CellValue,
+    ColumnType::{self, Int4, Int8, Text},
+    ShowColumn,
 };
 use crate::core::{ClientPhase, ServerPhase};
 
-/// What both tables show of a connection.
-struct Peer<'a> {
+/// The values that all these tables show for a connection.
+struct ConnectionRow<'a> {
     kind: &'static str,
     user: &'a str,
     database: &'a str,
     is_replication: bool,
     state: &'static str,
-    place: &'a Place,
+    place: &'a SocketAddresses,
     connected: SystemTime,
     changed: SystemTime,
     wait: std::time::Duration,
@@ -29,10 +29,10 @@ struct Peer<'a> {
     statements: usize,
 }
 
-/// A column and its value.
-type Row = (&'static str, Kind, fn(&Peer<'_>) -> Value);
+/// A column: name, type and getter.
+type ConnectionColumn = (&'static str, ColumnType, fn(&ConnectionRow<'_>) -> CellValue);
 
-const PEERS: &[Row] = &[
+const PEERS: &[ConnectionColumn] = &[
     ("type", Text, |peer| peer.kind.into()),
     ("user", Text, |peer| peer.user.into()),
     ("database", Text, |peer| peer.database.into()),
@@ -40,8 +40,8 @@ const PEERS: &[Row] = &[
     ("state", Text, |peer| peer.state.into()),
     ("addr", Text, |peer| address(peer.place.peer)),
     ("port", Int4, |peer| port(peer.place.peer)),
-    ("local_addr", Text, |peer| address(peer.place.own)),
-    ("local_port", Int4, |peer| port(peer.place.own)),
+    ("local_addr", Text, |peer| address(peer.place.local)),
+    ("local_port", Int4, |peer| port(peer.place.local)),
     ("connect_time", Text, |peer| clock(peer.connected)),
     ("request_time", Text, |peer| clock(peer.changed)),
     ("wait", Int4, |peer| peer.wait.as_secs().into()),
@@ -56,8 +56,8 @@ const PEERS: &[Row] = &[
     ("id", Int8, |peer| peer.id.into()),
 ];
 
-/// What SOCKETS shows besides: of bytes on their way nothing is kept where one could look.
-pub(super) const SOCKET: &[(&str, Kind)] = &[
+/// Additional columns of SOCKETS. Always 0: positions in buffers are not recorded.
+pub(super) const SOCKET: &[(&str, ColumnType)] = &[
     ("recv_pos", Int4),
     ("pkt_pos", Int4),
     ("pkt_remain", Int4),
@@ -67,37 +67,37 @@ pub(super) const SOCKET: &[(&str, Kind)] = &[
     ("send_avail", Int4),
 ];
 
-pub(super) fn columns() -> Vec<Column> {
-    PEERS.iter().map(|(name, kind, _)| Column { name, kind: *kind }).collect()
+pub(super) fn columns() -> Vec<ShowColumn> {
+    PEERS.iter().map(|(name, kind, _)| ShowColumn { name, kind: *kind }).collect()
 }
 
-pub(super) fn clients(view: &View) -> Vec<Vec<Value>> {
-    view.clients.iter().map(|client| row(&of_client(view, client))).collect()
+pub(super) fn clients(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
+    view.clients.iter().map(|client| row(&client_row(view, client))).collect()
 }
 
-pub(super) fn servers(view: &View) -> Vec<Vec<Value>> {
-    view.servers.iter().map(|server| row(&of_server(view, server))).collect()
+pub(super) fn servers(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
+    view.servers.iter().map(|server| row(&server_row(view, server))).collect()
 }
 
-pub(super) fn sockets(view: &View, only_active: bool) -> Vec<Vec<Value>> {
+pub(super) fn sockets(view: &PoolerSnapshot, only_active: bool) -> Vec<Vec<CellValue>> {
     let is_shown = |linked: bool| linked || !only_active;
     let clients = view.clients.iter().filter(|it| is_shown(it.server.is_some()));
     let servers = view.servers.iter().filter(|it| is_shown(it.client.is_some()));
-    let clients = clients.map(|client| of_client(view, client));
-    let servers = servers.map(|server| of_server(view, server));
+    let clients = clients.map(|client| client_row(view, client));
+    let servers = servers.map(|server| server_row(view, server));
     let mut rows: Vec<_> = clients.chain(servers).map(|peer| row(&peer)).collect();
-    rows.iter_mut().for_each(|row| row.extend(SOCKET.iter().map(|_| Value::Int(0))));
+    rows.iter_mut().for_each(|row| row.extend(SOCKET.iter().map(|_| CellValue::Int(0))));
     rows
 }
 
-fn row(peer: &Peer<'_>) -> Vec<Value> {
+fn row(peer: &ConnectionRow<'_>) -> Vec<CellValue> {
     PEERS.iter().map(|(.., value)| value(peer)).collect()
 }
 
-fn of_client<'a>(view: &'a View, client: &'a ClientView) -> Peer<'a> {
+fn client_row<'a>(view: &'a PoolerSnapshot, client: &'a ClientView) -> ConnectionRow<'a> {
     let pool = &view.pools[client.pool];
     let waits = client.phase == ClientPhase::Waiting;
-    Peer {
+    ConnectionRow {
         kind: "C",
         user: view.client_user(client),
         database: &pool.database,
@@ -106,7 +106,7 @@ fn of_client<'a>(view: &'a View, client: &'a ClientView) -> Peer<'a> {
             ClientPhase::Active => "active",
             ClientPhase::Waiting => "waiting",
         },
-        place: &client.place,
+        place: &client.addresses,
         connected: client.connected,
         changed: view.at - client.since,
         wait: if waits { client.since } else { std::time::Duration::ZERO },
@@ -119,9 +119,9 @@ fn of_client<'a>(view: &'a View, client: &'a ClientView) -> Peer<'a> {
     }
 }
 
-fn of_server<'a>(view: &'a View, server: &'a ServerView) -> Peer<'a> {
+fn server_row<'a>(view: &'a PoolerSnapshot, server: &'a ServerView) -> ConnectionRow<'a> {
     let pool = &view.pools[server.pool];
-    Peer {
+    ConnectionRow {
         kind: "S",
         user: &pool.settings.login.user,
         database: &pool.database,
@@ -134,7 +134,7 @@ fn of_server<'a>(view: &'a View, server: &'a ServerView) -> Peer<'a> {
             ServerPhase::Tested => "tested",
             ServerPhase::BeingCanceled => "being_canceled",
         },
-        place: &server.place,
+        place: &server.addresses,
         connected: server.connected,
         changed: view.at - server.since,
         wait: std::time::Duration::ZERO,
@@ -147,21 +147,21 @@ fn of_server<'a>(view: &'a View, server: &'a ServerView) -> Peer<'a> {
     }
 }
 
-fn address(address: Option<SocketAddr>) -> Value {
+fn address(address: Option<SocketAddr>) -> CellValue {
     address.map_or_else(|| "unix".into(), |address| address.ip().to_string().into())
 }
 
-fn port(address: Option<SocketAddr>) -> Value {
+fn port(address: Option<SocketAddr>) -> CellValue {
     address.map_or(0, |address| address.port()).into()
 }
 
-/// What stands for a connection where PgBouncer shows where it is in memory.
-fn pointer(id: Option<u64>) -> Value {
+/// The id of a connection in the format of PgBouncer's memory addresses.
+fn pointer(id: Option<u64>) -> CellValue {
     id.map(|id| format!("{id:#x}")).unwrap_or_default().into()
 }
 
-/// A time as people read it, in UTC.
-pub(super) fn clock(time: SystemTime) -> Value {
+/// A time as text, in UTC.
+pub(super) fn clock(time: SystemTime) -> CellValue {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
@@ -169,9 +169,10 @@ pub(super) fn clock(time: SystemTime) -> Value {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC").into()
 }
 
-/// Year, month and day of the day that is so many after 1970-01-01, in the Gregorian calendar.
+/// Year, month and day for a number of days since 1970-01-01, in the Gregorian calendar.
 fn civil(days: u64) -> (u64, u64, u64) {
-    // Years begin in March, so that the leap day is the last of one; 400 of them have 146,097 days.
+    // Years start in March, so that the leap day is the last day of a year; 400 years have 146,097
+    // days.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -183,7 +184,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
 }
 
 #[test]
-fn times_are_those_of_the_calendar() {
+fn clock_formats_calendar_time() {
     let at = |seconds| clock(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
     for (seconds, text) in [
         (0, "1970-01-01 00:00:00 UTC"),
@@ -191,6 +192,6 @@ fn times_are_those_of_the_calendar() {
         (1_772_323_199, "2026-02-28 23:59:59 UTC"),
         (4_107_542_400, "2100-03-01 00:00:00 UTC"),
     ] {
-        assert_eq!(at(seconds), Value::from(text));
+        assert_eq!(at(seconds), CellValue::from(text));
     }
 }

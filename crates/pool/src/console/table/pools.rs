@@ -1,21 +1,20 @@
-//! SHOW POOLS, DATABASES, PAUSED, USERS: who shares servers with whom, and how many there may be.
+//! SHOW POOLS, DATABASES, PAUSED and USERS: numbers of connections, and their limits.
 
 use std::collections::BTreeSet;
 
 use howdah_connect::Endpoint;
 
 use super::{
-    super::view::{PoolView, View},
-    Kind::{self, Int4, Text},
-    Value,
+    super::snapshot::{PoolView, PoolerSnapshot},
+    CellValue,
+    ColumnType::{self, Int4, Text},
 };
 use crate::{
     config::{ANY_DATABASE, LoadBalanceHosts, PoolSettings},
-    core::{ClientPhase, Counts, ServerPhase},
-    spec::Mode,
+    core::{ClientPhase, PoolCounts, ServerPhase, spec::PoolingMode},
 };
 
-pub(super) const POOLS: &[(&str, Kind)] = &[
+pub(super) const POOLS: &[(&str, ColumnType)] = &[
     ("database", Text),
     ("user", Text),
     ("cl_active", Int4),
@@ -35,7 +34,7 @@ pub(super) const POOLS: &[(&str, Kind)] = &[
     ("load_balance_hosts", Text),
 ];
 
-pub(super) const DATABASES: &[(&str, Kind)] = &[
+pub(super) const DATABASES: &[(&str, ColumnType)] = &[
     ("name", Text),
     ("host", Text),
     ("port", Int4),
@@ -55,9 +54,9 @@ pub(super) const DATABASES: &[(&str, Kind)] = &[
     ("disabled", Int4),
 ];
 
-pub(super) const PAUSED: &[(&str, Kind)] = &[("database", Text), ("user", Text)];
+pub(super) const PAUSED: &[(&str, ColumnType)] = &[("database", Text), ("user", Text)];
 
-pub(super) const USERS: &[(&str, Kind)] = &[
+pub(super) const USERS: &[(&str, ColumnType)] = &[
     ("name", Text),
     ("pool_size", Int4),
     ("reserve_pool_size", Int4),
@@ -68,16 +67,17 @@ pub(super) const USERS: &[(&str, Kind)] = &[
     ("current_client_connections", Int4),
 ];
 
-pub(super) fn pools(view: &View) -> Vec<Vec<Value>> {
-    let is_used =
-        |pool: &PoolView| pool.is_home() && (!pool.is_retired || pool.counts != Counts::default());
+pub(super) fn pools(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
+    let is_used = |pool: &PoolView| {
+        pool.is_owner() && (!pool.is_retired || pool.counts != PoolCounts::default())
+    };
     let pools = view.pools.iter().enumerate().filter(|(_, pool)| is_used(pool));
     pools.map(|(number, pool)| pool_row(view, number, pool)).collect()
 }
 
-fn pool_row(view: &View, number: usize, pool: &PoolView) -> Vec<Value> {
+fn pool_row(view: &PoolerSnapshot, number: usize, pool: &PoolView) -> Vec<CellValue> {
     let clients = || view.clients.iter().filter(|client| client.pool == number);
-    let is_its = |pool: usize| pool == number || view.pools[pool].home == Some(number);
+    let is_its = |pool: usize| pool == number || view.pools[pool].owner == Some(number);
     let servers = || view.servers.iter().filter(|server| is_its(server.pool));
     let in_phase = |phase| servers().filter(|server| server.phase == phase).count();
     let waiting = || clients().filter(|client| client.phase == ClientPhase::Waiting);
@@ -88,7 +88,7 @@ fn pool_row(view: &View, number: usize, pool: &PoolView) -> Vec<Value> {
         pool.user.as_str().into(),
         clients().filter(|client| client.phase == ClientPhase::Active).count().into(),
         waiting().count().into(),
-        // A CancelRequest that comes in is passed on at once, over a connection of its own.
+        // A CancelRequest is forwarded at once, over its own connection.
         cancels.into(),
         0_u32.into(),
         in_phase(ServerPhase::Active).into(),
@@ -105,28 +105,28 @@ fn pool_row(view: &View, number: usize, pool: &PoolView) -> Vec<Value> {
     ]
 }
 
-/// A row without a user is for all of them.
-pub(super) fn paused(view: &View) -> Vec<Vec<Value>> {
+/// In a row for a paused database, `user` is null.
+pub(super) fn paused(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let rows = view.databases.iter().flat_map(|database| {
-        let all = database.is_paused.then_some(Value::Null);
+        let all = database.is_paused.then_some(CellValue::Null);
         let users = database.paused_users.iter().map(|user| user.as_str().into());
         all.into_iter().chain(users).map(|user| vec![database.name.as_str().into(), user])
     });
     rows.collect()
 }
 
-fn mode(mode: Mode) -> &'static str {
+fn mode(mode: PoolingMode) -> &'static str {
     match mode {
-        Mode::Session => "session",
-        Mode::Transaction => "transaction",
-        Mode::Statement => "statement",
+        PoolingMode::Session => "session",
+        PoolingMode::Transaction => "transaction",
+        PoolingMode::Statement => "statement",
     }
 }
 
-/// Of one host, there is no order.
-fn load_balance_hosts(settings: &PoolSettings) -> Value {
+/// The order of hosts; null for a single host.
+fn load_balance_hosts(settings: &PoolSettings) -> CellValue {
     if settings.servers.len() < 2 {
-        return Value::Null;
+        return CellValue::Null;
     }
     match settings.load_balance_hosts {
         LoadBalanceHosts::RoundRobin => "round-robin",
@@ -135,8 +135,8 @@ fn load_balance_hosts(settings: &PoolSettings) -> Value {
     .into()
 }
 
-pub(super) fn databases(view: &View) -> Vec<Vec<Value>> {
-    let row = |database: &super::super::view::DatabaseView,
+pub(super) fn databases(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
+    let row = |database: &super::super::snapshot::DatabaseView,
                member: Option<(&Endpoint, Option<&str>)>| {
         let name = database.name.as_str();
         let is_its = |pool: usize| view.pools[pool].database == name && !view.pools[pool].is_mirror;
@@ -150,7 +150,7 @@ pub(super) fn databases(view: &View) -> Vec<Vec<Value>> {
         let servers = view.servers.iter();
         let servers = servers.filter(|it| is_its(it.pool) && is_there(it.pool)).count();
         let clients = view.clients.iter().filter(|client| is_its(client.pool)).count();
-        // What holds for somebody of whom nothing is known in particular.
+        // The settings of a user without an entry.
         let mut settings = view.config.pool(name, "")?;
         if let Some((endpoint, dbname)) = member {
             settings.servers = vec![endpoint.clone()];
@@ -204,20 +204,20 @@ pub(super) fn host(endpoint: &Endpoint) -> String {
 pub(super) fn port(endpoint: &Endpoint) -> u16 {
     match endpoint {
         Endpoint::Tcp { port, .. } => *port,
-        // The end of `.s.PGSQL.5432`.
+        // The extension of `.s.PGSQL.5432`.
         Endpoint::Unix { path } => {
             path.extension().and_then(|end| end.to_str()?.parse().ok()).unwrap_or_default()
         }
     }
 }
 
-pub(super) fn users(view: &View) -> Vec<Vec<Value>> {
+pub(super) fn users(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let known = view.config.users.keys().map(String::as_str);
     let seen = view.pools.iter().map(|pool| pool.user.as_str());
     let clients = view.clients.iter().map(|client| view.client_user(client));
     let names: BTreeSet<_> = known.chain(seen).chain(clients).collect();
     let row = |name: &str| {
-        let none = crate::config::User::default();
+        let none = crate::config::UserConfig::default();
         let own = view.config.users.get(name).unwrap_or(&none);
         let limits = &view.config.limits;
         let cap = |own: Option<u32>, all: Option<std::num::NonZeroU32>| {

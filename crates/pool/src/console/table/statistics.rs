@@ -1,40 +1,40 @@
-//! SHOW STATS and what is like it: what was counted, by database.
+//! SHOW STATS, STATS_TOTALS, STATS_AVERAGES and TOTALS: counts by database.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    super::view::{PoolView, View},
-    Column,
-    Kind::{self, Numeric, Text},
-    Value,
+    super::snapshot::{PoolView, PoolerSnapshot},
+    CellValue,
+    ColumnType::{self, Numeric, Text},
+    ShowColumn,
 };
-use crate::tally::{Tally, micros};
+use crate::core::state::pool_stats::{PoolStats, micros};
 
-/// Which numbers.
+/// The columns of a table: totals, averages, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum StatColumns {
     Totals,
     Averages,
     Both,
 }
 
-/// What the average over a period is of.
+/// What a count is divided by for its average over a period.
 enum Average {
-    /// A second.
+    /// The seconds of the period.
     Second,
-    /// One of these.
-    Each(fn(&Tally) -> u64),
+    /// Another count.
+    Each(fn(&PoolStats) -> u64),
 }
 
-/// A number that is counted, and what each table calls it.
-struct Counter {
+/// A count, with its column names in each table.
+struct StatCounter {
     in_stats: &'static str,
     average_in_stats: &'static str,
     in_totals: &'static str,
     in_averages: &'static str,
     in_list: &'static str,
     average_in_list: &'static str,
-    value: fn(&Tally) -> u64,
+    value: fn(&PoolStats) -> u64,
     average: Average,
 }
 
@@ -44,7 +44,7 @@ macro_rules! counter {
     };
     ($total:literal, $avg:literal, $in_totals:literal, $in_averages:literal, $list:literal,
      $value:expr, $average:expr) => {
-        Counter {
+        StatCounter {
             in_stats: concat!("total_", $total),
             average_in_stats: concat!("avg_", $avg),
             in_totals: $in_totals,
@@ -55,13 +55,13 @@ macro_rules! counter {
             average: $average,
         }
     };
-    // The averages of these are called so in every table.
+    // Newer columns, whose averages have the same name in all tables.
     (new $name:literal, $avg:literal, $value:expr) => {
         counter!($name, $name, $name, $avg, $name, $value, Average::Second)
     };
 }
 
-const COUNTERS: &[Counter] = &[
+const COUNTERS: &[StatCounter] = &[
     counter!("server_assignment_count", |it| it.assignments, Average::Second),
     counter!("xact_count", |it| it.transactions, Average::Second),
     counter!("query_count", |it| it.queries, Average::Second),
@@ -96,33 +96,33 @@ const COUNTERS: &[Counter] = &[
     counter!(new "client_login_count", "avg_client_login_count", |it| it.logins),
 ];
 
-pub(super) const TOTALS: &[(&str, Kind)] = &[("name", Text), ("value", Numeric)];
+pub(super) const TOTALS: &[(&str, ColumnType)] = &[("name", Text), ("value", Numeric)];
 
-pub(super) fn columns(which: Which) -> Vec<Column> {
-    let numbers = |name: fn(&Counter) -> &'static str| {
-        COUNTERS.iter().map(move |counter| Column { name: name(counter), kind: Numeric })
+pub(super) fn columns(which: StatColumns) -> Vec<ShowColumn> {
+    let columns_named = |name: fn(&StatCounter) -> &'static str| {
+        COUNTERS.iter().map(move |counter| ShowColumn { name: name(counter), kind: Numeric })
     };
-    let mut columns = vec![Column { name: "database", kind: Text }];
+    let mut columns = vec![ShowColumn { name: "database", kind: Text }];
     match which {
-        Which::Totals => columns.extend(numbers(|it| it.in_totals)),
-        Which::Averages => columns.extend(numbers(|it| it.in_averages)),
-        Which::Both => {
-            columns.extend(numbers(|it| it.in_stats));
-            columns.extend(numbers(|it| it.average_in_stats));
+        StatColumns::Totals => columns.extend(columns_named(|it| it.in_totals)),
+        StatColumns::Averages => columns.extend(columns_named(|it| it.in_averages)),
+        StatColumns::Both => {
+            columns.extend(columns_named(|it| it.in_stats));
+            columns.extend(columns_named(|it| it.average_in_stats));
         }
     }
     columns
 }
 
-/// What was counted, and what of it in the last whole period.
+/// Sums of counts, in total and over the last complete period.
 #[derive(Default)]
-struct Sum {
-    all: Tally,
-    last: Tally,
+struct StatTotals {
+    all: PoolStats,
+    last: PoolStats,
     period: Duration,
 }
 
-impl Sum {
+impl StatTotals {
     fn add(&mut self, pool: &PoolView) {
         self.all += &pool.tally;
         if let Some((last, period)) = &pool.last_period {
@@ -131,11 +131,11 @@ impl Sum {
         }
     }
 
-    fn totals(&self) -> impl Iterator<Item = Value> {
+    fn totals(&self) -> impl Iterator<Item = CellValue> {
         COUNTERS.iter().map(|counter| (counter.value)(&self.all).into())
     }
 
-    fn averages(&self) -> impl Iterator<Item = Value> {
+    fn averages(&self) -> impl Iterator<Item = CellValue> {
         COUNTERS.iter().map(|counter| {
             let value = (counter.value)(&self.last);
             let average = match counter.average {
@@ -149,22 +149,22 @@ impl Sum {
     }
 }
 
-pub(super) fn rows(view: &View, which: Which) -> Vec<Vec<Value>> {
-    let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
-    for (database, tally) in &view.past {
+pub(super) fn rows(view: &PoolerSnapshot, which: StatColumns) -> Vec<Vec<CellValue>> {
+    let mut sums: BTreeMap<&str, StatTotals> = BTreeMap::new();
+    for (database, tally) in &view.removed {
         if let Some(database) = database {
             sums.entry(database).or_default().all += tally;
         }
     }
-    for pool in view.pools.iter().filter(|pool| pool.is_home()) {
+    for pool in view.pools.iter().filter(|pool| pool.is_owner()) {
         sums.entry(&pool.database).or_default().add(pool);
     }
-    let row = |(database, sum): (&str, Sum)| {
+    let row = |(database, sum): (&str, StatTotals)| {
         let mut row = vec![database.into()];
-        if which != Which::Averages {
+        if which != StatColumns::Averages {
             row.extend(sum.totals());
         }
-        if which != Which::Totals {
+        if which != StatColumns::Totals {
             row.extend(sum.averages());
         }
         row
@@ -172,12 +172,13 @@ pub(super) fn rows(view: &View, which: Which) -> Vec<Vec<Value>> {
     sums.into_iter().map(row).collect()
 }
 
-/// All databases in one, a number a row.
-pub(super) fn totals(view: &View) -> Vec<Vec<Value>> {
-    let mut sum = Sum::default();
-    view.past.iter().for_each(|(_, tally)| sum.all += tally);
-    view.pools.iter().filter(|pool| pool.is_home()).for_each(|pool| sum.add(pool));
-    let names = |name: fn(&Counter) -> &'static str| COUNTERS.iter().map(move |it| name(it).into());
+/// The sums over all databases, one row per count.
+pub(super) fn totals(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
+    let mut sum = StatTotals::default();
+    view.removed.iter().for_each(|(_, tally)| sum.all += tally);
+    view.pools.iter().filter(|pool| pool.is_owner()).for_each(|pool| sum.add(pool));
+    let names =
+        |name: fn(&StatCounter) -> &'static str| COUNTERS.iter().map(move |it| name(it).into());
     let totals = names(|it| it.in_list).zip(sum.totals());
     let averages = names(|it| it.average_in_list).zip(sum.averages());
     totals.chain(averages).map(|(name, value)| vec![name, value]).collect()

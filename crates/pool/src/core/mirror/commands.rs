@@ -1,28 +1,28 @@
-//! What a client sent that the pooler answered itself.
+//! Removal of the pooler's own commands from mirrored traffic.
 
-use howdah_route::Command;
+use howdah_route::RouteCommand;
 use howdah_wire::{Frame, Frontend};
 
-use crate::{prepared::ClientStatements, statements::sql_of};
+use crate::core::prepared::{names::ClientStatements, statements::sql_text};
 
-/// What a client sent without what the pooler answered: its own commands, and batches of them.
-pub(super) fn without(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8> {
-    let is_command = |sql: &[u8]| Command::read(sql).is_some();
+/// A client's bytes without the commands that the pooler answered itself, and batches of them.
+pub(super) fn strip_commands(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8> {
+    let is_command = |sql: &[u8]| RouteCommand::read(sql).is_some();
     let is_of_command = |kind: Option<Frontend>, body: &[u8]| match kind {
-        Some(Frontend::Parse) => is_command(sql_of(behind_zero(body))),
+        Some(Frontend::Parse) => is_command(sql_text(after_first_string(body))),
         Some(Frontend::Bind) => {
-            let statement = sql_of(behind_zero(body));
-            known.named.get(statement).is_some_and(|it| is_command(sql_of(&it.text)))
+            let statement = sql_text(after_first_string(body));
+            known.named.get(statement).is_some_and(|it| is_command(sql_text(&it.text)))
         }
         _ => false,
     };
     let (mut kept, mut has_any) = (Vec::new(), false);
     let (mut rest, mut batch, mut is_own) = (&bytes[..], 0, false);
-    while let Ok(Some((Frame { tag, body }, behind))) = Frame::split(rest, u32::MAX) {
-        let whole = &rest[..rest.len() - behind.len()];
-        rest = behind;
+    while let Ok(Some((Frame { tag, body }, later))) = Frame::split(rest, u32::MAX) {
+        let whole = &rest[..rest.len() - later.len()];
+        rest = later;
         let kind = Frontend::from_tag(tag);
-        if kind == Some(Frontend::Query) && is_command(sql_of(body)) {
+        if kind == Some(Frontend::Query) && is_command(sql_text(body)) {
             has_any = true;
             continue;
         }
@@ -36,7 +36,7 @@ pub(super) fn without(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8> {
                 }
                 batch = kept.len();
             }
-            // Rows of a COPY belong to the string or batch that is over.
+            // COPY data belongs to the query string or batch before it.
             Some(Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail) if !is_own => {
                 batch = kept.len();
             }
@@ -46,7 +46,7 @@ pub(super) fn without(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8> {
     if has_any { kept } else { bytes }
 }
 
-pub(super) fn behind_zero(body: &[u8]) -> &[u8] {
+pub(super) fn after_first_string(body: &[u8]) -> &[u8] {
     memchr::memchr(0, body).map_or(&[], |end| &body[end + 1..])
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_before_and_behind_a_command_is_kept() {
+    fn messages_around_a_command_are_retained() {
         let query = |sql: &[u8]| {
             let mut buf = Vec::new();
             encode::query(&mut buf, sql).unwrap();
@@ -70,19 +70,19 @@ mod tests {
         encode::parse(&mut command, b"", b"set shard to '1'", &[]).unwrap();
         encode::execute(&mut command, b"", 0).unwrap();
         encode::sync(&mut command);
-        let kept = [query(b"copy t from stdin"), rows, query(b"select 1")];
-        let [copy, rows, select] = &kept;
-        for said in [
+        let retained = [query(b"copy t from stdin"), rows, query(b"select 1")];
+        let [copy, rows, select] = &retained;
+        for messages in [
             [copy, rows, &query(b"show shard"), select],
             [copy, rows, &command, select],
             [&query(b"set server role to 'any';"), copy, rows, select],
             [copy, rows, select, &query(b"show primary reads")],
         ] {
-            let bytes = said.into_iter().flatten().copied().collect();
-            let left = without(bytes, &ClientStatements::default());
-            assert!(left == kept.concat(), "{}", left.escape_ascii());
+            let bytes = messages.into_iter().flatten().copied().collect();
+            let left = strip_commands(bytes, &ClientStatements::default());
+            assert!(left == retained.concat(), "{}", left.escape_ascii());
         }
-        let bytes = kept.concat();
-        assert_eq!(without(bytes.clone(), &ClientStatements::default()), bytes);
+        let bytes = retained.concat();
+        assert_eq!(strip_commands(bytes.clone(), &ClientStatements::default()), bytes);
     }
 }

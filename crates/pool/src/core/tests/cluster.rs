@@ -1,27 +1,28 @@
-//! Clients of a cluster: whose servers they get, and where they wait.
+//! Clients of a cluster: which members' servers they get, and where they wait.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Stage, message};
+use super::{CoreHarness, message};
 use crate::{
-    ClientId, Cluster, ClusterMember, ClusterState, Limit, MemberPlace, Peer, PoolId, PoolSpec,
-    ServerFailure, ServerId, ServerRole, Strategy, cluster::Standing, config::ConfiguredRole,
+    ClientId, ClusterMember, ClusterMembership, ClusterSpec, ClusterState, ConnectionLimit, PeerId,
+    PoolId, PoolSpec, ServerFailure, ServerId, Strategy, TargetRole, cluster::ServerStatus,
+    config::ConfiguredRole,
 };
 
-const HOME: PoolId = PoolId(1);
+const OWNER: PoolId = PoolId(1);
 const BAN: Duration = Duration::from_secs(60);
 
-/// A stage with a cluster of these servers, whose pools follow that of their home.
-fn stage(roles: &[ConfiguredRole]) -> (Stage, Arc<ClusterState>) {
-    let mut stage = Stage::new(PoolSpec::new(1));
+/// A cluster of members with these roles; the members' pools follow the owner pool.
+fn cluster_harness(roles: &[ConfiguredRole]) -> (CoreHarness, Arc<ClusterState>) {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
     let state = ClusterState::new(roles.iter().copied(), BAN);
-    let member = |(number, state): (u32, &Arc<crate::Member>)| ClusterMember {
-        pool: PoolId(HOME.0 + 1 + number),
+    let member = |(number, state): (u32, &Arc<crate::MemberHealth>)| ClusterMember {
+        pool: PoolId(OWNER.0 + 1 + number),
         state: Arc::clone(state),
         weight: 1,
     };
     let failover_timeout = Some(Duration::from_secs(5));
-    let cluster = Arc::new(Cluster {
+    let cluster = Arc::new(ClusterSpec {
         members: (0..).zip(&state.members).map(member).collect(),
         strategy: Strategy::RoundRobin,
         failover_timeout,
@@ -30,47 +31,47 @@ fn stage(roles: &[ConfiguredRole]) -> (Stage, Arc<ClusterState>) {
     });
     let spec = PoolSpec::new(1);
     for member in &cluster.members {
-        let place = MemberPlace {
-            home: HOME,
+        let place = ClusterMembership {
+            owner: OWNER,
             shard: 0,
             state: Arc::clone(&member.state),
             failover_timeout,
         };
-        let server_limits = [Limit::new(1)].into();
+        let server_limits = [ConnectionLimit::new(1)].into();
         let spec = PoolSpec { member: Some(place), server_limits, ..spec.clone() };
-        stage.core.set_pool(member.pool, Arc::new(spec));
+        harness.core.set_pool(member.pool, Arc::new(spec));
     }
-    stage.core.set_pool(HOME, Arc::new(PoolSpec { clusters: [cluster].into(), ..spec }));
-    (stage, state)
+    harness.core.set_pool(OWNER, Arc::new(PoolSpec { clusters: [cluster].into(), ..spec }));
+    (harness, state)
 }
 
-const NAMED: [ConfiguredRole; 2] = [ConfiguredRole::Primary, ConfiguredRole::Replica];
+const PRIMARY_AND_REPLICA: [ConfiguredRole; 2] = [ConfiguredRole::Primary, ConfiguredRole::Replica];
 
-impl Stage {
+impl CoreHarness {
     /// The pool of a server.
     fn pool_of(&mut self, server: ServerId) -> PoolId {
         let report = self.core.report(true, self.now);
         report.servers.iter().find(|it| it.id == server).expect("it is there").pool
     }
 
-    fn asks(&mut self, client: ClientId) {
-        self.client_says(client, &message(b'Q', b"select 1\0"));
+    fn send_query(&mut self, client: ClientId) {
+        self.send_from_client(client, &message(b'Q', b"select 1\0"));
     }
 
-    /// Has the server that was opened last log in, and gives whose it is.
-    fn logs_in(&mut self) -> (ServerId, PoolId) {
-        let server = self.server();
+    /// Completes the server login that was ordered last; returns the server and its pool.
+    fn log_in_last(&mut self) -> (ServerId, PoolId) {
+        let server = self.log_in_server();
         let pool = self.pool_of(server);
         (server, pool)
     }
 
-    fn answers(&mut self, server: ServerId) {
-        assert!(!self.server_gets(server).is_empty(), "it was asked");
+    fn reply(&mut self, server: ServerId) {
+        assert!(!self.sent_to_server(server).is_empty(), "the server was sent a request");
         let answer = [message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat();
-        self.server_says(server, &answer);
+        self.send_from_server(server, &answer);
     }
 
-    fn refuses(&mut self, sqlstate: &[u8; 5]) {
+    fn fail_login(&mut self, sqlstate: &[u8; 5]) {
         let id = self.io.opened.pop().expect("a server was ordered");
         let failure = ServerFailure { sqlstate: *sqlstate, message: "no".to_owned() };
         self.core.server_failed(id, failure, self.now, &mut self.io);
@@ -78,174 +79,179 @@ impl Stage {
 }
 
 #[test]
-fn a_role_holds_from_the_next_transaction_on() {
-    let (mut stage, _) = stage(&NAMED);
-    let client = stage.client_in(HOME, Vec::new());
-    let (first, pool) = stage.logs_in();
-    assert_eq!(pool, PoolId(3), "its turn comes behind that of the first, which was last");
-    assert!(stage.core.set_role(client, ServerRole::Primary));
-    stage.asks(client);
-    let (primary, pool) = stage.logs_in();
+fn role_change_applies_from_next_transaction() {
+    let (mut harness, _) = cluster_harness(&PRIMARY_AND_REPLICA);
+    let client = harness.client_in(OWNER, Vec::new());
+    let (first, pool) = harness.log_in_last();
+    assert_eq!(pool, PoolId(3), "round robin starts after the first member");
+    assert!(harness.core.set_role(client, TargetRole::Primary));
+    harness.send_query(client);
+    let (primary, pool) = harness.log_in_last();
     assert_eq!(pool, PoolId(2));
-    // Meanwhile it changes nothing.
-    assert!(stage.core.set_role(client, ServerRole::Replica));
-    stage.answers(primary);
-    stage.asks(client);
-    stage.answers(first);
-    // One without a cluster has no choice.
-    let other = stage.client();
-    assert!(!stage.core.set_role(other, ServerRole::Primary));
+    // A change during a transaction does not move the client.
+    assert!(harness.core.set_role(client, TargetRole::Replica));
+    harness.reply(primary);
+    harness.send_query(client);
+    harness.reply(first);
+    // A client without a cluster has no role.
+    let other = harness.client();
+    assert!(!harness.core.set_role(other, TargetRole::Primary));
 }
 
 #[test]
-fn who_waits_for_a_replica_that_fails_goes_to_another_at_once() {
-    let (mut stage, state) = stage(&[ConfiguredRole::Replica, ConfiguredRole::Replica]);
-    let client = stage.client_in(HOME, Vec::new());
-    stage.refuses(b"08006");
+fn client_waiting_for_failed_replica_moves_at_once() {
+    let (mut harness, state) = cluster_harness(&[ConfiguredRole::Replica, ConfiguredRole::Replica]);
+    let client = harness.client_in(OWNER, Vec::new());
+    harness.fail_login(b"08006");
     assert_eq!(state.members.iter().filter(|it| it.report().ban.is_some()).count(), 1);
-    let (server, _) = stage.logs_in();
-    stage.asks(client);
-    stage.answers(server);
-    assert!(!stage.io.closed.contains(&Peer::Client(client)));
+    let (server, _) = harness.log_in_last();
+    harness.send_query(client);
+    harness.reply(server);
+    assert!(!harness.io.closed.contains(&PeerId::Client(client)));
 }
 
 #[test]
-fn writes_wait_for_a_primary_for_a_while() {
-    let (mut stage, state) = stage(&[ConfiguredRole::Auto, ConfiguredRole::Auto]);
-    let waits = stage.client_in(HOME, Vec::new());
-    stage.logs_in();
-    let gives_up = stage.client_in(HOME, Vec::new());
+fn writes_wait_for_primary_until_failover_timeout() {
+    let (mut harness, state) = cluster_harness(&[ConfiguredRole::Auto, ConfiguredRole::Auto]);
+    let waits = harness.client_in(OWNER, Vec::new());
+    harness.log_in_last();
+    let gives_up = harness.client_in(OWNER, Vec::new());
     for client in [waits, gives_up] {
-        stage.core.set_role(client, ServerRole::Primary);
+        harness.core.set_role(client, TargetRole::Primary);
     }
-    stage.asks(gives_up);
-    stage.wait(4000);
-    stage.asks(waits);
-    assert!(stage.core.is_waiting(waits) && stage.io.opened.is_empty(), "nobody is the primary");
-    stage.wait(1000);
-    assert!(stage.io.closed.contains(&Peer::Client(gives_up)));
-    let told = stage.client_gets(gives_up);
-    let said = memchr::memmem::find(&told, b"no server of the database is fit");
-    assert!(said.is_some(), "{}", told.escape_ascii());
-    state.members[1].stands(Standing::Primary, false);
-    stage.core.clusters_turned(stage.now, &mut stage.io);
-    let (server, pool) = match stage.io.opened.is_empty() {
-        // It was opened before, for a greeting.
-        true => (stage.core.report(true, stage.now).servers[0].id, PoolId(3)),
-        false => stage.logs_in(),
+    harness.send_query(gives_up);
+    harness.advance(4000);
+    harness.send_query(waits);
+    assert!(harness.core.is_waiting(waits) && harness.io.opened.is_empty(), "there is no primary");
+    harness.advance(1000);
+    assert!(harness.io.closed.contains(&PeerId::Client(gives_up)));
+    let received = harness.sent_to_client(gives_up);
+    let error = memchr::memmem::find(&received, b"no healthy server matches role");
+    assert!(error.is_some(), "{}", received.escape_ascii());
+    state.members[1].set_status(ServerStatus::Primary, false);
+    harness.core.cluster_state_changed(harness.now, &mut harness.io);
+    let (server, pool) = if harness.io.opened.is_empty() {
+        (harness.core.report(true, harness.now).servers[0].id, PoolId(3))
+    } else {
+        harness.log_in_last()
     };
     assert_eq!(pool, PoolId(3));
-    stage.answers(server);
-    assert!(!stage.client_gets(waits).is_empty());
+    harness.reply(server);
+    assert!(!harness.sent_to_client(waits).is_empty());
 }
 
 #[test]
-fn who_waits_for_a_server_that_answers_no_checks_is_told_after_a_while() {
-    let (mut stage, state) = stage(&[ConfiguredRole::Primary]);
-    let client = stage.client_in(HOME, Vec::new());
-    let (server, _) = stage.logs_in();
-    stage.client_gets(client);
-    stage.client_says(client, &message(b'Q', b"insert into t values (1)\0"));
+fn client_of_unresponsive_server_gets_error_after_timeout() {
+    let (mut harness, state) = cluster_harness(&[ConfiguredRole::Primary]);
+    let client = harness.client_in(OWNER, Vec::new());
+    let (server, _) = harness.log_in_last();
+    harness.sent_to_client(client);
+    harness.send_from_client(client, &message(b'Q', b"insert into t values (1)\0"));
     let after = Some(Duration::from_secs(60));
     for millis in [0, 59_000, 1_000] {
-        assert!(stage.io.closed.is_empty());
-        stage.wait(millis);
-        state.members[0].check_failed(stage.now, "it does not answer in time", after);
-        stage.core.clusters_turned(stage.now, &mut stage.io);
+        assert!(harness.io.closed.is_empty());
+        harness.advance(millis);
+        state.members[0].check_failed(harness.now, "it does not answer in time", after);
+        harness.core.cluster_state_changed(harness.now, &mut harness.io);
     }
-    assert!(stage.io.closed.contains(&Peer::Client(client)));
-    assert!(stage.io.closed.contains(&Peer::Server(server)));
-    let told = stage.client_gets(client);
-    assert!(memchr::memmem::find(&told, b"C08006\0").is_some(), "{}", told.escape_ascii());
-    // What it had asked for is not asked for again, and nothing is cancelled.
-    assert!(stage.io.opened.is_empty() && stage.io.cancels.is_empty());
+    assert!(harness.io.closed.contains(&PeerId::Client(client)));
+    assert!(harness.io.closed.contains(&PeerId::Server(server)));
+    let received = harness.sent_to_client(client);
+    assert!(memchr::memmem::find(&received, b"C08006\0").is_some(), "{}", received.escape_ascii());
+    // The request is not sent again, and nothing is cancelled.
+    assert!(harness.io.opened.is_empty() && harness.io.cancels.is_empty());
 }
 
 #[test]
-fn nobody_goes_on_at_a_primary_that_was_replaced() {
-    let (mut stage, state) = stage(&[ConfiguredRole::Auto]);
-    state.members[0].stands(Standing::Primary, false);
-    let client = stage.client_in(HOME, Vec::new());
-    let (server, _) = stage.logs_in();
-    stage.client_says(client, &message(b'Q', b"begin\0"));
-    stage.server_says(server, &[message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat());
-    state.members[0].stands(Standing::Stale, false);
-    stage.core.clusters_turned(stage.now, &mut stage.io);
-    assert!(stage.io.closed.contains(&Peer::Client(client)));
-    assert!(stage.io.closed.contains(&Peer::Server(server)));
-    let told = stage.client_gets(client);
-    assert!(memchr::memmem::find(&told, b"not the primary any more").is_some());
+fn clients_of_replaced_primary_are_disconnected() {
+    let (mut harness, state) = cluster_harness(&[ConfiguredRole::Auto]);
+    state.members[0].set_status(ServerStatus::Primary, false);
+    let client = harness.client_in(OWNER, Vec::new());
+    let (server, _) = harness.log_in_last();
+    harness.send_from_client(client, &message(b'Q', b"begin\0"));
+    harness.send_from_server(server, &[message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat());
+    state.members[0].set_status(ServerStatus::Stale, false);
+    harness.core.cluster_state_changed(harness.now, &mut harness.io);
+    assert!(harness.io.closed.contains(&PeerId::Client(client)));
+    assert!(harness.io.closed.contains(&PeerId::Server(server)));
+    let received = harness.sent_to_client(client);
+    assert!(memchr::memmem::find(&received, b"no longer the primary").is_some());
 }
 
-/// Three members of which the second has failed a check, its connection being as it was.
-fn silent_second(stage: &mut Stage, state: &Arc<ClusterState>) {
-    state.members[1].check_failed(stage.now, "it does not answer in time", None);
-    stage.core.clusters_turned(stage.now, &mut stage.io);
+/// Makes the second of three members fail a health check; its connections stay open.
+fn make_second_unresponsive(harness: &mut CoreHarness, state: &Arc<ClusterState>) {
+    state.members[1].check_failed(harness.now, "it does not answer in time", None);
+    harness.core.cluster_state_changed(harness.now, &mut harness.io);
 }
 
-/// A stage of a primary and two replicas, with a client that has its request at the second member.
-fn at_the_second(request: &[u8]) -> (Stage, Arc<ClusterState>, ClientId, ServerId) {
-    let (mut stage, state) =
-        stage(&[ConfiguredRole::Primary, ConfiguredRole::Replica, ConfiguredRole::Replica]);
+/// A primary and two replicas, with a client whose request is at the second member.
+fn request_at_second(request: &[u8]) -> (CoreHarness, Arc<ClusterState>, ClientId, ServerId) {
+    let (mut harness, state) = cluster_harness(&[
+        ConfiguredRole::Primary,
+        ConfiguredRole::Replica,
+        ConfiguredRole::Replica,
+    ]);
     let home = {
-        let routing = Some(Arc::new(howdah_route::Settings::default()));
-        let clusters = stage.core.pool(HOME).spec.clusters.clone();
+        let routing = Some(Arc::new(howdah_route::RouteSettings::default()));
+        let clusters = harness.core.pool(OWNER).spec.clusters.clone();
         PoolSpec { routing, clusters, ..PoolSpec::new(1) }
     };
-    stage.core.set_pool(HOME, Arc::new(home));
-    let client = stage.client_in(HOME, Vec::new());
+    harness.core.set_pool(OWNER, Arc::new(home));
+    let client = harness.client_in(OWNER, Vec::new());
     let mut servers = Vec::new();
-    servers.push(stage.logs_in());
-    assert!(stage.core.set_role(client, ServerRole::Replica));
+    servers.push(harness.log_in_last());
+    assert!(harness.core.set_role(client, TargetRole::Replica));
     for _ in 0..4 {
-        stage.client_gets(client);
-        stage.client_says(client, request);
-        if !stage.io.opened.is_empty() {
-            servers.push(stage.logs_in());
+        harness.sent_to_client(client);
+        harness.send_from_client(client, request);
+        if !harness.io.opened.is_empty() {
+            servers.push(harness.log_in_last());
         }
-        let at = servers.iter().find(|(id, _)| stage.io.sent.contains_key(&Peer::Server(*id)));
-        let (server, pool) = *at.expect("one of them was asked");
+        let at = servers.iter().find(|(id, _)| harness.io.sent.contains_key(&PeerId::Server(*id)));
+        let (server, pool) = *at.expect("a server has received the request");
         if pool == PoolId(3) {
-            return (stage, state, client, server);
+            return (harness, state, client, server);
         }
-        stage.answers(server);
+        harness.reply(server);
     }
-    panic!("it is never the second's turn");
+    panic!("the second member never gets a request");
 }
 
-/// The server that got a request in the place of one that hangs.
-fn reroute_target(stage: &mut Stage, hung: ServerId) -> ServerId {
-    if !stage.io.opened.is_empty() {
-        stage.logs_in();
+/// The server that a request was rerouted to.
+fn reroute_target(harness: &mut CoreHarness, hung: ServerId) -> ServerId {
+    if !harness.io.opened.is_empty() {
+        harness.log_in_last();
     }
-    let report = stage.core.report(true, stage.now);
+    let report = harness.core.report(true, harness.now);
     let mut others = report.servers.iter().map(|it| it.id).filter(|id| *id != hung);
-    others.find(|id| stage.io.sent.contains_key(&Peer::Server(*id))).expect("another server got it")
+    others
+        .find(|id| harness.io.sent.contains_key(&PeerId::Server(*id)))
+        .expect("another server has the request")
 }
 
 #[test]
-fn read_without_an_answer_is_asked_of_another_member() {
+fn unanswered_read_is_rerouted_to_another_member() {
     let read = message(b'Q', b"select 1\0");
-    let (mut stage, state, client, hung) = at_the_second(&read);
-    stage.server_gets(hung);
-    silent_second(&mut stage, &state);
-    assert_eq!(stage.io.cancels.len(), 1, "what runs there is cancelled");
-    let other = reroute_target(&mut stage, hung);
-    assert!(!stage.io.sent.contains_key(&Peer::Server(hung)));
-    assert_eq!(stage.server_gets(other), read);
-    // What the first says in the end is for nobody, and it is not used again.
+    let (mut harness, state, client, hung) = request_at_second(&read);
+    harness.sent_to_server(hung);
+    make_second_unresponsive(&mut harness, &state);
+    assert_eq!(harness.io.cancels.len(), 1, "the original request is cancelled");
+    let other = reroute_target(&mut harness, hung);
+    assert!(!harness.io.sent.contains_key(&PeerId::Server(hung)));
+    assert_eq!(harness.sent_to_server(other), read);
+    // A late reply of the first server is discarded, and the server is not used again.
     let late = [message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat();
-    stage.client_gets(client);
-    stage.server_says(hung, &late);
-    stage.core.cancel_finished(hung, stage.now, &mut stage.io);
-    assert_eq!(stage.client_gets(client), b"");
-    assert!(stage.io.closed.contains(&Peer::Server(hung)), "{:?}", stage.io.closed);
-    stage.server_says(other, &late);
-    assert_eq!(stage.client_gets(client), late);
+    harness.sent_to_client(client);
+    harness.send_from_server(hung, &late);
+    harness.core.cancel_finished(hung, harness.now, &mut harness.io);
+    assert_eq!(harness.sent_to_client(client), b"");
+    assert!(harness.io.closed.contains(&PeerId::Server(hung)), "{:?}", harness.io.closed);
+    harness.send_from_server(other, &late);
+    assert_eq!(harness.sent_to_client(client), late);
 }
 
 #[test]
-fn prepared_read_without_an_answer_is_prepared_and_asked_again() {
+fn unanswered_prepared_read_is_prepared_and_rerouted() {
     let batch = [
         message(b'P', b"a\0select $1\0\0\0"),
         message(b'B', b"\0a\0\0\0\0\x01\0\0\0\x011\0\0"),
@@ -253,24 +259,24 @@ fn prepared_read_without_an_answer_is_prepared_and_asked_again() {
         message(b'S', b""),
     ]
     .concat();
-    let (mut stage, state, client, hung) = at_the_second_after(&batch);
-    stage.server_gets(hung);
-    silent_second(&mut stage, &state);
-    let other = reroute_target(&mut stage, hung);
-    assert!(!stage.io.sent.contains_key(&Peer::Server(hung)));
-    let got = stage.server_gets(other);
+    let (mut harness, state, client, hung) = batch_at_second(&batch);
+    harness.sent_to_server(hung);
+    make_second_unresponsive(&mut harness, &state);
+    let other = reroute_target(&mut harness, hung);
+    assert!(!harness.io.sent.contains_key(&PeerId::Server(hung)));
+    let got = harness.sent_to_server(other);
     assert!(got.starts_with(b"P") && got.ends_with(&message(b'S', b"")), "{}", got.escape_ascii());
-    stage.client_gets(client);
+    harness.sent_to_client(client);
     let answer =
         [message(b'1', b""), message(b'2', b""), message(b'C', b"SELECT 1\0"), message(b'Z', b"I")]
             .concat();
-    stage.server_says(other, &answer);
-    assert_eq!(stage.client_gets(client), answer);
+    harness.send_from_server(other, &answer);
+    assert_eq!(harness.sent_to_client(client), answer);
 }
 
-/// A batch comes in as many pieces as its client and the network make of it.
+/// The client and the network may split a batch anywhere.
 #[test]
-fn read_in_pieces_without_an_answer_is_asked_of_another_member() {
+fn unanswered_read_in_pieces_is_rerouted() {
     let pieces = [
         message(b'P', b"\0select $1\0\0\0"),
         [message(b'B', b"\0\0\0\0\0\x01\0\0\0\x011\0\0"), vec![b'E', 0, 0]].concat(),
@@ -278,33 +284,34 @@ fn read_in_pieces_without_an_answer_is_asked_of_another_member() {
         message(b'S', b""),
     ];
     for silent_after in 1..=pieces.len() {
-        let (mut stage, state, client, hung) = at_the_second_after(&pieces[0]);
+        let (mut harness, state, client, hung) = batch_at_second(&pieces[0]);
         for sent in 1..=pieces.len() {
             if sent > 1 {
-                stage.client_says(client, &pieces[sent - 1]);
+                harness.send_from_client(client, &pieces[sent - 1]);
             }
             if sent == silent_after {
-                stage.server_gets(hung);
-                silent_second(&mut stage, &state);
+                harness.sent_to_server(hung);
+                make_second_unresponsive(&mut harness, &state);
             }
         }
-        let other = reroute_target(&mut stage, hung);
-        assert_eq!(stage.server_gets(other), pieces.concat(), "after {silent_after}");
-        stage.client_gets(client);
+        let other = reroute_target(&mut harness, hung);
+        assert_eq!(harness.sent_to_server(other), pieces.concat(), "after {silent_after}");
+        harness.sent_to_client(client);
         let answer = [
             message(b'1', b""),
             message(b'2', b""),
             message(b'C', b"SELECT 1\0"),
             message(b'Z', b"I"),
         ];
-        stage.server_says(other, &answer.concat());
-        assert_eq!(stage.client_gets(client), answer.concat());
+        harness.send_from_server(other, &answer.concat());
+        assert_eq!(harness.sent_to_client(client), answer.concat());
     }
 }
 
-/// The meaning of a literal depends on settings that the pooler queries first; the hung server does not answer.
+/// The meaning of a literal depends on settings that the pooler queries first; the hung server does
+/// not answer.
 #[test]
-fn batch_with_unanswered_settings_query_moves_to_another_member() {
+fn batch_with_unanswered_settings_query_is_rerouted() {
     let batch = [
         message(b'P', b"\0insert into t values (timestamptz '2026-01-02 03:04')\0\0\0"),
         message(b'B', b"\0\0\0\0\0\0\0\0"),
@@ -312,45 +319,45 @@ fn batch_with_unanswered_settings_query_moves_to_another_member() {
         message(b'S', b""),
     ]
     .concat();
-    let (mut stage, state, _, hung) = at_the_second_after(&batch);
-    let asked = stage.server_gets(hung);
+    let (mut harness, state, _, hung) = batch_at_second(&batch);
+    let asked = harness.sent_to_server(hung);
     assert!(memchr::memmem::find(&asked, b"current_setting").is_some(), "{}", asked.escape_ascii());
     assert!(memchr::memmem::find(&asked, b"insert into").is_none());
-    silent_second(&mut stage, &state);
-    reroute_target(&mut stage, hung);
+    make_second_unresponsive(&mut harness, &state);
+    reroute_target(&mut harness, hung);
 }
 
-/// The same, but the batch is sent once only: before it the client has asked something else.
-fn at_the_second_after(batch: &[u8]) -> (Stage, Arc<ClusterState>, ClientId, ServerId) {
-    let (mut stage, state, client, server) = at_the_second(&message(b'Q', b"select 1\0"));
-    stage.answers(server);
+/// Like [`request_at_second`], but the batch is sent only once, after another request.
+fn batch_at_second(batch: &[u8]) -> (CoreHarness, Arc<ClusterState>, ClientId, ServerId) {
+    let (mut harness, state, client, server) = request_at_second(&message(b'Q', b"select 1\0"));
+    harness.reply(server);
     for _ in 0..2 {
-        // The third's turn, and the second's again.
-        stage.client_says(client, &message(b'Q', b"select 1\0"));
-        if !stage.io.opened.is_empty() {
-            stage.logs_in();
+        // The third member is next, then the second again.
+        harness.send_from_client(client, &message(b'Q', b"select 1\0"));
+        if !harness.io.opened.is_empty() {
+            harness.log_in_last();
         }
-        if stage.io.sent.contains_key(&Peer::Server(server)) {
-            stage.answers(server);
+        if harness.io.sent.contains_key(&PeerId::Server(server)) {
+            harness.reply(server);
             continue;
         }
-        let report = stage.core.report(true, stage.now);
+        let report = harness.core.report(true, harness.now);
         let asked =
-            report.servers.iter().find(|it| stage.io.sent.contains_key(&Peer::Server(it.id)));
+            report.servers.iter().find(|it| harness.io.sent.contains_key(&PeerId::Server(it.id)));
         let asked = asked.map(|it| it.id).unwrap();
-        stage.answers(asked);
-        stage.client_gets(client);
-        stage.client_says(client, batch);
-        if stage.io.sent.contains_key(&Peer::Server(server)) {
-            return (stage, state, client, server);
+        harness.reply(asked);
+        harness.sent_to_client(client);
+        harness.send_from_client(client, batch);
+        if harness.io.sent.contains_key(&PeerId::Server(server)) {
+            return (harness, state, client, server);
         }
-        panic!("it was the second's turn");
+        panic!("the second member was next");
     }
-    panic!("it was the third's turn");
+    panic!("the third member was next");
 }
 
 #[test]
-fn what_may_write_or_was_answered_in_part_is_not_asked_of_another() {
+fn possible_write_or_partly_answered_request_is_not_rerouted() {
     let query = |sql: &str| message(b'Q', format!("{sql}\0").as_bytes());
     let cases = [
         query("insert into t values (1)"),
@@ -365,28 +372,34 @@ fn what_may_write_or_was_answered_in_part_is_not_asked_of_another() {
         message(b'P', b"\0select 1\0\0\0"),
     ];
     for request in cases {
-        let (mut stage, state, client, hung) = at_the_second(&query("select 1"));
-        stage.answers(hung);
-        // Its turn comes again.
-        stage.client_says(client, &query("select 1"));
-        if !stage.io.opened.is_empty() {
-            stage.logs_in();
+        let (mut harness, state, client, hung) = request_at_second(&query("select 1"));
+        harness.reply(hung);
+        // The second member is next again.
+        harness.send_from_client(client, &query("select 1"));
+        if !harness.io.opened.is_empty() {
+            harness.log_in_last();
         }
-        let report = stage.core.report(true, stage.now);
+        let report = harness.core.report(true, harness.now);
         let third =
-            report.servers.iter().find(|it| stage.io.sent.contains_key(&Peer::Server(it.id)));
+            report.servers.iter().find(|it| harness.io.sent.contains_key(&PeerId::Server(it.id)));
         let third = third.map(|it| it.id).unwrap();
-        stage.answers(third);
-        stage.client_says(client, &request);
-        assert!(!stage.server_gets(hung).is_empty(), "{}", request.escape_ascii());
-        silent_second(&mut stage, &state);
-        assert!(!stage.io.sent.contains_key(&Peer::Server(third)), "{}", request.escape_ascii());
-        assert!(stage.io.cancels.is_empty() && !stage.io.closed.contains(&Peer::Server(hung)));
+        harness.reply(third);
+        harness.send_from_client(client, &request);
+        assert!(!harness.sent_to_server(hung).is_empty(), "{}", request.escape_ascii());
+        make_second_unresponsive(&mut harness, &state);
+        assert!(
+            !harness.io.sent.contains_key(&PeerId::Server(third)),
+            "{}",
+            request.escape_ascii()
+        );
+        assert!(
+            harness.io.cancels.is_empty() && !harness.io.closed.contains(&PeerId::Server(hung))
+        );
     }
-    // The first byte of an answer has come.
-    let (mut stage, state, _, hung) = at_the_second(&query("select 1"));
-    stage.server_gets(hung);
-    stage.server_says(hung, b"C");
-    silent_second(&mut stage, &state);
-    assert!(stage.io.cancels.is_empty());
+    // The first byte of an answer has arrived.
+    let (mut harness, state, _, hung) = request_at_second(&query("select 1"));
+    harness.sent_to_server(hung);
+    harness.send_from_server(hung, b"C");
+    make_second_unresponsive(&mut harness, &state);
+    assert!(harness.io.cancels.is_empty());
 }

@@ -1,11 +1,12 @@
-//! Mirrors, message by message: a second pool gets what a client sent, and the client notices nothing.
+//! Mirroring, message by message: a second pool gets what a client sent, without any effect on the
+//! client.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{POOL, Stage, message};
+use super::{CoreHarness, POOL, message};
 use crate::{
-    ClientId, Mirror, MirrorReport, MirrorTarget, Peer, PoolId, PoolSpec, ServerFailure, ServerId,
-    Timeouts, mirror::DropReason,
+    ClientId, Mirror, MirrorReport, MirrorTarget, PeerId, PoolId, PoolSpec, PoolTimeouts,
+    ServerFailure, ServerId, core::mirror::target::DropReason,
 };
 
 const MIRROR: PoolId = PoolId(1);
@@ -43,31 +44,31 @@ fn ran(parses: bool) -> Vec<u8> {
     [parsed, message(b'2', b""), done("SELECT 1", b'I')].concat()
 }
 
-struct Scene {
-    stage: Stage,
+struct MirrorHarness {
+    harness: CoreHarness,
     mirror: Arc<Mirror>,
     client: ClientId,
     server: ServerId,
 }
 
-impl Scene {
-    /// A client with a server; nobody has asked for one of the mirror.
+impl MirrorHarness {
+    /// A client with a server; the mirror's pool has no server yet.
     fn new(client_bytes: usize) -> Self {
         let mirror = Arc::<Mirror>::default();
-        let mut stage = Stage::new(home(&[target(&mirror, 1.0, client_bytes)]));
-        stage.core.set_pool(MIRROR, Arc::new(mirror_spec()));
-        let client = stage.client();
-        let server = stage.server();
-        stage.client_gets(client);
-        Self { stage, mirror, client, server }
+        let mut harness = CoreHarness::new(mirrored_spec(&[target(&mirror, 1.0, client_bytes)]));
+        harness.core.set_pool(MIRROR, Arc::new(mirror_spec()));
+        let client = harness.client();
+        let server = harness.log_in_server();
+        harness.sent_to_client(client);
+        Self { harness, mirror, client, server }
     }
 
-    /// The client asks, its server answers, and it hears just that.
-    fn ask(&mut self, said: &[u8], answer: &[u8]) {
-        self.stage.client_says(self.client, said);
-        assert!(!self.stage.server_gets(self.server).is_empty());
-        self.stage.server_says(self.server, answer);
-        assert_eq!(self.stage.client_gets(self.client), answer);
+    /// Sends a request of the client and its answer; the client must get just that.
+    fn exchange(&mut self, received: &[u8], answer: &[u8]) {
+        self.harness.send_from_client(self.client, received);
+        assert!(!self.harness.sent_to_server(self.server).is_empty());
+        self.harness.send_from_server(self.server, answer);
+        assert_eq!(self.harness.sent_to_client(self.client), answer);
     }
 
     fn report(&self) -> MirrorReport {
@@ -79,7 +80,7 @@ impl Scene {
     }
 }
 
-fn home(mirrors: &[MirrorTarget]) -> PoolSpec {
+fn mirrored_spec(mirrors: &[MirrorTarget]) -> PoolSpec {
     PoolSpec { mirrors: mirrors.into(), ..PoolSpec::new(1) }
 }
 
@@ -87,7 +88,7 @@ fn target(mirror: &Arc<Mirror>, share: f64, client_bytes: usize) -> MirrorTarget
     MirrorTarget {
         pool: MIRROR,
         mirror: Arc::clone(mirror),
-        share,
+        sample_rate: share,
         client_bytes,
         buffer_bytes: 1 << 20,
         timeout: Duration::from_secs(10),
@@ -96,146 +97,156 @@ fn target(mirror: &Arc<Mirror>, share: f64, client_bytes: usize) -> MirrorTarget
 
 fn mirror_spec() -> PoolSpec {
     let limit = Some(Duration::from_secs(10));
-    let timeouts =
-        Timeouts { query_wait: limit, query: limit, transaction: limit, ..Timeouts::default() };
+    let timeouts = PoolTimeouts {
+        query_wait: limit,
+        query: limit,
+        transaction: limit,
+        ..PoolTimeouts::default()
+    };
     PoolSpec { listen_bytes: None, timeouts, ..PoolSpec::new(1) }
 }
 
 #[test]
-fn a_transaction_is_played_when_its_client_knows_how_it_ended() {
-    let mut it = Scene::new(4096);
-    it.ask(&query("begin"), &done("BEGIN", b'T'));
-    it.ask(&query("insert"), &done("INSERT 0 1", b'T'));
-    assert!(it.stage.io.opened.is_empty(), "nothing is known yet of how it ends");
-    it.ask(&query("commit"), &done("COMMIT", b'I'));
-    let there = it.stage.server();
+fn transaction_is_mirrored_after_client_has_its_outcome() {
+    let mut it = MirrorHarness::new(4096);
+    it.exchange(&query("begin"), &done("BEGIN", b'T'));
+    it.exchange(&query("insert"), &done("INSERT 0 1", b'T'));
+    assert!(it.harness.io.opened.is_empty(), "the outcome is not known yet");
+    it.exchange(&query("commit"), &done("COMMIT", b'I'));
+    let there = it.harness.log_in_server();
     let all = [query("begin"), query("insert"), query("commit")].concat();
-    assert_eq!(it.stage.server_gets(there), all);
+    assert_eq!(it.harness.sent_to_server(there), all);
     assert_eq!(it.report().buffered_bytes, 256 + all.len() as u64);
-    it.stage.server_says(there, &done("BEGIN", b'T'));
-    it.stage.server_says(there, &done("INSERT 0 1", b'T'));
-    // The next one waits for its turn.
-    it.ask(&query("select 1"), &done("SELECT 1", b'I'));
-    assert_eq!(it.stage.server_gets(there), b"");
-    it.stage.server_says(there, &done("COMMIT", b'I'));
-    assert_eq!(it.stage.server_gets(there), query("select 1"));
-    it.stage.server_says(there, &done("SELECT 1", b'I'));
+    it.harness.send_from_server(there, &done("BEGIN", b'T'));
+    it.harness.send_from_server(there, &done("INSERT 0 1", b'T'));
+    // The next transaction waits.
+    it.exchange(&query("select 1"), &done("SELECT 1", b'I'));
+    assert_eq!(it.harness.sent_to_server(there), b"");
+    it.harness.send_from_server(there, &done("COMMIT", b'I'));
+    assert_eq!(it.harness.sent_to_server(there), query("select 1"));
+    it.harness.send_from_server(there, &done("SELECT 1", b'I'));
     let report = it.report();
     assert_eq!((report.transactions, report.clients, report.buffered_bytes), (2, 1, 0));
-    assert_eq!((report.dropped_in_all(), report.mirror_failed), (0, 0));
-    assert_eq!(it.stage.client_gets(it.client), b"", "what the mirror said is for nobody");
-    assert_eq!((it.stage.core.clients(), it.stage.core.streams.len()), (1, 1));
-    assert!(it.stage.io.paused.is_empty());
+    assert_eq!((report.dropped_total(), report.failed_mirror_only), (0, 0));
+    assert_eq!(it.harness.sent_to_client(it.client), b"", "replies of the mirror are discarded");
+    assert_eq!((it.harness.core.clients(), it.harness.core.mirror_queues.len()), (1, 1));
+    assert!(it.harness.io.paused.is_empty());
 }
 
 #[test]
-fn a_client_of_a_mirror_that_never_answers_is_told_the_same() {
-    let play = |mirrors: &[MirrorTarget]| {
-        let mut stage = Stage::new(home(mirrors));
-        stage.core.set_pool(MIRROR, Arc::new(mirror_spec()));
-        let client = stage.client();
-        let first = *stage.io.opened.first().unwrap();
-        stage.io.opened.retain(|id| *id == first);
-        let server = stage.server();
-        let mut heard = vec![stage.client_gets(client)];
-        for turn in 0..900 {
-            let (said, answer) = match turn % 5 {
+fn unresponsive_mirror_does_not_affect_its_client() {
+    let run = |mirrors: &[MirrorTarget]| {
+        let mut harness = CoreHarness::new(mirrored_spec(mirrors));
+        harness.core.set_pool(MIRROR, Arc::new(mirror_spec()));
+        let client = harness.client();
+        let first = *harness.io.opened.first().unwrap();
+        harness.io.opened.retain(|id| *id == first);
+        let server = harness.log_in_server();
+        let mut received = vec![harness.sent_to_client(client)];
+        for round in 0..900 {
+            let (request, answer) = match round % 5 {
                 0 => (query("begin"), done("BEGIN", b'T')),
                 1 => (query("insert"), failed("23505", b'E')),
                 2 => (query("rollback"), done("ROLLBACK", b'I')),
-                3 => (prepare(&format!("s{turn}"), &format!("select {turn}")), ran(true)),
-                _ => (execute(&format!("s{}", turn - 1)), ran(false)),
+                3 => (prepare(&format!("s{round}"), &format!("select {round}")), ran(true)),
+                _ => (execute(&format!("s{}", round - 1)), ran(false)),
             };
-            stage.client_says(client, &said);
-            heard.push(stage.server_gets(server));
-            stage.server_says(server, &answer);
-            heard.push(stage.client_gets(client));
-            assert!(stage.io.paused.is_empty(), "nobody is held up");
-            stage.wait(1);
-            assert!(stage.io.closed.is_empty(), "{turn}");
+            harness.send_from_client(client, &request);
+            received.push(harness.sent_to_server(server));
+            harness.send_from_server(server, &answer);
+            received.push(harness.sent_to_client(client));
+            assert!(harness.io.paused.is_empty(), "reading is never paused");
+            harness.advance(1);
+            assert!(harness.io.closed.is_empty(), "{round}");
         }
-        stage.client_says(client, &message(b'X', b""));
-        assert!(stage.io.closed.contains(&Peer::Client(client)));
-        heard
+        harness.send_from_client(client, &message(b'X', b""));
+        assert!(harness.io.closed.contains(&PeerId::Client(client)));
+        received
     };
     let mirror = Arc::<Mirror>::default();
-    let alone = play(&[]);
-    assert_eq!(play(&[target(&mirror, 1.0, 8192)]), alone);
+    let alone = run(&[]);
+    assert_eq!(run(&[target(&mirror, 1.0, 8192)]), alone);
     let report = mirror.report();
-    assert!(report.dropped[DropReason::Full as usize] > 400, "{report:?}");
+    assert!(report.dropped[DropReason::BufferFull as usize] > 400, "{report:?}");
     assert!(report.buffered_bytes <= 8192, "{report:?}");
     assert_eq!(report.clients, 0);
 }
 
 #[test]
-fn what_finds_no_room_is_dropped_whole_and_its_statements_are_known_all_the_same() {
-    let mut it = Scene::new(2048);
-    it.ask(&query("first"), &done("SELECT 1", b'I'));
-    let there = it.stage.server();
-    it.stage.server_gets(there);
-    // While the mirror is at that, more comes than there is room for.
+fn dropped_transactions_still_register_their_statements() {
+    let mut it = MirrorHarness::new(2048);
+    it.exchange(&query("first"), &done("SELECT 1", b'I'));
+    let there = it.harness.log_in_server();
+    it.harness.sent_to_server(there);
+    // While the mirror is busy, more bytes arrive than the buffer holds.
     let long = "x".repeat(700);
-    it.ask(&query(&format!("kept {long}")), &done("SELECT 1", b'I'));
-    it.ask(&prepare("p", &format!("select {long}")), &ran(true));
-    assert_eq!(it.dropped(DropReason::Full), 1);
-    it.ask(&query(&"x".repeat(4000)), &done("SELECT 1", b'I'));
-    assert_eq!((it.dropped(DropReason::Full), it.dropped(DropReason::Large)), (1, 1));
-    it.ask(&execute("p"), &ran(false));
-    it.stage.server_says(there, &done("SELECT 1", b'I'));
-    assert_eq!(it.stage.server_gets(there), query(&format!("kept {long}")));
-    it.stage.server_says(there, &done("SELECT 1", b'I'));
-    let said = it.stage.server_gets(there);
-    assert_eq!(said.first(), Some(&b'P'), "it is prepared there before it is bound");
-    assert!(said.windows(8).any(|window| window == b"select x"));
-    it.stage.server_says(there, &ran(true));
+    it.exchange(&query(&format!("kept {long}")), &done("SELECT 1", b'I'));
+    it.exchange(&prepare("p", &format!("select {long}")), &ran(true));
+    assert_eq!(it.dropped(DropReason::BufferFull), 1);
+    it.exchange(&query(&"x".repeat(4000)), &done("SELECT 1", b'I'));
+    assert_eq!((it.dropped(DropReason::BufferFull), it.dropped(DropReason::TooLarge)), (1, 1));
+    it.exchange(&execute("p"), &ran(false));
+    it.harness.send_from_server(there, &done("SELECT 1", b'I'));
+    assert_eq!(it.harness.sent_to_server(there), query(&format!("kept {long}")));
+    it.harness.send_from_server(there, &done("SELECT 1", b'I'));
+    let received = it.harness.sent_to_server(there);
+    assert_eq!(received.first(), Some(&b'P'), "the statement is prepared on the mirror first");
+    assert!(received.windows(8).any(|window| window == b"select x"));
+    it.harness.send_from_server(there, &ran(true));
     let report = it.report();
     assert_eq!((report.transactions, report.buffered_bytes), (3, 0));
     assert!(report.dropped_bytes > 4700);
 }
 
 #[test]
-fn half_a_transaction_is_never_played() {
-    let mut it = Scene::new(4096);
-    it.ask(&query("begin"), &done("BEGIN", b'T'));
-    it.ask(&query("insert"), &done("INSERT 0 1", b'T'));
-    it.stage.core.client_closed(it.client, it.stage.now, &mut it.stage.io);
-    assert!(it.stage.io.opened.is_empty());
+fn incomplete_transaction_is_never_mirrored() {
+    let mut it = MirrorHarness::new(4096);
+    it.exchange(&query("begin"), &done("BEGIN", b'T'));
+    it.exchange(&query("insert"), &done("INSERT 0 1", b'T'));
+    it.harness.core.client_closed(it.client, it.harness.now, &mut it.harness.io);
+    assert!(it.harness.io.opened.is_empty());
     let report = it.report();
-    assert_eq!((it.dropped(DropReason::Left), report.buffered_bytes, report.clients), (1, 0, 0));
-    assert_eq!(it.stage.core.streams.len(), 0);
+    assert_eq!(
+        (it.dropped(DropReason::ClientGone), report.buffered_bytes, report.clients),
+        (1, 0, 0)
+    );
+    assert_eq!(it.harness.core.mirror_queues.len(), 0);
 }
 
 #[test]
-fn what_a_client_leaves_behind_is_played_within_its_time() {
-    let mut it = Scene::new(4096);
+fn transactions_of_closed_client_are_mirrored_until_timeout() {
+    let mut it = MirrorHarness::new(4096);
     for sql in ["one", "two", "three"] {
-        it.ask(&query(sql), &done("SELECT 1", b'I'));
+        it.exchange(&query(sql), &done("SELECT 1", b'I'));
     }
-    let there = it.stage.server();
-    assert_eq!(it.stage.server_gets(there), query("one"));
-    it.stage.client_says(it.client, &message(b'X', b""));
-    assert!(it.stage.io.closed.contains(&Peer::Client(it.client)), "it does not wait");
-    assert_eq!(it.stage.core.clients(), 0, "nor does the end of the pooler");
-    it.stage.server_says(there, &done("SELECT 1", b'I'));
-    assert_eq!(it.stage.server_gets(there), query("two"));
-    it.stage.wait(10_100);
+    let there = it.harness.log_in_server();
+    assert_eq!(it.harness.sent_to_server(there), query("one"));
+    it.harness.send_from_client(it.client, &message(b'X', b""));
+    assert!(
+        it.harness.io.closed.contains(&PeerId::Client(it.client)),
+        "its close does not wait for the mirror"
+    );
+    assert_eq!(it.harness.core.clients(), 0, "a shutdown does not wait either");
+    it.harness.send_from_server(there, &done("SELECT 1", b'I'));
+    assert_eq!(it.harness.sent_to_server(there), query("two"));
+    it.harness.advance(10_100);
     let report = it.report();
     assert_eq!((report.transactions, report.buffered_bytes), (1, 0));
-    assert_eq!((it.dropped(DropReason::Timeout), it.dropped(DropReason::Left)), (1, 1));
-    assert_eq!(it.stage.core.streams.len(), 0);
-    assert_eq!(it.stage.io.cancels.len(), 1, "what runs there is cancelled");
+    assert_eq!((it.dropped(DropReason::Timeout), it.dropped(DropReason::ClientGone)), (1, 1));
+    assert_eq!(it.harness.core.mirror_queues.len(), 0);
+    assert_eq!(it.harness.io.cancels.len(), 1, "the running statement is cancelled");
 }
 
 #[test]
-fn errors_are_compared() {
-    let mut it = Scene::new(4096);
+fn errors_of_client_and_mirror_are_compared() {
+    let mut it = MirrorHarness::new(4096);
     let mut there_is = None;
     let mut pair = |here: &[u8], there: &[u8]| {
-        it.ask(&query("insert"), here);
+        it.exchange(&query("insert"), here);
         if there_is.is_none() {
-            there_is = Some(it.stage.server());
+            there_is = Some(it.harness.log_in_server());
         }
-        it.stage.server_says(there_is.unwrap(), there);
+        it.harness.send_from_server(there_is.unwrap(), there);
     };
     let fine = done("INSERT 0 1", b'I');
     pair(&fine, &fine);
@@ -244,102 +255,102 @@ fn errors_are_compared() {
     pair(&failed("23505", b'I'), &fine);
     pair(&failed("23505", b'I'), &failed("23503", b'I'));
     let report = it.report();
-    let counts = (report.mirror_failed, report.client_failed, report.different);
+    let counts = (report.failed_mirror_only, report.failed_client_only, report.sqlstate_differs);
     assert_eq!((report.transactions, counts), (5, (1, 1, 1)));
     assert_eq!(report.classes, [(*b"23", 1), (*b"42", 1)]);
     assert_eq!(report.last_error.as_deref(), Some("23503: no"));
 }
 
 #[test]
-fn what_is_left_open_there_is_rolled_back() {
-    let mut it = Scene::new(4096);
-    // One string, which fails there behind its begin.
-    it.ask(&query("begin; insert; commit"), &done("COMMIT", b'I'));
-    it.ask(&query("next"), &done("SELECT 1", b'I'));
-    let there = it.stage.server();
-    it.stage.server_gets(there);
-    it.stage.server_says(there, &failed("42P01", b'E'));
-    assert_eq!(it.stage.server_gets(there), query("ROLLBACK"));
-    it.stage.server_says(there, &done("ROLLBACK", b'I'));
-    assert_eq!(it.stage.server_gets(there), query("next"));
-    it.stage.server_says(there, &done("SELECT 1", b'I'));
-    assert_eq!((it.report().transactions, it.report().mirror_failed), (2, 1));
+fn transaction_left_open_on_mirror_is_rolled_back() {
+    let mut it = MirrorHarness::new(4096);
+    // One query string, which fails on the mirror after its BEGIN.
+    it.exchange(&query("begin; insert; commit"), &done("COMMIT", b'I'));
+    it.exchange(&query("next"), &done("SELECT 1", b'I'));
+    let there = it.harness.log_in_server();
+    it.harness.sent_to_server(there);
+    it.harness.send_from_server(there, &failed("42P01", b'E'));
+    assert_eq!(it.harness.sent_to_server(there), query("ROLLBACK"));
+    it.harness.send_from_server(there, &done("ROLLBACK", b'I'));
+    assert_eq!(it.harness.sent_to_server(there), query("next"));
+    it.harness.send_from_server(there, &done("SELECT 1", b'I'));
+    assert_eq!((it.report().transactions, it.report().failed_mirror_only), (2, 1));
 }
 
 #[test]
-fn a_copy_that_only_the_mirror_takes_is_ended() {
-    let mut it = Scene::new(4096);
-    it.ask(&query("copy t from stdin"), &failed("42P01", b'I'));
-    let there = it.stage.server();
-    it.stage.server_gets(there);
-    it.stage.server_says(there, &message(b'G', b"\0\0\0"));
-    assert_eq!(it.stage.server_gets(there).first(), Some(&b'f'));
-    assert_eq!(it.report().client_failed, 1);
-    it.stage.server_says(there, &failed("57014", b'I'));
-    it.stage.core.cancel_finished(there, it.stage.now, &mut it.stage.io);
-    it.ask(&query("next"), &done("SELECT 1", b'I'));
-    assert_eq!(it.stage.server_gets(there), query("next"));
+fn copy_accepted_by_mirror_only_is_ended() {
+    let mut it = MirrorHarness::new(4096);
+    it.exchange(&query("copy t from stdin"), &failed("42P01", b'I'));
+    let there = it.harness.log_in_server();
+    it.harness.sent_to_server(there);
+    it.harness.send_from_server(there, &message(b'G', b"\0\0\0"));
+    assert_eq!(it.harness.sent_to_server(there).first(), Some(&b'f'));
+    assert_eq!(it.report().failed_client_only, 1);
+    it.harness.send_from_server(there, &failed("57014", b'I'));
+    it.harness.core.cancel_finished(there, it.harness.now, &mut it.harness.io);
+    it.exchange(&query("next"), &done("SELECT 1", b'I'));
+    assert_eq!(it.harness.sent_to_server(there), query("next"));
 }
 
 #[test]
-fn a_statement_that_its_client_cancels_does_not_run_elsewhere() {
-    let mut it = Scene::new(4096);
-    let key = it.stage.core.cancel_key_of(it.client).unwrap();
-    it.stage.client_says(it.client, &query("select slow"));
-    it.stage.core.cancel(&key, it.stage.now, &mut it.stage.io);
-    it.stage.server_says(it.server, &failed("57014", b'I'));
-    it.stage.core.cancel_finished(it.server, it.stage.now, &mut it.stage.io);
-    assert!(it.stage.io.opened.is_empty());
+fn cancelled_statement_is_not_mirrored() {
+    let mut it = MirrorHarness::new(4096);
+    let key = it.harness.core.cancel_key_of(it.client).unwrap();
+    it.harness.send_from_client(it.client, &query("select slow"));
+    it.harness.core.cancel(&key, it.harness.now, &mut it.harness.io);
+    it.harness.send_from_server(it.server, &failed("57014", b'I'));
+    it.harness.core.cancel_finished(it.server, it.harness.now, &mut it.harness.io);
+    assert!(it.harness.io.opened.is_empty());
     assert_eq!((it.dropped(DropReason::Cancelled), it.report().buffered_bytes), (1, 0));
 }
 
 #[test]
-fn a_mirror_that_is_down_drops_and_is_tried_again() {
-    let mut it = Scene::new(4096);
-    it.ask(&query("one"), &done("SELECT 1", b'I'));
-    let opened = it.stage.io.opened.pop().unwrap();
+fn unreachable_mirror_drops_transactions_and_is_retried() {
+    let mut it = MirrorHarness::new(4096);
+    it.exchange(&query("one"), &done("SELECT 1", b'I'));
+    let opened = it.harness.io.opened.pop().unwrap();
     let failure = ServerFailure { sqlstate: *b"28P01", message: "wrong password".to_owned() };
-    it.stage.core.server_failed(opened, failure, it.stage.now, &mut it.stage.io);
+    it.harness.core.server_failed(opened, failure, it.harness.now, &mut it.harness.io);
     assert_eq!(it.dropped(DropReason::Unreachable), 1);
     assert_eq!(it.report().last_error.as_deref(), Some("28P01: wrong password"));
-    it.ask(&query("two"), &done("SELECT 1", b'I'));
-    assert!(it.stage.io.opened.is_empty(), "not so soon");
-    it.stage.wait(300);
-    let there = it.stage.server();
-    assert_eq!(it.stage.server_gets(there), query("two"));
-    it.stage.core.server_closed(there, it.stage.now, &mut it.stage.io);
-    assert_eq!(it.dropped(DropReason::Lost), 1);
-    it.ask(&query("three"), &done("SELECT 1", b'I'));
-    let there = it.stage.server();
-    assert_eq!(it.stage.server_gets(there), query("three"));
+    it.exchange(&query("two"), &done("SELECT 1", b'I'));
+    assert!(it.harness.io.opened.is_empty(), "the retry pause is not over");
+    it.harness.advance(300);
+    let there = it.harness.log_in_server();
+    assert_eq!(it.harness.sent_to_server(there), query("two"));
+    it.harness.core.server_closed(there, it.harness.now, &mut it.harness.io);
+    assert_eq!(it.dropped(DropReason::ConnectionLost), 1);
+    it.exchange(&query("three"), &done("SELECT 1", b'I'));
+    let there = it.harness.log_in_server();
+    assert_eq!(it.harness.sent_to_server(there), query("three"));
 }
 
 #[test]
-fn mirrors_come_and_go_with_the_settings() {
-    let mut it = Scene::new(4096);
-    let none = Arc::new(home(&[]));
-    it.stage.core.set_pool(POOL, Arc::clone(&none));
-    it.stage.core.pools_changed(it.stage.now, &mut it.stage.io);
-    assert_eq!((it.report().clients, it.stage.core.streams.len()), (0, 0));
-    it.ask(&query("one"), &done("SELECT 1", b'I'));
-    assert!(it.stage.io.opened.is_empty());
-    // In the middle of a transaction the client is mirrored from the next one on.
-    it.ask(&query("begin"), &done("BEGIN", b'T'));
-    let some = Arc::new(home(&[target(&it.mirror, 1.0, 4096)]));
-    it.stage.core.set_pool(POOL, some);
-    it.stage.core.pools_changed(it.stage.now, &mut it.stage.io);
-    it.ask(&query("commit"), &done("COMMIT", b'I'));
-    assert!(it.stage.io.opened.is_empty());
-    it.ask(&query("two"), &done("SELECT 1", b'I'));
-    let there = it.stage.server();
-    assert_eq!(it.stage.server_gets(there), query("two"));
-    // What is under way when the mirror goes is played to its end.
-    it.stage.core.set_pool(POOL, none);
-    it.stage.core.pools_changed(it.stage.now, &mut it.stage.io);
-    it.stage.server_says(there, &done("SELECT 1", b'I'));
-    assert_eq!((it.report().transactions, it.stage.core.streams.len()), (1, 0));
-    let off = Arc::new(home(&[target(&it.mirror, 0.0, 4096)]));
-    it.stage.core.set_pool(POOL, off);
-    it.stage.core.pools_changed(it.stage.now, &mut it.stage.io);
+fn changed_settings_add_and_remove_mirrors() {
+    let mut it = MirrorHarness::new(4096);
+    let none = Arc::new(mirrored_spec(&[]));
+    it.harness.core.set_pool(POOL, Arc::clone(&none));
+    it.harness.core.pools_changed(it.harness.now, &mut it.harness.io);
+    assert_eq!((it.report().clients, it.harness.core.mirror_queues.len()), (0, 0));
+    it.exchange(&query("one"), &done("SELECT 1", b'I'));
+    assert!(it.harness.io.opened.is_empty());
+    // A client inside a transaction is mirrored from the next one on.
+    it.exchange(&query("begin"), &done("BEGIN", b'T'));
+    let some = Arc::new(mirrored_spec(&[target(&it.mirror, 1.0, 4096)]));
+    it.harness.core.set_pool(POOL, some);
+    it.harness.core.pools_changed(it.harness.now, &mut it.harness.io);
+    it.exchange(&query("commit"), &done("COMMIT", b'I'));
+    assert!(it.harness.io.opened.is_empty());
+    it.exchange(&query("two"), &done("SELECT 1", b'I'));
+    let there = it.harness.log_in_server();
+    assert_eq!(it.harness.sent_to_server(there), query("two"));
+    // A running transaction is finished after its mirror is removed.
+    it.harness.core.set_pool(POOL, none);
+    it.harness.core.pools_changed(it.harness.now, &mut it.harness.io);
+    it.harness.send_from_server(there, &done("SELECT 1", b'I'));
+    assert_eq!((it.report().transactions, it.harness.core.mirror_queues.len()), (1, 0));
+    let off = Arc::new(mirrored_spec(&[target(&it.mirror, 0.0, 4096)]));
+    it.harness.core.set_pool(POOL, off);
+    it.harness.core.pools_changed(it.harness.now, &mut it.harness.io);
     assert_eq!(it.report().clients, 0);
 }

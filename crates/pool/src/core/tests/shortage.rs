@@ -1,73 +1,77 @@
-//! More clients than servers: waiting, reserves, and pools that share a limit.
+//! More clients than servers: waiting, reserve pools, and pools that share a limit.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{POOL, Stage, message};
-use crate::{ClientId, Limit, Peer, PoolId, PoolSpec, Reserve, ServerFailure, ServerId, WorkerId};
+use super::{CoreHarness, POOL, message};
+use crate::{
+    ClientId, ConnectionLimit, PeerId, PoolId, PoolSpec, ReservePool, ServerFailure, ServerId,
+    WorkerId,
+};
 
 const OTHER: PoolId = PoolId(1);
 
-fn query(stage: &mut Stage, client: ClientId) {
-    stage.client_says(client, &message(b'Q', b"select 1\0"));
+fn query(harness: &mut CoreHarness, client: ClientId) {
+    harness.send_from_client(client, &message(b'Q', b"select 1\0"));
 }
 
-fn answer(stage: &mut Stage, server: ServerId) {
-    stage.server_says(server, &message(b'Z', b"I"));
+fn answer(harness: &mut CoreHarness, server: ServerId) {
+    harness.send_from_server(server, &message(b'Z', b"I"));
 }
 
 #[test]
-fn the_reserve_is_for_clients_that_have_waited() {
+fn reserve_pool_serves_clients_that_have_waited() {
     let mut spec = PoolSpec::new(1);
     let after = Duration::from_secs(2);
-    spec.reserve = Some(Reserve { limits: [Limit::new(1)].into(), after });
-    let mut stage = Stage::new(spec);
-    let clients = [stage.client(), stage.client(), stage.client()];
-    stage.server();
-    clients.iter().for_each(|client| query(&mut stage, *client));
-    stage.wait(1900);
-    assert!(stage.io.opened.is_empty());
-    stage.wait(200);
-    let reserve = stage.server();
-    assert_eq!(stage.server_gets(reserve), message(b'Q', b"select 1\0"));
-    stage.wait(5000);
-    assert!(stage.io.opened.is_empty(), "there is one in reserve");
+    spec.reserve = Some(ReservePool { limits: [ConnectionLimit::new(1)].into(), after });
+    let mut harness = CoreHarness::new(spec);
+    let clients = [harness.client(), harness.client(), harness.client()];
+    harness.log_in_server();
+    clients.iter().for_each(|client| query(&mut harness, *client));
+    harness.advance(1900);
+    assert!(harness.io.opened.is_empty());
+    harness.advance(200);
+    let reserve = harness.log_in_server();
+    assert_eq!(harness.sent_to_server(reserve), message(b'Q', b"select 1\0"));
+    harness.advance(5000);
+    assert!(harness.io.opened.is_empty(), "the reserve has one server");
 }
 
 #[test]
-fn who_waits_is_told_once() {
+fn waiting_client_gets_one_notice() {
     let mut spec = PoolSpec::new(1);
     spec.timeouts.query_wait_notify = Some(Duration::from_secs(1));
-    let mut stage = Stage::new(spec);
-    let (busy, waits) = (stage.client(), stage.client());
-    let server = stage.server();
-    query(&mut stage, busy);
-    query(&mut stage, waits);
-    stage.client_gets(waits);
-    stage.wait(500);
-    assert_eq!(stage.client_gets(waits), b"");
-    stage.wait(600);
-    assert_eq!(stage.client_gets(waits)[0], b'N');
-    stage.wait(2000);
-    assert_eq!(stage.client_gets(waits), b"");
-    answer(&mut stage, server);
-    answer(&mut stage, server);
-    assert_eq!(stage.client_gets(waits), message(b'Z', b"I"));
+    let mut harness = CoreHarness::new(spec);
+    let (busy, waits) = (harness.client(), harness.client());
+    let server = harness.log_in_server();
+    query(&mut harness, busy);
+    query(&mut harness, waits);
+    harness.sent_to_client(waits);
+    harness.advance(500);
+    assert_eq!(harness.sent_to_client(waits), b"");
+    harness.advance(600);
+    assert_eq!(harness.sent_to_client(waits)[0], b'N');
+    harness.advance(2000);
+    assert_eq!(harness.sent_to_client(waits), b"");
+    answer(&mut harness, server);
+    answer(&mut harness, server);
+    assert_eq!(harness.sent_to_client(waits), message(b'Z', b"I"));
 }
 
 #[test]
-fn servers_are_used_in_turn_if_that_is_wished() {
+fn round_robin_uses_servers_in_turn() {
     for round_robin in [true, false] {
         let mut spec = PoolSpec::new(2);
         spec.servers_min = 2;
-        spec.round_robin = round_robin;
-        let mut stage = Stage::new(spec);
-        let client = stage.client();
-        let servers = [stage.server(), stage.server()];
+        spec.is_round_robin = round_robin;
+        let mut harness = CoreHarness::new(spec);
+        let client = harness.client();
+        let servers = [harness.log_in_server(), harness.log_in_server()];
         let mut used = Vec::new();
         for _ in 0..4 {
-            query(&mut stage, client);
-            let server = servers.into_iter().find(|server| !stage.server_gets(*server).is_empty());
-            answer(&mut stage, server.unwrap());
+            query(&mut harness, client);
+            let server =
+                servers.into_iter().find(|server| !harness.sent_to_server(*server).is_empty());
+            answer(&mut harness, server.unwrap());
             used.push(server);
         }
         assert_eq!(used[0] == used[2] && used[1] == used[3] && used[0] != used[1], round_robin);
@@ -75,200 +79,207 @@ fn servers_are_used_in_turn_if_that_is_wished() {
     }
 }
 
-/// Two pools, each with room for two, and a limit on both together.
-fn sharing(both: u32) -> Stage {
-    let limit = Limit::new(both);
+/// Two pools with a limit of two each, and a shared limit of `both`.
+fn pools_with_shared_limit(both: u32) -> CoreHarness {
+    let limit = ConnectionLimit::new(both);
     let spec = || {
         let mut spec = PoolSpec::new(2);
-        spec.server_limits = [Limit::new(2), Arc::clone(&limit)].into();
+        spec.server_limits = [ConnectionLimit::new(2), Arc::clone(&limit)].into();
         spec
     };
-    let mut stage = Stage::new(spec());
-    stage.core.set_pool(OTHER, Arc::new(spec()));
-    stage
+    let mut harness = CoreHarness::new(spec());
+    harness.core.set_pool(OTHER, Arc::new(spec()));
+    harness
 }
 
 #[test]
-fn an_idle_server_makes_room_for_another_pool() {
-    let mut stage = sharing(1);
-    let _ = stage.client();
-    let idle = stage.server();
-    let other = stage.client_in(OTHER, Vec::new());
-    assert_eq!(stage.io.closed, [Peer::Server(idle)]);
-    stage.server();
-    query(&mut stage, other);
-    assert_eq!(stage.core.servers(), 1);
+fn idle_server_makes_room_for_another_pool() {
+    let mut harness = pools_with_shared_limit(1);
+    let _ = harness.client();
+    let idle = harness.log_in_server();
+    let other = harness.client_in(OTHER, Vec::new());
+    assert_eq!(harness.io.closed, [PeerId::Server(idle)]);
+    harness.log_in_server();
+    query(&mut harness, other);
+    assert_eq!(harness.core.servers(), 1);
 }
 
 #[test]
-fn a_pool_that_has_none_gets_one_from_a_pool_that_is_always_busy() {
-    let mut stage = sharing(1);
-    let clients = [stage.client(), stage.client()];
-    let server = stage.server();
-    clients.iter().for_each(|client| query(&mut stage, *client));
-    stage.wait(500);
-    stage.client_in(OTHER, Vec::new());
-    stage.wait(100);
-    answer(&mut stage, server);
-    query(&mut stage, clients[0]);
-    assert!(stage.io.closed.is_empty(), "the first of its own has waited longer");
-    stage.wait(1000);
-    answer(&mut stage, server);
-    assert_eq!(stage.io.closed, [Peer::Server(server)], "now the other's has");
-    let (theirs, asked) = (stage.server(), stage.io.opened.len());
-    assert_eq!((stage.core.servers(), asked), (1, 0));
-    answer(&mut stage, theirs);
+fn pool_without_server_gets_one_from_busy_pool() {
+    let mut harness = pools_with_shared_limit(1);
+    let clients = [harness.client(), harness.client()];
+    let server = harness.log_in_server();
+    clients.iter().for_each(|client| query(&mut harness, *client));
+    harness.advance(500);
+    harness.client_in(OTHER, Vec::new());
+    harness.advance(100);
+    answer(&mut harness, server);
+    query(&mut harness, clients[0]);
+    assert!(harness.io.closed.is_empty(), "its own first client has waited longer");
+    harness.advance(1000);
+    answer(&mut harness, server);
+    assert_eq!(
+        harness.io.closed,
+        [PeerId::Server(server)],
+        "now the other pool's client has waited longer"
+    );
+    let (theirs, asked) = (harness.log_in_server(), harness.io.opened.len());
+    assert_eq!((harness.core.servers(), asked), (1, 0));
+    answer(&mut harness, theirs);
 }
 
 #[test]
-fn a_limit_of_its_own_takes_nothing_from_others() {
-    let mut stage = sharing(4);
-    let (a, b, c) = (stage.client(), stage.client(), stage.client());
-    stage.server();
-    [a, b].iter().for_each(|client| query(&mut stage, *client));
-    stage.server();
-    let _ = stage.client_in(OTHER, Vec::new());
-    stage.server();
-    query(&mut stage, c);
-    assert!(stage.io.closed.is_empty(), "the pool itself is full");
-    assert!(stage.core.is_waiting(c));
-    assert!(stage.core.has_pool(POOL));
+fn full_pool_does_not_evict_servers_of_others() {
+    let mut harness = pools_with_shared_limit(4);
+    let (a, b, c) = (harness.client(), harness.client(), harness.client());
+    harness.log_in_server();
+    [a, b].iter().for_each(|client| query(&mut harness, *client));
+    harness.log_in_server();
+    let _ = harness.client_in(OTHER, Vec::new());
+    harness.log_in_server();
+    query(&mut harness, c);
+    assert!(harness.io.closed.is_empty(), "the pool itself is full");
+    assert!(harness.core.is_waiting(c));
+    assert!(harness.core.has_pool(POOL));
 }
 
-/// Has the login that was ordered last fail.
-fn login_fails(stage: &mut Stage, sqlstate: [u8; 5], message: &str) {
-    let id = stage.io.opened.pop().expect("a server was ordered");
+/// Fails the server login that was ordered last.
+fn login_fails(harness: &mut CoreHarness, sqlstate: [u8; 5], message: &str) {
+    let id = harness.io.opened.pop().expect("a server was ordered");
     let failure = ServerFailure { sqlstate, message: message.to_owned() };
-    stage.core.server_failed(id, failure, stage.now, &mut stage.io);
+    harness.core.server_failed(id, failure, harness.now, &mut harness.io);
 }
 
-/// A pool whose only server has ended, and a client that was greeted before.
-fn without_server(spec: PoolSpec) -> (Stage, ClientId) {
-    let mut stage = Stage::new(spec);
-    let client = stage.client();
-    let server = stage.server();
-    stage.core.server_closed(server, stage.now, &mut stage.io);
-    stage.client_gets(client);
-    (stage, client)
+/// A pool whose only server has disconnected, and a client that was logged in before.
+fn without_server(spec: PoolSpec) -> (CoreHarness, ClientId) {
+    let mut harness = CoreHarness::new(spec);
+    let client = harness.client();
+    let server = harness.log_in_server();
+    harness.core.server_closed(server, harness.now, &mut harness.io);
+    harness.sent_to_client(client);
+    (harness, client)
 }
 
 #[test]
 fn established_client_waits_for_a_server_that_cannot_be_reached() {
     for (sqlstate, why) in [(*b"08006", "Connection refused"), (*b"53300", "too many clients")] {
-        let (mut stage, client) = without_server(PoolSpec::new(1));
-        query(&mut stage, client);
+        let (mut harness, client) = without_server(PoolSpec::new(1));
+        query(&mut harness, client);
         for pause in [100, 200, 400, 800, 1600] {
-            login_fails(&mut stage, sqlstate, why);
-            assert!(stage.io.opened.is_empty(), "a failed login has a pause behind it");
-            stage.wait(pause);
+            login_fails(&mut harness, sqlstate, why);
+            assert!(harness.io.opened.is_empty(), "a pause follows a failed login");
+            harness.advance(pause);
         }
-        assert!(stage.core.is_waiting(client));
-        assert_eq!(stage.client_gets(client), b"", "it is told nothing");
-        let server = stage.server();
-        assert_eq!(stage.server_gets(server), message(b'Q', b"select 1\0"));
-        assert!(stage.io.closed.is_empty());
+        assert!(harness.core.is_waiting(client));
+        assert_eq!(harness.sent_to_client(client), b"", "the client gets no message");
+        let server = harness.log_in_server();
+        assert_eq!(harness.sent_to_server(server), message(b'Q', b"select 1\0"));
+        assert!(harness.io.closed.is_empty());
     }
 }
 
 #[test]
-fn failure_that_needs_somebody_is_final_for_waiting_clients() {
+fn permanent_login_failure_disconnects_waiting_clients() {
     for sqlstate in [*b"28P01", *b"28000", *b"3D000", *b"42501"] {
-        let (mut stage, client) = without_server(PoolSpec::new(1));
-        query(&mut stage, client);
-        login_fails(&mut stage, sqlstate, "no");
-        assert_eq!(stage.io.closed, [Peer::Client(client)]);
-        let told = stage.client_gets(client);
-        assert!(told.windows(5).any(|it| it == sqlstate), "{}", told.escape_ascii());
+        let (mut harness, client) = without_server(PoolSpec::new(1));
+        query(&mut harness, client);
+        login_fails(&mut harness, sqlstate, "no");
+        assert_eq!(harness.io.closed, [PeerId::Client(client)]);
+        let received = harness.sent_to_client(client);
+        assert!(received.windows(5).any(|it| it == sqlstate), "{}", received.escape_ascii());
     }
 }
 
 #[test]
-fn client_that_waited_in_vain_is_told_why_logins_failed() {
+fn query_wait_timeout_error_has_reason_of_login_failure() {
     let mut spec = PoolSpec::new(1);
     spec.timeouts.query_wait = Some(Duration::from_secs(1));
-    let (mut stage, client) = without_server(spec);
-    query(&mut stage, client);
-    login_fails(&mut stage, *b"08006", "cannot reach the server: db1:5432: Connection refused");
-    stage.wait(1100);
-    let told = String::from_utf8_lossy(&stage.client_gets(client)).into_owned();
-    assert!(told.contains("query_wait_timeout") && told.contains("db1:5432: Connection"), "{told}");
+    let (mut harness, client) = without_server(spec);
+    query(&mut harness, client);
+    login_fails(&mut harness, *b"08006", "cannot reach the server: db1:5432: Connection refused");
+    harness.advance(1100);
+    let received = String::from_utf8_lossy(&harness.sent_to_client(client)).into_owned();
+    assert!(
+        received.contains("query_wait_timeout") && received.contains("db1:5432: Connection"),
+        "{received}"
+    );
 }
 
 #[test]
 fn new_login_fails_fast_until_the_next_attempt_is_due() {
-    let (mut stage, first) = without_server(PoolSpec::new(1));
-    query(&mut stage, first);
-    login_fails(&mut stage, *b"08006", "Connection refused");
-    // The pause is on: what is known is told at once.
-    let early = stage.client();
-    assert_eq!(stage.io.closed, [Peer::Client(early)]);
-    assert!(stage.io.opened.is_empty());
-    // An attempt is due: a client that logs in waits for what comes of it.
-    stage.wait(100);
-    let (fails, _) = (stage.client(), stage.io.opened[0]);
-    assert_eq!(stage.client_gets(fails), b"");
-    login_fails(&mut stage, *b"08006", "Connection refused");
-    assert_eq!(stage.io.closed, [Peer::Client(early), Peer::Client(fails)]);
-    assert!(stage.core.is_waiting(first));
-    stage.wait(200);
-    let comes = stage.client();
-    stage.server();
-    assert!(stage.client_gets(comes).ends_with(&message(b'Z', b"I")), "it is in");
-    assert!(!stage.core.is_waiting(first));
+    let (mut harness, first) = without_server(PoolSpec::new(1));
+    query(&mut harness, first);
+    login_fails(&mut harness, *b"08006", "Connection refused");
+    // During the pause, the known failure is reported at once.
+    let early = harness.client();
+    assert_eq!(harness.io.closed, [PeerId::Client(early)]);
+    assert!(harness.io.opened.is_empty());
+    // When an attempt is due, a client that logs in waits for its outcome.
+    harness.advance(100);
+    let (fails, _) = (harness.client(), harness.io.opened[0]);
+    assert_eq!(harness.sent_to_client(fails), b"");
+    login_fails(&mut harness, *b"08006", "Connection refused");
+    assert_eq!(harness.io.closed, [PeerId::Client(early), PeerId::Client(fails)]);
+    assert!(harness.core.is_waiting(first));
+    harness.advance(200);
+    let comes = harness.client();
+    harness.log_in_server();
+    assert!(harness.sent_to_client(comes).ends_with(&message(b'Z', b"I")), "the login is complete");
+    assert!(!harness.core.is_waiting(first));
 }
 
 #[test]
-fn minimum_of_a_pool_makes_room_for_another_and_takes_none() {
-    let limit = Limit::new(2);
+fn min_pool_size_yields_to_pools_with_clients() {
+    let limit = ConnectionLimit::new(2);
     let spec = |servers_min| {
         let mut spec = PoolSpec::new(5);
-        spec.server_limits = [Limit::new(5), Arc::clone(&limit)].into();
+        spec.server_limits = [ConnectionLimit::new(5), Arc::clone(&limit)].into();
         spec.servers_min = servers_min;
         spec.timeouts.server_idle = Some(Duration::from_secs(4));
         spec
     };
-    let mut stage = Stage::new(spec(5));
-    stage.core.set_pool(OTHER, Arc::new(spec(0)));
-    let keeps = stage.client();
-    let kept = [stage.server(), stage.server()];
-    stage.wait(1000);
-    let other = stage.client_in(OTHER, Vec::new());
-    assert_eq!(stage.io.closed, [Peer::Server(kept[0])]);
-    let theirs = stage.server();
-    assert_eq!((stage.io.opened.len(), limit.taken()), (0, 2));
-    query(&mut stage, other);
-    answer(&mut stage, theirs);
-    // What the minimum lacks is never taken from a pool that has clients.
+    let mut harness = CoreHarness::new(spec(5));
+    harness.core.set_pool(OTHER, Arc::new(spec(0)));
+    let keeps = harness.client();
+    let kept = [harness.log_in_server(), harness.log_in_server()];
+    harness.advance(1000);
+    let other = harness.client_in(OTHER, Vec::new());
+    assert_eq!(harness.io.closed, [PeerId::Server(kept[0])]);
+    let theirs = harness.log_in_server();
+    assert_eq!((harness.io.opened.len(), limit.in_use()), (0, 2));
+    query(&mut harness, other);
+    answer(&mut harness, theirs);
+    // The minimum is never filled with servers of a pool that has clients.
     for _ in 0..30 {
-        stage.wait(100);
+        harness.advance(100);
     }
-    assert!(stage.io.opened.is_empty());
-    assert_eq!(stage.io.closed.len(), 1, "{:?}", stage.io.closed);
+    assert!(harness.io.opened.is_empty());
+    assert_eq!(harness.io.closed.len(), 1, "{:?}", harness.io.closed);
     for _ in 0..20 {
-        stage.wait(100);
+        harness.advance(100);
     }
-    assert!(stage.io.closed.contains(&Peer::Server(theirs)), "it was idle for long");
-    assert_eq!(stage.io.opened.len(), 1, "now there is room");
-    query(&mut stage, keeps);
+    assert!(harness.io.closed.contains(&PeerId::Server(theirs)), "it exceeded the idle timeout");
+    assert_eq!(harness.io.opened.len(), 1, "capacity is free now");
+    query(&mut harness, keeps);
 }
 
 #[test]
-fn minimum_is_shared_by_workers_and_needs_no_client() {
+fn min_pool_size_is_split_among_workers_without_clients() {
     let mut spec = PoolSpec::new(9);
     spec.servers_min = 5;
     let spec = Arc::new(spec);
     let mut opened = Vec::new();
     for worker in 0..3 {
-        let mut stage = Stage::of_worker(worker, &spec);
-        stage.core.share_minimum(3);
-        stage.core.set_pool(POOL, Arc::clone(&spec));
-        assert!(stage.core.deadline() < crate::Time::NEVER || worker > 4);
-        stage.core.open_minimum_of(POOL, stage.now, &mut stage.io);
-        opened.push(stage.io.opened.len());
-        // A server that cannot be reached is tried again without anybody waiting for it.
-        login_fails(&mut stage, *b"08006", "Connection refused");
-        stage.wait(200);
-        assert_eq!(stage.io.opened.len(), opened[usize::from(worker)], "{:?}", WorkerId(worker));
+        let mut harness = CoreHarness::for_worker(worker, &spec);
+        harness.core.set_worker_count(3);
+        harness.core.set_pool(POOL, Arc::clone(&spec));
+        assert!(harness.core.deadline() < crate::Time::NEVER || worker > 4);
+        harness.core.fill_min_pool(POOL, harness.now, &mut harness.io);
+        opened.push(harness.io.opened.len());
+        // An unreachable server is retried even though no client waits.
+        login_fails(&mut harness, *b"08006", "Connection refused");
+        harness.advance(200);
+        assert_eq!(harness.io.opened.len(), opened[usize::from(worker)], "{:?}", WorkerId(worker));
     }
     assert_eq!(opened, [2, 2, 1]);
 }

@@ -1,6 +1,6 @@
 //! Prepared statements of several clients on one server.
 
-use super::{Stage, message};
+use super::{CoreHarness, message};
 use crate::{PoolSpec, ServerId};
 
 pub(super) fn parse(name: &str, sql: &str) -> Vec<u8> {
@@ -17,89 +17,90 @@ pub(super) fn sync() -> Vec<u8> {
     message(b'S', b"")
 }
 
-pub(super) fn says(stage: &mut Stage, server: ServerId, tags: &str) {
+pub(super) fn reply_tags(harness: &mut CoreHarness, server: ServerId, tags: &str) {
     for tag in tags.bytes() {
-        stage.server_says(server, &message(tag, if tag == b'Z' { b"I" } else { b"" }));
+        harness.send_from_server(server, &message(tag, if tag == b'Z' { b"I" } else { b"" }));
     }
 }
 
 #[test]
-fn one_text_is_prepared_once_whoever_names_it() {
-    let mut stage = Stage::new(PoolSpec::new(1));
-    let (a, b) = (stage.client(), stage.client());
-    let server = stage.server();
+fn same_text_is_prepared_once_for_all_clients() {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
+    let (a, b) = (harness.client(), harness.client());
+    let server = harness.log_in_server();
     for client in [a, b] {
-        stage.client_gets(client);
+        harness.sent_to_client(client);
     }
 
-    stage.client_says(a, &[parse("mine", "select $1"), bind("mine", "x"), sync()].concat());
+    harness.send_from_client(a, &[parse("mine", "select $1"), bind("mine", "x"), sync()].concat());
     let shared = [parse("howdah_1", "select $1"), bind("howdah_1", "x"), sync()].concat();
-    assert_eq!(stage.server_gets(server), shared);
-    says(&mut stage, server, "12Z");
-    stage.client_gets(a);
+    assert_eq!(harness.sent_to_server(server), shared);
+    reply_tags(&mut harness, server, "12Z");
+    harness.sent_to_client(a);
 
-    stage.client_says(b, &[parse("yours", "select $1"), bind("yours", "y"), sync()].concat());
-    assert_eq!(stage.server_gets(server), [bind("howdah_1", "y"), sync()].concat());
-    says(&mut stage, server, "2Z");
-    let told = [message(b'1', b""), message(b'2', b""), message(b'Z', b"I")].concat();
-    assert_eq!(stage.client_gets(b), told, "the pooler answers the Parse, in its place");
+    harness
+        .send_from_client(b, &[parse("yours", "select $1"), bind("yours", "y"), sync()].concat());
+    assert_eq!(harness.sent_to_server(server), [bind("howdah_1", "y"), sync()].concat());
+    reply_tags(&mut harness, server, "2Z");
+    let received = [message(b'1', b""), message(b'2', b""), message(b'Z', b"I")].concat();
+    assert_eq!(harness.sent_to_client(b), received, "the pooler answers the Parse, in order");
 }
 
 #[test]
-fn what_the_server_lacks_is_prepared_in_passing_and_what_is_too_much_is_closed() {
+fn missing_statements_are_prepared_and_excess_closed() {
     let mut spec = PoolSpec::new(1);
     spec.statements_per_server = 1;
-    let mut stage = Stage::new(spec);
-    let client = stage.client();
-    let server = stage.server();
-    stage.client_gets(client);
-    stage.client_says(client, &[parse("a", "select 1"), sync()].concat());
-    says(&mut stage, server, "1Z");
-    stage.client_says(client, &[parse("b", "select 2"), sync()].concat());
-    stage.server_gets(server);
-    says(&mut stage, server, "31Z");
-    stage.client_gets(client);
-    stage.client_says(client, &[bind("a", "x"), sync()].concat());
+    let mut harness = CoreHarness::new(spec);
+    let client = harness.client();
+    let server = harness.log_in_server();
+    harness.sent_to_client(client);
+    harness.send_from_client(client, &[parse("a", "select 1"), sync()].concat());
+    reply_tags(&mut harness, server, "1Z");
+    harness.send_from_client(client, &[parse("b", "select 2"), sync()].concat());
+    harness.sent_to_server(server);
+    reply_tags(&mut harness, server, "31Z");
+    harness.sent_to_client(client);
+    harness.send_from_client(client, &[bind("a", "x"), sync()].concat());
     let close = message(b'C', b"Showdah_2\0");
     let sent = [close, parse("howdah_1", "select 1"), bind("howdah_1", "x"), sync()].concat();
-    assert_eq!(stage.server_gets(server), sent);
-    says(&mut stage, server, "312Z");
-    assert_eq!(stage.client_gets(client), [message(b'2', b""), message(b'Z', b"I")].concat());
+    assert_eq!(harness.sent_to_server(server), sent);
+    reply_tags(&mut harness, server, "312Z");
+    assert_eq!(harness.sent_to_client(client), [message(b'2', b""), message(b'Z', b"I")].concat());
 }
 
 #[test]
-fn a_name_used_again_is_refused_by_the_server_in_the_clients_words() {
-    let mut stage = Stage::new(PoolSpec::new(1));
-    let client = stage.client();
-    let server = stage.server();
-    stage.client_says(client, &[parse("s", "select 1"), sync()].concat());
-    says(&mut stage, server, "1Z");
-    stage.server_gets(server);
-    stage.client_gets(client);
-    stage.client_says(client, &[parse("s", "select 2"), sync()].concat());
-    assert_eq!(stage.server_gets(server), [parse("howdah_1", "select 2"), sync()].concat());
+fn duplicate_name_error_has_clients_name() {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
+    let client = harness.client();
+    let server = harness.log_in_server();
+    harness.send_from_client(client, &[parse("s", "select 1"), sync()].concat());
+    reply_tags(&mut harness, server, "1Z");
+    harness.sent_to_server(server);
+    harness.sent_to_client(client);
+    harness.send_from_client(client, &[parse("s", "select 2"), sync()].concat());
+    assert_eq!(harness.sent_to_server(server), [parse("howdah_1", "select 2"), sync()].concat());
     let error = b"SERROR\0VERROR\0C42P05\0Mprepared statement \"howdah_1\" already exists\0\0";
-    stage.server_says(server, &message(b'E', error));
-    says(&mut stage, server, "Z");
-    let told = stage.client_gets(client);
-    assert!(memchr::memmem::find(&told, b"prepared statement \"s\" already exists").is_some());
-    assert!(memchr::memmem::find(&told, b"howdah_").is_none());
+    harness.send_from_server(server, &message(b'E', error));
+    reply_tags(&mut harness, server, "Z");
+    let received = harness.sent_to_client(client);
+    assert!(memchr::memmem::find(&received, b"prepared statement \"s\" already exists").is_some());
+    assert!(memchr::memmem::find(&received, b"howdah_").is_none());
 }
 
 #[test]
-fn an_unnamed_statement_follows_its_client() {
-    let mut stage = Stage::new(PoolSpec::new(1));
-    let (a, b) = (stage.client(), stage.client());
-    let server = stage.server();
+fn unnamed_statement_is_restored_for_its_client() {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
+    let (a, b) = (harness.client(), harness.client());
+    let server = harness.log_in_server();
     for (client, sql) in [(a, "select 1"), (b, "select 2")] {
-        stage.client_says(client, &[parse("", sql), sync()].concat());
-        says(&mut stage, server, "1Z");
-        stage.client_gets(client);
+        harness.send_from_client(client, &[parse("", sql), sync()].concat());
+        reply_tags(&mut harness, server, "1Z");
+        harness.sent_to_client(client);
     }
-    stage.server_gets(server);
-    stage.client_says(a, &[bind("", "x"), sync()].concat());
+    harness.sent_to_server(server);
+    harness.send_from_client(a, &[bind("", "x"), sync()].concat());
     let sent = [parse("", "select 1"), bind("", "x"), sync()].concat();
-    assert_eq!(stage.server_gets(server), sent, "and not the other's");
-    says(&mut stage, server, "12Z");
-    assert_eq!(stage.client_gets(a), [message(b'2', b""), message(b'Z', b"I")].concat());
+    assert_eq!(harness.sent_to_server(server), sent, "not the other client's");
+    reply_tags(&mut harness, server, "12Z");
+    assert_eq!(harness.sent_to_client(a), [message(b'2', b""), message(b'Z', b"I")].concat());
 }

@@ -1,7 +1,7 @@
-//! Linking and releasing, message by message.
+//! Linking and releasing servers, message by message.
 
-use super::{Stage, message};
-use crate::{Peer, PoolSpec};
+use super::{CoreHarness, message};
+use crate::{PeerId, PoolSpec};
 
 fn query(sql: &str) -> Vec<u8> {
     message(b'Q', format!("{sql}\0").as_bytes())
@@ -13,59 +13,59 @@ fn answer(row: &str, status: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_cold_pool_greets_when_its_first_server_is_there() {
-    let mut stage = Stage::new(PoolSpec::new(1));
-    let client = stage.client();
-    assert_eq!(stage.client_gets(client), b"");
-    assert_eq!(stage.io.paused, [Peer::Client(client)]);
-    stage.server();
-    assert!(stage.io.paused.is_empty());
-    let greeting = stage.client_gets(client);
+fn first_client_login_completes_with_first_server() {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
+    let client = harness.client();
+    assert_eq!(harness.sent_to_client(client), b"");
+    assert_eq!(harness.io.paused, [PeerId::Client(client)]);
+    harness.log_in_server();
+    assert!(harness.io.paused.is_empty());
+    let greeting = harness.sent_to_client(client);
     assert!(greeting.starts_with(&message(b'S', b"server_version\x0015.0\0")));
     assert!(greeting.ends_with(&message(b'Z', b"I")));
 }
 
 #[test]
-fn a_warm_transaction_is_two_sends() {
-    let mut stage = Stage::new(PoolSpec::new(1));
-    let client = stage.client();
-    let server = stage.server();
-    stage.client_gets(client);
-    stage.io.sends = 0;
-    stage.client_says(client, &query("select 1"));
-    assert_eq!(stage.server_gets(server), query("select 1"));
-    stage.server_says(server, &answer("1", b'I'));
-    assert_eq!(stage.client_gets(client), answer("1", b'I'));
-    assert_eq!(stage.io.sends, 2);
+fn warm_transaction_takes_two_sends() {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
+    let client = harness.client();
+    let server = harness.log_in_server();
+    harness.sent_to_client(client);
+    harness.io.sends = 0;
+    harness.send_from_client(client, &query("select 1"));
+    assert_eq!(harness.sent_to_server(server), query("select 1"));
+    harness.send_from_server(server, &answer("1", b'I'));
+    assert_eq!(harness.sent_to_client(client), answer("1", b'I'));
+    assert_eq!(harness.io.sends, 2);
 }
 
 #[test]
-fn a_transaction_keeps_its_server_and_others_wait_in_order() {
-    let mut stage = Stage::new(PoolSpec::new(1));
-    let (a, b, c) = (stage.client(), stage.client(), stage.client());
-    let server = stage.server();
+fn transaction_keeps_server_and_others_wait_in_order() {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
+    let (a, b, c) = (harness.client(), harness.client(), harness.client());
+    let server = harness.log_in_server();
     for client in [a, b, c] {
-        stage.client_gets(client);
-        stage.client_says(client, &query(&format!("begin {client:?}")));
+        harness.sent_to_client(client);
+        harness.send_from_client(client, &query(&format!("begin {client:?}")));
     }
-    assert_eq!(stage.server_gets(server), query("begin c0.0"));
-    assert_eq!(stage.io.paused, [Peer::Client(b), Peer::Client(c)]);
-    stage.server_says(server, &answer("a", b'T'));
-    assert_eq!(stage.server_gets(server), b"", "the transaction is open");
-    stage.client_says(a, &query("commit"));
-    stage.server_gets(server);
-    stage.server_says(server, &answer("a", b'I'));
-    assert_eq!(stage.client_gets(a), [answer("a", b'T'), answer("a", b'I')].concat());
-    assert_eq!(stage.server_gets(server), query("begin c1.0"));
-    stage.server_says(server, &answer("b", b'I'));
-    assert_eq!(stage.client_gets(b), answer("b", b'I'));
-    assert_eq!(stage.server_gets(server), query("begin c2.0"));
-    assert!(stage.io.paused.is_empty());
-    assert!(stage.io.opened.is_empty(), "the limit is one server");
+    assert_eq!(harness.sent_to_server(server), query("begin c0.0"));
+    assert_eq!(harness.io.paused, [PeerId::Client(b), PeerId::Client(c)]);
+    harness.send_from_server(server, &answer("a", b'T'));
+    assert_eq!(harness.sent_to_server(server), b"", "the transaction is open");
+    harness.send_from_client(a, &query("commit"));
+    harness.sent_to_server(server);
+    harness.send_from_server(server, &answer("a", b'I'));
+    assert_eq!(harness.sent_to_client(a), [answer("a", b'T'), answer("a", b'I')].concat());
+    assert_eq!(harness.sent_to_server(server), query("begin c1.0"));
+    harness.send_from_server(server, &answer("b", b'I'));
+    assert_eq!(harness.sent_to_client(b), answer("b", b'I'));
+    assert_eq!(harness.sent_to_server(server), query("begin c2.0"));
+    assert!(harness.io.paused.is_empty());
+    assert!(harness.io.opened.is_empty(), "the limit is one server");
 }
 
 #[test]
-fn pieces_of_any_size_give_the_same_dialogue() {
+fn dialogue_is_independent_of_piece_size() {
     let batch = [
         message(b'P', b"\0select $1\0\0\0"),
         message(b'B', b"\0\0\0\0\0\x01\0\0\0\x01x\0\0"),
@@ -84,53 +84,57 @@ fn pieces_of_any_size_give_the_same_dialogue() {
     ]
     .concat();
     for step in [1, 2, 3, 5, 7, 64, 4096] {
-        let mut stage = Stage::new(PoolSpec::new(1));
-        let client = stage.client();
-        let server = stage.server();
-        stage.client_gets(client);
+        let mut harness = CoreHarness::new(PoolSpec::new(1));
+        let client = harness.client();
+        let server = harness.log_in_server();
+        harness.sent_to_client(client);
         for _ in 0..2 {
-            batch.chunks(step).for_each(|piece| stage.client_says(client, piece));
-            assert_eq!(stage.server_gets(server), batch, "in pieces of {step}");
-            reply.chunks(step).for_each(|piece| stage.server_says(server, piece));
-            assert_eq!(stage.client_gets(client), reply, "in pieces of {step}");
-            assert!(stage.core.servers.get(server).unwrap().is_settled());
+            batch.chunks(step).for_each(|piece| harness.send_from_client(client, piece));
+            assert_eq!(harness.sent_to_server(server), batch, "in pieces of {step}");
+            reply.chunks(step).for_each(|piece| harness.send_from_server(server, piece));
+            assert_eq!(harness.sent_to_client(client), reply, "in pieces of {step}");
+            assert!(harness.core.servers.get(server).unwrap().is_quiescent());
         }
     }
 }
 
 #[test]
-fn a_client_that_takes_nothing_stops_its_server() {
-    let mut stage = Stage::new(PoolSpec::new(1));
-    let client = stage.client();
-    let server = stage.server();
-    stage.io.stuck.push(Peer::Client(client));
-    stage.client_says(client, &query("select 1"));
-    stage.server_says(server, &message(b'D', b"row"));
-    assert_eq!(stage.io.paused, [Peer::Client(client), Peer::Server(server)]);
-    stage.io.stuck.clear();
-    stage.core.drained(Peer::Client(client), stage.now, &mut stage.io);
-    assert!(stage.io.paused.is_empty());
+fn slow_client_pauses_its_server() {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
+    let client = harness.client();
+    let server = harness.log_in_server();
+    harness.io.stuck.push(PeerId::Client(client));
+    harness.send_from_client(client, &query("select 1"));
+    harness.send_from_server(server, &message(b'D', b"row"));
+    assert_eq!(harness.io.paused, [PeerId::Client(client), PeerId::Server(server)]);
+    harness.io.stuck.clear();
+    harness.core.drained(PeerId::Client(client), harness.now, &mut harness.io);
+    assert!(harness.io.paused.is_empty());
 }
 
 #[test]
-fn a_vanished_client_is_rolled_back() {
-    let mut stage = Stage::new(PoolSpec::new(1));
-    let (client, next) = (stage.client(), stage.client());
-    let server = stage.server();
-    stage.client_says(client, &query("begin"));
-    stage.server_says(server, &answer("", b'T'));
-    stage.client_says(client, &query("select slow"));
-    stage.client_says(next, &query("select 2"));
-    stage.server_gets(server);
-    stage.core.client_closed(client, stage.now, &mut stage.io);
-    assert_eq!(stage.io.cancels.len(), 1, "nobody waits for the answer");
-    stage.server_says(server, &answer("slow", b'T'));
-    assert_eq!(stage.server_gets(server), query("ROLLBACK"));
-    stage.server_says(server, &answer("", b'I'));
-    assert_eq!(stage.server_gets(server), b"", "a cancel is under way, it would hit the next");
-    stage.core.cancel_finished(server, stage.now, &mut stage.io);
-    assert_eq!(stage.server_gets(server), query("select 2"));
-    stage.client_gets(next);
-    stage.server_says(server, &answer("2", b'I'));
-    assert_eq!(stage.client_gets(next), answer("2", b'I'));
+fn transaction_of_lost_client_is_rolled_back() {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
+    let (client, next) = (harness.client(), harness.client());
+    let server = harness.log_in_server();
+    harness.send_from_client(client, &query("begin"));
+    harness.send_from_server(server, &answer("", b'T'));
+    harness.send_from_client(client, &query("select slow"));
+    harness.send_from_client(next, &query("select 2"));
+    harness.sent_to_server(server);
+    harness.core.client_closed(client, harness.now, &mut harness.io);
+    assert_eq!(harness.io.cancels.len(), 1, "the running statement is cancelled");
+    harness.send_from_server(server, &answer("slow", b'T'));
+    assert_eq!(harness.sent_to_server(server), query("ROLLBACK"));
+    harness.send_from_server(server, &answer("", b'I'));
+    assert_eq!(
+        harness.sent_to_server(server),
+        b"",
+        "the cancel in flight could hit the next client"
+    );
+    harness.core.cancel_finished(server, harness.now, &mut harness.io);
+    assert_eq!(harness.sent_to_server(server), query("select 2"));
+    harness.sent_to_client(next);
+    harness.send_from_server(server, &answer("2", b'I'));
+    assert_eq!(harness.sent_to_client(next), answer("2", b'I'));
 }

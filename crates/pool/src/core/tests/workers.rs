@@ -1,26 +1,26 @@
-//! Servers that go from worker to worker, and servers that nobody gets for now.
+//! Servers that move between workers, and servers that are restarting.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{POOL, Stage, message};
+use super::{CoreHarness, POOL, message};
 use crate::{ClientId, PoolSpec, ServerFailure, ServerId, WorkerId};
 
-fn two_workers(servers_max: u32) -> (Stage, Stage) {
+fn two_workers(servers_max: u32) -> (CoreHarness, CoreHarness) {
     let spec = Arc::new(PoolSpec::new(servers_max));
-    (Stage::of_worker(0, &spec), Stage::of_worker(1, &spec))
+    (CoreHarness::for_worker(0, &spec), CoreHarness::for_worker(1, &spec))
 }
 
-fn asks(stage: &mut Stage, client: ClientId) {
-    stage.client_says(client, &message(b'Q', b"select 1\0"));
+fn send_query(harness: &mut CoreHarness, client: ClientId) {
+    harness.send_from_client(client, &message(b'Q', b"select 1\0"));
 }
 
-fn answers(stage: &mut Stage, server: ServerId) {
+fn reply(harness: &mut CoreHarness, server: ServerId) {
     let done = [message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat();
-    stage.server_says(server, &done);
+    harness.send_from_server(server, &done);
 }
 
-/// Delivers what one ordered to be handed to the other.
-fn deliver(from: &mut Stage, to: &mut Stage) -> ServerId {
+/// Delivers a server that one worker has handed over to the other.
+fn deliver(from: &mut CoreHarness, to: &mut CoreHarness) -> ServerId {
     let (worker, transfer) = from.io.handed_over.pop().expect("a server was handed over");
     assert_eq!(worker, to.core.worker);
     let id = to.core.adopt_server(transfer, to.now).unwrap();
@@ -28,112 +28,115 @@ fn deliver(from: &mut Stage, to: &mut Stage) -> ServerId {
     id
 }
 
-fn later(stages: &mut [&mut Stage]) {
-    for stage in stages {
-        stage.now = stage.now + Duration::from_millis(1);
+fn advance_all(harnesses: &mut [&mut CoreHarness]) {
+    for harness in harnesses {
+        harness.now = harness.now + Duration::from_millis(1);
     }
 }
 
 #[test]
-fn a_worker_without_a_server_gets_the_next_one_that_is_free_elsewhere() {
+fn worker_without_server_gets_next_free_one() {
     let (mut here, mut there) = two_workers(1);
     let (first, second) = (here.client(), here.client());
-    let server = here.server();
-    let stranger = there.client();
-    assert!(!there.client_gets(stranger).is_empty(), "greeted by what the other worker learned");
+    let server = here.log_in_server();
+    let remote_client = there.client();
+    assert!(
+        !there.sent_to_client(remote_client).is_empty(),
+        "the login uses parameters learned by the other worker"
+    );
 
-    asks(&mut here, first);
-    later(&mut [&mut here, &mut there]);
-    asks(&mut there, stranger);
-    assert_eq!((there.io.wants, there.io.opened.len()), (1, 0));
-    here.core.server_wanted(POOL, WorkerId(1), here.now, &mut here.io);
-    assert_eq!(here.io.handed_over.len(), 0, "it is in use");
-    later(&mut [&mut here, &mut there]);
-    asks(&mut here, second);
+    send_query(&mut here, first);
+    advance_all(&mut [&mut here, &mut there]);
+    send_query(&mut there, remote_client);
+    assert_eq!((there.io.server_requests, there.io.opened.len()), (1, 0));
+    here.core.server_requested(POOL, WorkerId(1), here.now, &mut here.io);
+    assert_eq!(here.io.handed_over.len(), 0, "the server is in use");
+    advance_all(&mut [&mut here, &mut there]);
+    send_query(&mut here, second);
 
-    // The stranger has waited longer than the second here.
-    answers(&mut here, server);
+    // The other worker's client has waited longer than the second one here.
+    reply(&mut here, server);
     let moved = deliver(&mut here, &mut there);
-    assert!(there.server_gets(moved).ends_with(b"select 1\0"));
-    assert_eq!(here.io.wants, 1, "whoever waits here has to ask now");
-    there.core.server_wanted(POOL, WorkerId(0), there.now, &mut there.io);
-    answers(&mut there, moved);
+    assert!(there.sent_to_server(moved).ends_with(b"select 1\0"));
+    assert_eq!(here.io.server_requests, 1, "this worker must request a server now");
+    there.core.server_requested(POOL, WorkerId(0), there.now, &mut there.io);
+    reply(&mut there, moved);
     let back = deliver(&mut there, &mut here);
-    assert!(here.server_gets(back).ends_with(b"select 1\0"));
+    assert!(here.sent_to_server(back).ends_with(b"select 1\0"));
 }
 
 #[test]
-fn who_waits_longer_where_the_server_is_comes_first() {
+fn local_client_that_waited_longer_is_served_first() {
     let (mut here, mut there) = two_workers(1);
     let (first, second) = (here.client(), here.client());
-    let server = here.server();
-    asks(&mut here, first);
-    asks(&mut here, second);
-    later(&mut [&mut here, &mut there]);
-    let stranger = there.client();
-    asks(&mut there, stranger);
-    here.core.server_wanted(POOL, WorkerId(1), here.now, &mut here.io);
-    answers(&mut here, server);
-    assert!(here.server_gets(server).ends_with(b"select 1\0"));
+    let server = here.log_in_server();
+    send_query(&mut here, first);
+    send_query(&mut here, second);
+    advance_all(&mut [&mut here, &mut there]);
+    let remote_client = there.client();
+    send_query(&mut there, remote_client);
+    here.core.server_requested(POOL, WorkerId(1), here.now, &mut here.io);
+    reply(&mut here, server);
+    assert!(here.sent_to_server(server).ends_with(b"select 1\0"));
     assert!(here.io.handed_over.is_empty());
-    answers(&mut here, server);
+    reply(&mut here, server);
     deliver(&mut here, &mut there);
 }
 
 #[test]
-fn a_worker_that_has_servers_asks_only_for_those_who_wait_long() {
+fn worker_requests_extra_servers_only_for_starved_clients() {
     let (mut here, _) = two_workers(1);
     let (first, second) = (here.client(), here.client());
-    here.server();
-    asks(&mut here, first);
-    asks(&mut here, second);
-    assert_eq!(here.io.wants, 0);
+    here.log_in_server();
+    send_query(&mut here, first);
+    send_query(&mut here, second);
+    assert_eq!(here.io.server_requests, 0);
     here.now = here.now + Duration::from_millis(150);
     here.core.tick(here.now, &mut here.io);
-    assert_eq!(here.io.wants, 1);
+    assert_eq!(here.io.server_requests, 1);
     here.core.tick(here.now, &mut here.io);
-    assert_eq!(here.io.wants, 1);
+    assert_eq!(here.io.server_requests, 1);
 }
 
 #[test]
-fn a_wish_that_is_not_repeated_is_forgotten() {
+fn request_for_server_expires_unless_repeated() {
     let (mut here, _) = two_workers(1);
     let client = here.client();
-    let server = here.server();
-    asks(&mut here, client);
-    here.core.server_wanted(POOL, WorkerId(1), here.now, &mut here.io);
+    let server = here.log_in_server();
+    send_query(&mut here, client);
+    here.core.server_requested(POOL, WorkerId(1), here.now, &mut here.io);
     here.now = here.now + Duration::from_secs(1);
-    answers(&mut here, server);
+    reply(&mut here, server);
     assert!(here.io.handed_over.is_empty());
 }
 
-fn fails(stage: &mut Stage, sqlstate: &[u8; 5]) {
-    let id = stage.io.opened.pop().expect("a server was ordered");
+fn fail_login(harness: &mut CoreHarness, sqlstate: &[u8; 5]) {
+    let id = harness.io.opened.pop().expect("a server was ordered");
     let failure = ServerFailure { sqlstate: *sqlstate, message: "not now".to_owned() };
-    stage.core.server_failed(id, failure, stage.now, &mut stage.io);
+    harness.core.server_failed(id, failure, harness.now, &mut harness.io);
 }
 
 #[test]
-fn a_server_that_is_restarted_is_waited_for() {
-    let mut stage = Stage::new(PoolSpec::new(2));
-    let client = stage.client();
-    // It shuts down; it is gone; it starts.
+fn clients_wait_for_restarting_server() {
+    let mut harness = CoreHarness::new(PoolSpec::new(2));
+    let client = harness.client();
+    // It shuts down, is gone, and starts.
     for sqlstate in [b"57P03", b"08006", b"57P03"] {
-        fails(&mut stage, sqlstate);
-        assert!(stage.io.closed.is_empty() && stage.io.opened.is_empty());
-        stage.now = stage.now + Duration::from_secs(15);
-        stage.core.tick(stage.now, &mut stage.io);
+        fail_login(&mut harness, sqlstate);
+        assert!(harness.io.closed.is_empty() && harness.io.opened.is_empty());
+        harness.now = harness.now + Duration::from_secs(15);
+        harness.core.tick(harness.now, &mut harness.io);
     }
-    stage.server();
-    assert!(stage.client_gets(client).ends_with(b"Z\0\0\0\x05I"));
+    harness.log_in_server();
+    assert!(harness.sent_to_client(client).ends_with(b"Z\0\0\0\x05I"));
 }
 
 #[test]
-fn a_server_that_is_not_there_is_not_waited_for() {
-    let mut stage = Stage::new(PoolSpec::new(2));
-    let client = stage.client();
-    fails(&mut stage, b"08006");
-    let told = stage.client_gets(client);
-    assert!(told.windows(5).any(|five| five == b"08006"));
-    assert_eq!(stage.io.closed.len(), 1);
+fn login_fails_at_once_if_server_is_down() {
+    let mut harness = CoreHarness::new(PoolSpec::new(2));
+    let client = harness.client();
+    fail_login(&mut harness, b"08006");
+    let received = harness.sent_to_client(client);
+    assert!(received.windows(5).any(|five| five == b"08006"));
+    assert_eq!(harness.io.closed.len(), 1);
 }

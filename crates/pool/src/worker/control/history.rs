@@ -1,4 +1,4 @@
-//! Periods of statistics: what was counted in the last one, for the console's averages and the log.
+//! Statistics periods: totals of the last period, for the console's averages and the log.
 
 use std::{
     collections::HashMap,
@@ -6,76 +6,76 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Control;
-use crate::{PoolId, PoolReport, Spans, Tally, tally::micros};
+use super::PoolerHandle;
+use crate::{DurationHistogram, PoolId, PoolReport, PoolStats, core::state::pool_stats::micros};
 
-impl Control {
-    /// Counts periods of statistics until the pooler ends.
-    pub(in crate::worker) fn keep_history(&self, over: &mpsc::Receiver<()>) {
+impl PoolerHandle {
+    /// Closes a statistics period every `log.stats-period` until the pooler ends.
+    pub(in crate::worker) fn run_stats_periods(&self, stop: &mpsc::Receiver<()>) {
         loop {
-            let log = self.front.directory.config().log;
-            if over.recv_timeout(log.stats_period) != Err(RecvTimeoutError::Timeout) {
+            let log = self.shared.directory.config().log;
+            if stop.recv_timeout(log.stats_period) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
-            let mut sums: HashMap<PoolId, Tally> = HashMap::new();
+            let mut sums: HashMap<PoolId, PoolStats> = HashMap::new();
             let is_mirror = |pool: &PoolReport| {
-                let entry = self.front.directory.by_id(pool.pool);
+                let entry = self.shared.directory.by_id(pool.pool);
                 entry.is_some_and(|entry| entry.key.is_mirror())
             };
             let pools = self.reports(false).into_iter().flat_map(|it| it.report.pools);
             for pool in pools.filter(|pool| !is_mirror(pool)) {
-                *sums.entry(pool.pool).or_default() += &pool.tally;
+                *sums.entry(pool.pool).or_default() += &pool.stats;
             }
-            let mut history = self.front.history();
-            history.period_ends(sums, log.stats_period);
+            let mut history = self.shared.history();
+            history.finish_period(sums, log.stats_period);
             if log.stats {
-                history.tell();
+                history.log_averages();
             }
         }
     }
 }
 
-/// What was counted up to the ends of the last two periods.
+/// The totals at the ends of the last two periods.
 #[derive(Debug, Default)]
-pub(in crate::worker) struct History {
-    began: Option<Instant>,
-    lasted: Duration,
-    before: HashMap<PoolId, Tally>,
-    last: HashMap<PoolId, Tally>,
+pub(in crate::worker) struct StatsHistory {
+    period_start: Option<Instant>,
+    period_length: Duration,
+    previous: HashMap<PoolId, PoolStats>,
+    last: HashMap<PoolId, PoolStats>,
 }
 
-impl History {
-    fn period_ends(&mut self, sums: HashMap<PoolId, Tally>, period: Duration) {
+impl StatsHistory {
+    fn finish_period(&mut self, sums: HashMap<PoolId, PoolStats>, period: Duration) {
         let now = Instant::now();
-        self.lasted = self.began.map_or(period, |began| now - began);
-        self.began = Some(now);
-        self.before = std::mem::replace(&mut self.last, sums);
+        self.period_length = self.period_start.map_or(period, |started| now - started);
+        self.period_start = Some(now);
+        self.previous = std::mem::replace(&mut self.last, sums);
     }
 
-    /// Forgets pools that are gone: their numbers will be others'.
-    pub(in crate::worker) fn forget(&mut self, pools: &[PoolId]) {
+    /// Removes pools that no longer exist: their IDs will be reused.
+    pub(in crate::worker) fn remove(&mut self, pools: &[PoolId]) {
         for pool in pools {
-            self.before.remove(pool);
+            self.previous.remove(pool);
             self.last.remove(pool);
         }
     }
 
-    /// Tells the log what all pools together did in the last period.
-    fn tell(&self) {
-        let mut sum = Tally::default();
+    /// Logs the averages of all pools over the last period.
+    fn log_averages(&self) {
+        let mut sum = PoolStats::default();
         for pool in self.last.keys() {
-            if let Some((tally, _)) = self.last(*pool) {
+            if let Some((tally, _)) = self.last_period(*pool) {
                 sum += &tally;
             }
         }
-        let seconds = self.lasted.as_secs_f64().max(0.001);
+        let seconds = self.period_length.as_secs_f64().max(0.001);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "whole numbers are read"
         )]
         let per_s = |count: u64| (count as f64 / seconds).round() as u64;
-        let mean_us = |spans: &Spans| match spans.counts.iter().sum::<u64>() {
+        let mean_us = |spans: &DurationHistogram| match spans.counts.iter().sum::<u64>() {
             0 => 0,
             count => micros(spans.total()) / count,
         };
@@ -92,10 +92,10 @@ impl History {
         );
     }
 
-    /// What was counted of a pool in the last period, and how long that lasted.
-    pub(super) fn last(&self, pool: PoolId) -> Option<(Tally, Duration)> {
+    /// The statistics of a pool in the last period, and the period's length.
+    pub(super) fn last_period(&self, pool: PoolId) -> Option<(PoolStats, Duration)> {
         let last = self.last.get(&pool)?;
-        let nothing = Tally::default();
-        Some((last.since(self.before.get(&pool).unwrap_or(&nothing)), self.lasted))
+        let nothing = PoolStats::default();
+        Some((last.since(self.previous.get(&pool).unwrap_or(&nothing)), self.period_length))
     }
 }

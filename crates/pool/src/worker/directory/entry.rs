@@ -1,4 +1,4 @@
-//! [`PoolEntry`]: a pool as workers need it, as its settings were at one time.
+//! [`PoolEntry`]: a pool with its settings at one point in time, shared with the workers.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,70 +16,74 @@ use howdah_net::{Dialer, Stream, TcpOptions};
 use howdah_wire::{auth::scram::ScramKeys, startup::ProtocolVersion};
 use rustls::ClientConfig;
 
-use super::Key;
+use super::PoolKey;
 use crate::{
-    Limit, Permits, PoolId, PoolSpec,
+    ConnectionLimit, Permits, PoolId, PoolSpec,
     auth::{ServerIntent, ServerProtection},
     config::{Config, LoadBalanceHosts, PoolSettings, StoredSecret},
-    worker::{StartError, names::Names, tls::key_of, watch::Watched},
+    worker::{
+        PoolerStartError, cluster_monitor::ClusterMonitor, host_resolver::HostResolver,
+        tls::setting_key,
+    },
 };
 
-/// How many clients there may be: of all databases, of one, of one user; and, without end, of the pool.
+/// The limits that a client counts against: pooler, database, user, and the pool's unlimited
+/// counter.
 #[derive(Clone, Debug)]
 pub(in crate::worker) struct ClientLimits {
-    pub(in crate::worker) limits: Arc<[Arc<Limit>]>,
-    /// PgBouncer's name of each that has an end, for who is turned away.
+    pub(in crate::worker) limits: Arc<[Arc<ConnectionLimit>]>,
+    /// PgBouncer's names of the first three limits, for error messages.
     pub(in crate::worker) names: [&'static str; 3],
 }
 
 impl ClientLimits {
-    /// Takes a client in that is there already, however many there may be.
-    pub(in crate::worker) fn take(&self) -> Permits {
-        Permits::take(&self.limits)
+    /// Permits for a client that is connected already, beyond the limits if need be.
+    pub(in crate::worker) fn acquire(&self) -> Permits {
+        Permits::acquire(&self.limits)
     }
 
-    /// Takes a client in.
+    /// Permits for a new client.
     ///
     /// # Errors
     ///
-    /// There are as many as there may be; by the name of the limit that says so.
-    pub(in crate::worker) fn try_take(&self) -> Result<Permits, &'static str> {
-        Permits::try_take(&self.limits).ok_or_else(|| {
-            let full = self.limits.iter().position(|limit| limit.taken() >= limit.max());
+    /// The name of the limit that is reached.
+    pub(in crate::worker) fn try_acquire(&self) -> Result<Permits, &'static str> {
+        Permits::try_acquire(&self.limits).ok_or_else(|| {
+            let full = self.limits.iter().position(|limit| limit.in_use() >= limit.max());
             full.and_then(|full| self.names.get(full).copied()).unwrap_or(self.names[0])
         })
     }
 }
 
-/// A pool, as workers need it.
+/// A pool with its settings at one point in time.
 #[derive(Debug)]
 pub(in crate::worker) struct PoolEntry {
     pub(in crate::worker) id: PoolId,
-    pub(in crate::worker) key: Key,
+    pub(in crate::worker) key: PoolKey,
     pub(in crate::worker) spec: Arc<PoolSpec>,
     pub(in crate::worker) settings: PoolSettings,
-    /// Clients and servers that there are, in all workers and between them. Without end.
-    pub(in crate::worker) occupants: Arc<Limit>,
-    /// What somebody takes a permit of who is in the pool and under no limit.
-    pub(in crate::worker) occupancy: Arc<[Arc<Limit>]>,
-    /// Whether new clients of its key go elsewhere: to nowhere, or to a pool of another mode.
+    /// Counts clients and servers in all workers and in transit between them. Unlimited.
+    pub(in crate::worker) occupants: Arc<ConnectionLimit>,
+    /// `occupants` as a list, for clients that count against no limit.
+    pub(in crate::worker) occupancy: Arc<[Arc<ConnectionLimit>]>,
+    /// Whether new clients of its key get another pool or are refused.
     pub(in crate::worker) is_retired: bool,
-    /// What `settings.servers` says, for routes that outlive it.
+    /// `settings.servers` in shared form, for routes that outlive this entry.
     pub(in crate::worker) endpoints: Vec<Arc<Endpoint>>,
-    pub(in crate::worker) names: Names,
+    pub(in crate::worker) names: HostResolver,
     pub(in crate::worker) tls: Arc<ServerTls>,
-    /// What the kernel is told about its connections.
+    /// The TCP options of its connections.
     pub(in crate::worker) tcp: TcpOptions,
-    /// Keys that a client's login by SCRAM has shown: they open servers that keep the same secret.
+    /// The SCRAM keys from a client's login. They are valid at servers with the same stored secret.
     pub(in crate::worker) client_keys: Mutex<Option<ScramKeys>>,
-    /// The user's secret as it was looked up last, where none is written down.
-    pub(in crate::worker) found_secret: Mutex<Option<StoredSecret>>,
+    /// The user's secret from the last auth query, where none is configured.
+    pub(in crate::worker) cached_secret: Mutex<Option<StoredSecret>>,
     pub(in crate::worker) next_host: AtomicUsize,
-    /// What is known of its servers: of each shard's, if they are clusters, or of the one it is a member of.
-    pub(in crate::worker) watched: Vec<Arc<Watched>>,
+    /// The monitors of its clusters, one per shard; or of the cluster that it is a member of.
+    pub(in crate::worker) monitors: Vec<Arc<ClusterMonitor>>,
 }
 
-/// The server leg's TLS, for all pools.
+/// TLS for connections to servers, shared by all pools.
 #[derive(Debug)]
 pub(in crate::worker) struct ServerTls {
     pub(in crate::worker) settings: TlsSettings,
@@ -89,34 +93,34 @@ pub(in crate::worker) struct ServerTls {
 impl ServerTls {
     /// # Errors
     ///
-    /// The files that it needs cannot be used.
-    pub(in crate::worker) fn new(config: &Config) -> Result<Self, StartError> {
+    /// A TLS file cannot be used.
+    pub(in crate::worker) fn new(config: &Config) -> Result<Self, PoolerStartError> {
         let settings = config.tls.server_settings();
         let wanted = settings.mode != SslMode::Disable;
         let made = if wanted { tls::client_config(&settings).map(Some) } else { Ok(None) };
         let config = made.map_err(|source| {
-            let key = format!("tls.server{}", key_of(&config.tls.server, &source));
-            StartError::ServerTls { key, source: Box::new(source) }
+            let key = format!("tls.server{}", setting_key(&config.tls.server, &source));
+            PoolerStartError::ServerTls { key, source: Box::new(source) }
         })?;
         Ok(Self { settings, config })
     }
 }
 
-/// Where and how one server connection was made; a CancelRequest goes the same way.
+/// How a server connection was opened. A CancelRequest uses the same endpoint and encryption.
 #[derive(Clone, Debug)]
-pub(in crate::worker) struct Route {
-    /// As it was then: settings may have changed since.
+pub(in crate::worker) struct ServerRoute {
+    /// The endpoint at the time: settings may have changed since.
     endpoint: Arc<Endpoint>,
     encryption: Encryption,
 }
 
-impl Route {
+impl ServerRoute {
     /// Whether it may be encrypted.
     pub(in crate::worker) fn is_encrypted(&self) -> bool {
         self.encryption != Encryption::Plain
     }
 
-    /// The host and port whose address has to be looked up, which takes as long as the resolver does.
+    /// The host and port to resolve; `None` for an IP address or a unix socket.
     pub(in crate::worker) fn host(&self) -> Option<(String, u16)> {
         match &*self.endpoint {
             Endpoint::Tcp { host, hostaddr: None, port } if host.parse::<IpAddr>().is_err() => {
@@ -126,15 +130,15 @@ impl Route {
         }
     }
 
-    /// Where it leads, for messages.
-    pub(in crate::worker) fn place(&self) -> String {
+    /// The endpoint as text, for messages.
+    pub(in crate::worker) fn endpoint_name(&self) -> String {
         self.endpoint.to_string()
     }
 }
 
 impl PoolEntry {
-    /// The ways to a server, in the order they are to be tried for one connection.
-    pub(in crate::worker) fn routes(&self) -> Vec<Route> {
+    /// The routes to a server, in the order to try them for one connection.
+    pub(in crate::worker) fn routes(&self) -> Vec<ServerRoute> {
         let hosts = self.endpoints.len();
         let first = match self.settings.load_balance_hosts {
             LoadBalanceHosts::RoundRobin => {
@@ -147,7 +151,7 @@ impl PoolEntry {
             .flat_map(|host| {
                 let endpoint = &self.endpoints[host];
                 let attempts = self.tls.settings.attempts(endpoint);
-                attempts.iter().map(move |encryption| Route {
+                attempts.iter().map(move |encryption| ServerRoute {
                     endpoint: Arc::clone(endpoint),
                     encryption: *encryption,
                 })
@@ -155,14 +159,14 @@ impl PoolEntry {
             .collect()
     }
 
-    /// What dials a route; `address` is that of its host, if that has a name.
+    /// A dialer for a route. `address` is the resolved address of a host name.
     ///
     /// # Errors
     ///
-    /// There is none, or it cannot be what a certificate is for.
+    /// There is no address, or the host is not a valid name for a certificate check.
     pub(in crate::worker) fn dialer(
         &self,
-        route: &Route,
+        route: &ServerRoute,
         address: Option<SocketAddr>,
     ) -> Result<Dialer, String> {
         let endpoint = &*route.endpoint;
@@ -188,12 +192,12 @@ impl PoolEntry {
         })
     }
 
-    /// The same for those who are there, for ever: who comes goes elsewhere.
+    /// A retired copy: connected clients stay, new clients get another pool.
     pub(super) fn retired(&self) -> Self {
         let mut spec = PoolSpec::clone(&self.spec);
         spec.servers_min = 0;
         let keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let found = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let found = self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Self {
             id: self.id,
             key: self.key.clone(),
@@ -207,60 +211,62 @@ impl PoolEntry {
             tls: Arc::clone(&self.tls),
             tcp: self.tcp,
             client_keys: Mutex::new(keys),
-            found_secret: Mutex::new(found),
+            cached_secret: Mutex::new(found),
             next_host: AtomicUsize::new(0),
-            watched: self.watched.clone(),
+            monitors: self.monitors.clone(),
         }
     }
 
-    /// The pools of its servers, if they have some of their own, and of its mirrors.
+    /// The pools of its cluster members and mirrors.
     pub(in crate::worker) fn parts(&self) -> impl Iterator<Item = PoolId> {
         let clusters = self.spec.clusters.iter();
         let members = clusters.flat_map(|cluster| cluster.members.iter().map(|member| member.pool));
         members.chain(self.spec.mirrors.iter().map(|target| target.pool))
     }
 
-    /// The user of a client of it, where that is not its own.
-    pub(in crate::worker) fn other_user(&self, user: &str) -> Option<Arc<str>> {
+    /// A client's user, if different from the pool's.
+    pub(in crate::worker) fn differing_user(&self, user: &str) -> Option<Arc<str>> {
         (user != self.key.user).then(|| user.into())
     }
 
-    /// Keeps keys that a client's login has shown.
-    pub(in crate::worker) fn learn(&self, keys: ScramKeys) {
+    /// Caches the SCRAM keys from a client's login.
+    pub(in crate::worker) fn cache_keys(&self, keys: ScramKeys) {
         *self.client_keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
     }
 
-    /// Keeps the user's secret as it was looked up.
-    pub(in crate::worker) fn learn_secret(&self, secret: StoredSecret) {
-        *self.found_secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret);
+    /// Caches the user's secret from an auth query.
+    pub(in crate::worker) fn cache_secret(&self, secret: StoredSecret) {
+        *self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret);
     }
 
-    /// What logins of its clients have shown: keys, and the secret as it was looked up.
-    pub(in crate::worker) fn learned(&self) -> (Option<ScramKeys>, Option<StoredSecret>) {
+    /// The cached SCRAM keys and secret.
+    pub(in crate::worker) fn cached_credentials(
+        &self,
+    ) -> (Option<ScramKeys>, Option<StoredSecret>) {
         let keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let found = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let found = self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
         (keys, found)
     }
 
-    /// Keeps what logins in another process have shown, unless a login here has shown something newer.
-    pub(in crate::worker) fn inherit(
+    /// Caches credentials from the predecessor process, unless a login here has cached newer ones.
+    pub(in crate::worker) fn adopt_credentials(
         &self,
         keys: Option<&ScramKeys>,
-        looked_up: Option<&StoredSecret>,
+        secret: Option<&StoredSecret>,
     ) {
         let mut own = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner);
         if own.is_none() {
             *own = keys.cloned();
         }
         drop(own);
-        let mut own = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner);
         if own.is_none() {
-            *own = looked_up.cloned();
+            *own = secret.cloned();
         }
     }
 
-    /// What we want at a server that this stream leads to.
-    pub(in crate::worker) fn intent(
+    /// The login parameters for a server on this stream.
+    pub(in crate::worker) fn server_intent(
         &self,
         newest: ProtocolVersion,
         stream: &Stream,
@@ -281,7 +287,7 @@ impl PoolEntry {
         let mut identity = self.settings.login.clone();
         let has_secret = identity.secret.as_ref().is_some_and(|secret| !secret.is_empty());
         if !has_secret && !identity.is_forced {
-            let found = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner);
             identity.secret.clone_from(&found);
         }
         ServerIntent { identity, parameters: Vec::new(), newest, client_keys, protection }

@@ -1,20 +1,20 @@
-//! Pools of mirrors. They have nothing in common with those of their databases that could run out: what a
-//! mirror takes is never missing there.
+//! Pools of mirrors. They share no limits with the pools of their database, so that a mirror never
+//! takes connections away from it.
 
 use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
-    Directory, Inner, Key, LimitOf, Part,
+    Directory, DirectoryState, LimitKey, PoolKey, PoolPart,
     spec::{self, MEMBER_RETRY_MAX, entry_name},
 };
 use crate::{
-    Limit, Mirror, MirrorTarget, PoolSpec, Timeouts,
+    ConnectionLimit, Mirror, MirrorTarget, PoolSpec, PoolTimeouts,
     config::{Config, MirrorPool, PoolMode, PoolSettings},
-    spec::Mode,
+    core::spec::PoolingMode,
 };
 
-/// What holds at a mirror of a pool; none if it has no such mirror.
-pub(super) fn settings(
+/// The settings of a pool's mirror; `None` if it has no such mirror.
+pub(super) fn mirror_settings(
     config: &Config,
     mut settings: PoolSettings,
     name: &str,
@@ -32,7 +32,7 @@ pub(super) fn settings(
         min_size: 0,
         reserve_size: 0,
         weight: NonZeroU32::MIN,
-        timeouts: crate::config::Timeouts {
+        timeouts: crate::config::TimeoutConfig {
             query_wait: timeout,
             query: timeout,
             transaction: timeout,
@@ -45,39 +45,39 @@ pub(super) fn settings(
     })
 }
 
-pub(super) fn spec(
-    inner: &mut Inner,
+pub(super) fn mirror_spec(
+    state: &mut DirectoryState,
     config: &Config,
-    key: &Key,
+    key: &PoolKey,
     settings: &PoolSettings,
-    occupants: &Arc<Limit>,
+    occupants: &Arc<ConnectionLimit>,
 ) -> PoolSpec {
-    let own = LimitOf::PoolServers(key.clone());
-    let own = inner.limit(own, settings.size.map_or(u32::MAX, NonZeroU32::get));
+    let own = LimitKey::PoolServers(key.clone());
+    let own = state.limit(own, settings.size.map_or(u32::MAX, NonZeroU32::get));
     let times = &settings.timeouts;
     let defaults = PoolSpec::new(0);
     PoolSpec {
         mode: match settings.mode {
-            PoolMode::Session => Mode::Session,
-            PoolMode::Transaction => Mode::Transaction,
-            PoolMode::Statement => Mode::Statement,
+            PoolMode::Session => PoolingMode::Session,
+            PoolMode::Transaction => PoolingMode::Transaction,
+            PoolMode::Statement => PoolingMode::Statement,
         },
         server_limits: [own, Arc::clone(occupants)].into(),
-        // Nobody is to hear what is notified there.
+        // Notifications of a mirror are not delivered.
         listen_bytes: None,
         statements_per_server: config.max_prepared_statements,
         reset: spec::reset(config),
         connect_query: spec::connect_query(settings),
-        check: spec::check(config, times),
-        servers_once: times.server_lifetime.is_zero(),
-        timeouts: Timeouts {
+        check: spec::check_query(config, times),
+        is_single_use: times.server_lifetime.is_zero(),
+        timeouts: PoolTimeouts {
             query_wait: times.query_wait,
             query: times.query,
             transaction: times.transaction,
             client_idle: times.client_idle,
             server_idle: times.server_idle,
             server_lifetime: Some(times.server_lifetime),
-            // What is dropped meanwhile is missing there.
+            // Transactions are dropped while logins fail, so retry soon.
             login_retry_max: times.server_login_retry.min(MEMBER_RETRY_MAX),
             ..defaults.timeouts.clone()
         },
@@ -85,23 +85,23 @@ pub(super) fn spec(
     }
 }
 
-/// The mirrors of what clients come to.
+/// The mirrors of a pool that clients get.
 pub(super) fn targets(
-    inner: &mut Inner,
+    state: &mut DirectoryState,
     config: &Config,
-    key: &Key,
+    key: &PoolKey,
     settings: &PoolSettings,
 ) -> Arc<[MirrorTarget]> {
     let database = entry_name(config, &key.database).to_owned();
     let target = |mirror: &MirrorPool| {
-        let part = Some(Part::Mirror(mirror.name.clone()));
-        let pool = inner.find(&Key { part, ..key.clone() })?;
-        let place = (database.clone(), mirror.name.clone());
-        let counted = inner.mirrors.entry(place).or_default();
+        let part = Some(PoolPart::Mirror(mirror.name.clone()));
+        let pool = state.find(&PoolKey { part, ..key.clone() })?;
+        let mirror_key = (database.clone(), mirror.name.clone());
+        let counted = state.mirrors.entry(mirror_key).or_default();
         Some(MirrorTarget {
             pool,
             mirror: Arc::clone(counted),
-            share: mirror.entry.sample_rate,
+            sample_rate: mirror.entry.sample_rate,
             client_bytes: mirror.entry.client_bytes as usize,
             buffer_bytes: mirror.entry.buffer_bytes as usize,
             timeout: mirror.entry.timeout,
@@ -111,23 +111,27 @@ pub(super) fn targets(
 }
 
 impl Directory {
-    /// The mirrors that the settings name: of which database, and what is counted.
+    /// The configured mirrors: database, settings and statistics.
     pub(in crate::worker) fn mirrors(&self) -> Vec<(String, MirrorPool, Arc<Mirror>)> {
-        let mut inner = self.inner();
+        let mut state = self.state();
         let config = self.config();
         let mut found = Vec::new();
         for (database, entry) in &config.databases {
             for mirror in entry.mirror_pools().unwrap_or_default() {
-                let place = (database.clone(), mirror.name.clone());
-                let counted = Arc::clone(inner.mirrors.entry(place).or_default());
+                let mirror_key = (database.clone(), mirror.name.clone());
+                let counted = Arc::clone(state.mirrors.entry(mirror_key).or_default());
                 found.push((database.clone(), mirror, counted));
             }
         }
-        // Of those that are gone, what is left to do still counts somewhere, and nobody asks.
-        let is_known = |place: &(String, String)| {
-            found.iter().any(|(database, mirror, _)| *database == place.0 && mirror.name == place.1)
+        // The statistics of removed mirrors are kept while workers still use them.
+        let is_known = |mirror_key: &(String, String)| {
+            found.iter().any(|(database, mirror, _)| {
+                *database == mirror_key.0 && mirror.name == mirror_key.1
+            })
         };
-        inner.mirrors.retain(|place, mirror| is_known(place) || Arc::strong_count(mirror) > 1);
+        state
+            .mirrors
+            .retain(|mirror_key, mirror| is_known(mirror_key) || Arc::strong_count(mirror) > 1);
         found
     }
 }

@@ -1,34 +1,37 @@
-//! What is said between two processes: kinds of frames, and a client's state as bytes.
+//! The takeover protocol: kinds of frames, and the encoding of their bodies.
 //!
-//! Numbers are big-endian. A text is its length, four bytes, and its bytes; a list is the number of its
-//! entries, four bytes, and the entries. A client is
+//! Numbers are big-endian. A text is its length in four bytes and its bytes; a list is the number
+//! of its entries in four bytes and the entries. A client is
 //!
 //! ```text
-//! id: u64, database: text, user: text, from: text (address of whom a proxy brought; else empty),
-//! version: u32, process id: i32, secret: text, age in microseconds: u64,
-//! wishes: list of (name: text, value: text), startup: the same,
-//! settings that statements were parsed under: list of (list of (u8: 1 if there is one, value: text)),
-//! statements: list of (name: text, what follows it in a Parse: text,
-//!                      index of the settings: u32 (0xffffffff: none)),
-//! unnamed statement: the same without the name (no text: none),
-//! role: text (empty: none), said role: text (empty: none),
-//! said primary reads: u8 (0: nothing, 1: off, 2: on), said shard: u32 (0xffffffff: none),
-//! said read your writes: u8 (as primary reads), shards that it wrote on and minds: list of u32,
-//! channels that it listens to: list of texts,
-//! last notifications that it was given: list of (channel: text, number since the marker: u64)
+//! id: u64, database: text, user: text, from: text (address from a PROXY header; else empty),
+//! version: u32, process ID: i32, secret: text, age in microseconds: u64,
+//! session parameters: list of (name: text, value: text), startup parameters: the same,
+//! parameter sets that statements were parsed under:
+//!     list of (list of (u8: 1 if the value is present, value: text)),
+//! statements: list of (name: text, the rest of its Parse message: text,
+//!                      index of the parameter set: u32 (0xffffffff: none)),
+//! unnamed statement: the same without the name (empty text: none),
+//! role: text (empty: none), role set by the client: text (empty: none),
+//! primary reads set by the client: u8 (0: not set, 1: off, 2: on),
+//! shard set by the client: u32 (0xffffffff: none),
+//! read-your-writes set by the client: u8 (as primary reads),
+//! shards with writes to wait for: list of u32,
+//! channels listened to: list of texts,
+//! positions of the last notifications: list of (channel: text, number since the marker: u64)
 //! ```
 //!
-//! and what opens the servers of a pool is
+//! and the credentials of a pool are
 //!
 //! ```text
-//! database: text, user: text, salt: text (empty: no keys, and the next three are not there),
+//! database: text, user: text, salt: text (empty: no keys, the next three are absent),
 //! iterations: u32, client key: 32 bytes, server key: 32 bytes,
-//! looked-up secret: text, as pg_authid has it (empty: none)
+//! secret from an auth query: text, as in pg_authid (empty: none)
 //! ```
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
-use howdah_route::{RolePreference, Said};
+use howdah_route::{RolePreference, SessionOverrides};
 use howdah_wire::{
     auth::scram::ScramKeys,
     startup::{CancelKey, ProtocolVersion},
@@ -36,79 +39,80 @@ use howdah_wire::{
 use zeroize::Zeroizing;
 
 use crate::{
-    Channel, ClientHandover, MigrantStatement, Setting, config::StoredSecret,
-    worker::hub::Positions,
+    Channel, ClientHandover, HandoverStatement, SessionParameter, config::StoredSecret,
+    worker::multiplexer::Positions,
 };
 
-/// Version of all this. Processes of different versions do not take over from one another.
+/// The version of the protocol. Processes with different versions do not take over from one
+/// another.
 pub(super) const VERSION: u16 = 7;
 
-/// What a new process begins with; behind it comes the version.
+/// The start of HELLO; the version follows it.
 pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
 
 /// New to old: magic and version.
 pub(super) const HELLO: u8 = 1;
 /// Old to new: a listener's descriptor.
 pub(super) const LISTENER: u8 = 2;
-/// What is said of one that a service manager opened: it is used as it is.
-pub(super) const GIVEN: &[u8] = b"given";
-/// Old to new: these were all listeners; with what is paused and disabled.
+/// The body of LISTENER for a socket that a service manager opened: it is used as it is.
+pub(super) const PASSED: &[u8] = b"given";
+/// Old to new: the end of the listeners, with the paused and disabled databases.
 pub(super) const LISTENERS_END: u8 = 3;
-/// New to old: it accepts clients, and takes those that there are.
+/// New to old: it accepts clients and is ready for those of the old process.
 pub(super) const READY: u8 = 4;
-/// Old to new: a client, and its descriptor.
+/// Old to new: a client with its descriptor.
 pub(super) const CLIENT: u8 = 5;
-/// New to old: the client of this id, a u64, is served.
+/// New to old: the client with this ID, a u64, is served.
 pub(super) const TAKEN: u8 = 6;
-/// New to old: a CancelRequest, process id and secret, for one who may still be there.
+/// New to old: a CancelRequest, process ID and secret, for a client that may still be there.
 pub(super) const CANCEL: u8 = 7;
-/// Old to new: nobody is left.
+/// Old to new: no clients are left.
 pub(super) const DONE: u8 = 8;
-/// Old to new: it does not hand over, for this reason.
+/// Old to new: the takeover is refused for this reason.
 pub(super) const REFUSED: u8 = 9;
-/// Old to new: what opens the servers of a pool, see [`PoolSecrets`]. Comes before the pool's clients.
+/// Old to new: the credentials of a pool, see [`PoolSecrets`]. Sent before the pool's clients.
 pub(super) const SECRETS: u8 = 10;
 
-/// What stands for no shard.
+/// Encodes no shard.
 const NO_SHARD: u32 = u32::MAX;
-/// What stands for no settings.
+/// Encodes no parameter set.
 const NO_SETTINGS: u32 = u32::MAX;
 
-/// Old to new: channels that clients listen to, see [`Channels`].
+/// Old to new: channels that clients listen to, see [`ListenedChannels`].
 pub(super) const CHANNELS: u8 = 11;
-/// New to old: the channels of a round are listened to; its database and its number.
+/// New to old: it listens to the channels of a round, given by database and number.
 pub(super) const LISTENING: u8 = 12;
 
 /// Channels that clients of a database listen to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Channels {
+pub(super) struct ListenedChannels {
     pub(super) database: String,
-    /// Whose clients they are: one of them logs in to listen.
+    /// The users of those clients. One of their logins is used to listen.
     pub(super) users: Vec<String>,
     pub(super) round: u32,
-    /// The channel on which the old process marks from where on the new one is to hear.
+    /// The channel on which the old process sends the marker.
     pub(super) marker: Channel,
     pub(super) channels: Vec<Channel>,
 }
 
-impl Channels {
+impl ListenedChannels {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        text(&mut out, self.database.as_bytes());
-        count(&mut out, self.users.len());
-        self.users.iter().for_each(|user| text(&mut out, user.as_bytes()));
+        push_text(&mut out, self.database.as_bytes());
+        push_count(&mut out, self.users.len());
+        self.users.iter().for_each(|user| push_text(&mut out, user.as_bytes()));
         out.extend_from_slice(&self.round.to_be_bytes());
-        text(&mut out, &self.marker);
-        count(&mut out, self.channels.len());
-        self.channels.iter().for_each(|channel| text(&mut out, channel));
+        push_text(&mut out, &self.marker);
+        push_count(&mut out, self.channels.len());
+        self.channels.iter().for_each(|channel| push_text(&mut out, channel));
         out
     }
 
-    /// `None` if the bytes are anything else.
+    /// Returns `None` if the bytes are malformed.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader(bytes);
+        let mut from = TakeoverDecoder(bytes);
         let database = from.string()?;
-        let users = from.list(Reader::string)?;
+        let users = from.list(TakeoverDecoder::string)?;
         let round = u32::from_be_bytes(from.array()?);
         let marker = from.text()?.into();
         let channels = from.list(|from| Some(from.text()?.into()))?;
@@ -117,56 +121,56 @@ impl Channels {
     }
 }
 
-/// A round, and its database.
+/// A round and its database.
 pub(super) fn encode_round(database: &str, round: u32) -> Vec<u8> {
     let mut out = round.to_be_bytes().to_vec();
-    text(&mut out, database.as_bytes());
+    push_text(&mut out, database.as_bytes());
     out
 }
 
-/// `None` if the bytes are anything else.
+/// Returns `None` if the bytes are malformed.
 pub(super) fn decode_round(bytes: &[u8]) -> Option<(String, u32)> {
-    let mut from = Reader(bytes);
+    let mut from = TakeoverDecoder(bytes);
     let round = u32::from_be_bytes(from.array()?);
     let database = from.string()?;
     from.0.is_empty().then_some((database, round))
 }
 
-/// What clients' logins have shown of a user, which opens servers for that user.
+/// Credentials cached from the logins of a user's clients, for logins to servers as that user.
 #[derive(Clone, Debug)]
 pub(super) struct PoolSecrets {
     pub(super) database: String,
     pub(super) user: String,
-    /// The keys of a login by SCRAM.
+    /// The keys from a SCRAM login.
     pub(super) keys: Option<ScramKeys>,
-    /// The secret that was looked up at a server.
+    /// The secret from an auth query.
     pub(super) looked_up: Option<StoredSecret>,
 }
 
 impl PoolSecrets {
-    /// The bytes are overwritten when they are dropped.
+    /// The bytes are zeroed when they are dropped.
     pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
-        let looked_up = self.looked_up.as_ref().map(stored_text);
+        let looked_up = self.looked_up.as_ref().map(secret_text);
         let looked_up = looked_up.as_ref().map_or(&[][..], |text| text);
         let salt = self.keys.as_ref().map_or(&[][..], ScramKeys::salt);
-        // All at once: a buffer that grows leaves copies behind.
+        // Allocated once: a growing buffer would leave copies of the secret in memory.
         let bytes = self.database.len() + self.user.len() + salt.len() + looked_up.len() + 128;
         let mut out = Zeroizing::new(Vec::with_capacity(bytes));
-        text(&mut out, self.database.as_bytes());
-        text(&mut out, self.user.as_bytes());
-        text(&mut out, salt);
+        push_text(&mut out, self.database.as_bytes());
+        push_text(&mut out, self.user.as_bytes());
+        push_text(&mut out, salt);
         if let Some(keys) = &self.keys {
             out.extend_from_slice(&keys.iterations().get().to_be_bytes());
             out.extend_from_slice(keys.client_key());
             out.extend_from_slice(keys.server_key());
         }
-        text(&mut out, looked_up);
+        push_text(&mut out, looked_up);
         out
     }
 
-    /// `None` if the bytes are anything else.
+    /// Returns `None` if the bytes are malformed.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader(bytes);
+        let mut from = TakeoverDecoder(bytes);
         let (database, user) = (from.string()?, from.string()?);
         let salt = from.text()?;
         let keys = match salt {
@@ -186,80 +190,83 @@ impl PoolSecrets {
     }
 }
 
-/// A stored secret as text, the form that [`StoredSecret::parse`] reads.
-fn stored_text(secret: &StoredSecret) -> Zeroizing<Vec<u8>> {
+/// A stored secret as text, in the form that [`StoredSecret::parse`] reads.
+fn secret_text(secret: &StoredSecret) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(match secret {
         StoredSecret::Plain(text) | StoredSecret::Md5(text) => text.expose().to_vec(),
         StoredSecret::Scram(verifier) => verifier.to_text().into_bytes(),
     })
 }
 
-/// A client on its way.
+/// A client's state, as sent to the new process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Traveller {
+pub(super) struct ClientSnapshot {
     pub(super) id: u64,
     pub(super) database: String,
     pub(super) user: String,
     pub(super) from: Option<SocketAddr>,
-    pub(super) migrant: ClientHandover,
-    /// The last notifications that it was given, channel by channel, counted from the marker.
+    pub(super) handover: ClientHandover,
+    /// The positions of the last notifications that it received.
     pub(super) positions: Positions,
 }
 
-impl Traveller {
+impl ClientSnapshot {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { id, database, user, from, migrant, positions } = self;
+        let Self { id, database, user, from, handover, positions } = self;
         let mut out = Vec::new();
         out.extend_from_slice(&id.to_be_bytes());
-        text(&mut out, database.as_bytes());
-        text(&mut out, user.as_bytes());
-        text(&mut out, from.map(|from| from.to_string()).unwrap_or_default().as_bytes());
-        out.extend_from_slice(&migrant.version.code().to_be_bytes());
-        out.extend_from_slice(&encode_key(&migrant.key));
-        let age = u64::try_from(migrant.age.as_micros()).unwrap_or(u64::MAX);
+        push_text(&mut out, database.as_bytes());
+        push_text(&mut out, user.as_bytes());
+        push_text(&mut out, from.map(|from| from.to_string()).unwrap_or_default().as_bytes());
+        out.extend_from_slice(&handover.version.code().to_be_bytes());
+        out.extend_from_slice(&encode_key(&handover.key));
+        let age = u64::try_from(handover.age.as_micros()).unwrap_or(u64::MAX);
         out.extend_from_slice(&age.to_be_bytes());
-        for settings in [&migrant.wishes, &migrant.startup] {
-            count(&mut out, settings.len());
-            for Setting { name, value } in settings {
-                text(&mut out, name);
-                text(&mut out, value);
+        for settings in [&handover.parameters, &handover.startup_parameters] {
+            push_count(&mut out, settings.len());
+            for SessionParameter { name, value } in settings {
+                push_text(&mut out, name);
+                push_text(&mut out, value);
             }
         }
-        count(&mut out, migrant.parse_settings.len());
-        for values in &migrant.parse_settings {
-            count(&mut out, values.len());
+        push_count(&mut out, handover.parse_settings.len());
+        for values in &handover.parse_settings {
+            push_count(&mut out, values.len());
             for value in values {
                 out.push(value.is_some().into());
-                text(&mut out, value.as_deref().unwrap_or_default());
+                push_text(&mut out, value.as_deref().unwrap_or_default());
             }
         }
-        count(&mut out, migrant.statements.len());
-        for (name, of) in &migrant.statements {
-            text(&mut out, name);
-            statement(&mut out, of);
+        push_count(&mut out, handover.statements.len());
+        for (name, of) in &handover.statements {
+            push_text(&mut out, name);
+            push_statement(&mut out, of);
         }
-        statement(&mut out, &migrant.unnamed);
-        for role in [migrant.role, migrant.said.role] {
-            text(&mut out, role.map_or("", RolePreference::as_str).as_bytes());
+        push_statement(&mut out, &handover.unnamed);
+        for role in [handover.role, handover.session_overrides.role] {
+            push_text(&mut out, role.map_or("", RolePreference::as_str).as_bytes());
         }
-        switch(&mut out, migrant.said.primary_reads);
-        out.extend_from_slice(&migrant.said.shard.unwrap_or(NO_SHARD).to_be_bytes());
-        switch(&mut out, migrant.said.read_your_writes);
-        count(&mut out, migrant.wrote.len());
-        migrant.wrote.iter().for_each(|shard| out.extend_from_slice(&shard.to_be_bytes()));
-        count(&mut out, migrant.channels.len());
-        migrant.channels.iter().for_each(|channel| text(&mut out, channel));
-        count(&mut out, positions.len());
+        push_switch(&mut out, handover.session_overrides.primary_reads);
+        out.extend_from_slice(&handover.session_overrides.shard.unwrap_or(NO_SHARD).to_be_bytes());
+        push_switch(&mut out, handover.session_overrides.read_your_writes);
+        push_count(&mut out, handover.written_shards.len());
+        handover
+            .written_shards
+            .iter()
+            .for_each(|shard| out.extend_from_slice(&shard.to_be_bytes()));
+        push_count(&mut out, handover.channels.len());
+        handover.channels.iter().for_each(|channel| push_text(&mut out, channel));
+        push_count(&mut out, positions.len());
         for (channel, position) in positions {
-            text(&mut out, channel);
+            push_text(&mut out, channel);
             out.extend_from_slice(&position.to_be_bytes());
         }
         out
     }
 
-    /// `None` if the bytes are anything else.
+    /// Returns `None` if the bytes are malformed.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader(bytes);
+        let mut from = TakeoverDecoder(bytes);
         let id = u64::from_be_bytes(from.array()?);
         let (database, user) = (from.string()?, from.string()?);
         let address = from.string()?;
@@ -267,9 +274,11 @@ impl Traveller {
         let version = ProtocolVersion::from_code(u32::from_be_bytes(from.array()?));
         let key = from.key()?;
         let age = Duration::from_micros(u64::from_be_bytes(from.array()?));
-        let setting = |from: &mut Reader<'_>| Some(Setting::new(from.text()?, from.text()?));
-        let (wishes, startup) = (from.list(setting)?, from.list(setting)?);
-        let value = |from: &mut Reader<'_>| {
+        let setting = |from: &mut TakeoverDecoder<'_>| {
+            Some(SessionParameter::new(from.text()?, from.text()?))
+        };
+        let (parameters, startup) = (from.list(setting)?, from.list(setting)?);
+        let value = |from: &mut TakeoverDecoder<'_>| {
             let [is_there] = from.array()?;
             let value = from.text()?;
             Some((is_there == 1).then(|| value.into()))
@@ -282,105 +291,106 @@ impl Traveller {
         let primary_reads = from.switch()?;
         let shard = Some(u32::from_be_bytes(from.array()?)).filter(|shard| *shard != NO_SHARD);
         let read_your_writes = from.switch()?;
-        let said = Said { role: said_role, primary_reads, read_your_writes, shard };
+        let said = SessionOverrides { role: said_role, primary_reads, read_your_writes, shard };
         let wrote = from.list(|from| Some(u32::from_be_bytes(from.array()?)))?;
         let channels = from.list(|from| Some(from.text()?.into()))?;
-        let position =
-            |from: &mut Reader<'_>| Some((from.text()?.into(), u64::from_be_bytes(from.array()?)));
+        let position = |from: &mut TakeoverDecoder<'_>| {
+            Some((from.text()?.into(), u64::from_be_bytes(from.array()?)))
+        };
         let positions = from.list(position)?;
-        let migrant = ClientHandover {
+        let handover = ClientHandover {
             user: None,
             version,
             key,
             age,
-            wishes,
-            startup,
+            parameters,
+            startup_parameters: startup,
             parse_settings,
             statements,
             unnamed,
             role,
-            said,
-            wrote,
+            session_overrides: said,
+            written_shards: wrote,
             channels,
         };
-        let found = Self { id, database, user, from: address, migrant, positions };
+        let found = Self { id, database, user, from: address, handover, positions };
         from.0.is_empty().then_some(found)
     }
 }
 
-/// A cancel key: process id and secret.
+/// A cancel key: process ID and secret.
 pub(super) fn encode_key(key: &CancelKey) -> Vec<u8> {
     let mut out = key.process_id().to_be_bytes().to_vec();
-    text(&mut out, key.secret());
+    push_text(&mut out, key.secret());
     out
 }
 
-/// What an operator has ordered about a database.
+/// What an administrator has set for a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct GateState {
+pub(super) struct AdminStateRecord {
     pub(super) database: String,
     pub(super) is_paused: bool,
     pub(super) is_disabled: bool,
     pub(super) paused_users: Vec<String>,
 }
 
-/// What an operator has ordered about databases: a list of name, paused, disabled, and the users who are paused.
-pub(super) fn encode_gates(gates: &[GateState]) -> Vec<u8> {
+/// Encodes a list of: name, paused, disabled, list of paused users.
+pub(super) fn encode_admin_states(states: &[AdminStateRecord]) -> Vec<u8> {
     let mut out = Vec::new();
-    count(&mut out, gates.len());
-    for GateState { database, is_paused, is_disabled, paused_users } in gates {
-        text(&mut out, database.as_bytes());
+    push_count(&mut out, states.len());
+    for AdminStateRecord { database, is_paused, is_disabled, paused_users } in states {
+        push_text(&mut out, database.as_bytes());
         out.extend_from_slice(&[u8::from(*is_paused), u8::from(*is_disabled)]);
-        count(&mut out, paused_users.len());
-        paused_users.iter().for_each(|user| text(&mut out, user.as_bytes()));
+        push_count(&mut out, paused_users.len());
+        paused_users.iter().for_each(|user| push_text(&mut out, user.as_bytes()));
     }
     out
 }
 
-/// `None` if the bytes are anything else.
-pub(super) fn decode_gates(bytes: &[u8]) -> Option<Vec<GateState>> {
-    let gate = |from: &mut Reader<'_>| {
+/// Returns `None` if the bytes are malformed.
+pub(super) fn decode_admin_states(bytes: &[u8]) -> Option<Vec<AdminStateRecord>> {
+    let state = |from: &mut TakeoverDecoder<'_>| {
         let database = from.string()?;
         let [is_paused, is_disabled] = from.array()?;
-        let paused_users = from.list(Reader::string)?;
+        let paused_users = from.list(TakeoverDecoder::string)?;
         let (is_paused, is_disabled) = (is_paused != 0, is_disabled != 0);
-        Some(GateState { database, is_paused, is_disabled, paused_users })
+        Some(AdminStateRecord { database, is_paused, is_disabled, paused_users })
     };
-    let mut from = Reader(bytes);
-    let gates = from.list(gate)?;
-    from.0.is_empty().then_some(gates)
+    let mut from = TakeoverDecoder(bytes);
+    let states = from.list(state)?;
+    from.0.is_empty().then_some(states)
 }
 
-/// `None` if the bytes are anything else.
+/// Returns `None` if the bytes are malformed.
 pub(super) fn decode_key(bytes: &[u8]) -> Option<CancelKey> {
-    let mut from = Reader(bytes);
+    let mut from = TakeoverDecoder(bytes);
     from.key().filter(|_| from.0.is_empty())
 }
 
-fn text(out: &mut Vec<u8>, bytes: &[u8]) {
-    count(out, bytes.len());
+fn push_text(out: &mut Vec<u8>, bytes: &[u8]) {
+    push_count(out, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-fn statement(out: &mut Vec<u8>, of: &MigrantStatement) {
-    text(out, &of.text);
-    let at = of.settings.and_then(|at| u32::try_from(at).ok());
+fn push_statement(out: &mut Vec<u8>, statement: &HandoverStatement) {
+    push_text(out, &statement.text);
+    let at = statement.settings.and_then(|at| u32::try_from(at).ok());
     out.extend_from_slice(&at.unwrap_or(NO_SETTINGS).to_be_bytes());
 }
 
-/// What is on, off or not said.
-fn switch(out: &mut Vec<u8>, is_on: Option<bool>) {
+/// A boolean, or not set.
+fn push_switch(out: &mut Vec<u8>, is_on: Option<bool>) {
     out.push(is_on.map_or(0, |is_on| 1 + u8::from(is_on)));
 }
 
-/// A length. One that does not fit belongs to a frame that is too long to be sent.
-fn count(out: &mut Vec<u8>, count: usize) {
+/// A length. One that does not fit belongs to a frame that is too long to send.
+fn push_count(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
 }
 
-struct Reader<'a>(&'a [u8]);
+struct TakeoverDecoder<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> TakeoverDecoder<'a> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -402,17 +412,17 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.text()?.to_vec()).ok()
     }
 
-    /// A statement that was parsed under one of so many sets of settings, or none.
-    fn statement(&mut self, sets: usize) -> Option<MigrantStatement> {
+    /// A statement parsed under one of `sets` parameter sets, or none.
+    fn statement(&mut self, sets: usize) -> Option<HandoverStatement> {
         let text = self.text()?.to_vec();
         let settings = match u32::from_be_bytes(self.array()?) {
             NO_SETTINGS => None,
             at => Some(usize::try_from(at).ok().filter(|at| *at < sets)?),
         };
-        Some(MigrantStatement { text, settings })
+        Some(HandoverStatement { text, settings })
     }
 
-    /// What is on, off or not said.
+    /// A boolean, or not set.
     fn switch(&mut self) -> Option<Option<bool>> {
         match self.array()? {
             [0] => Some(None),
@@ -422,13 +432,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A role by its word, or none.
+    /// A role by its name, or none.
     fn role(&mut self) -> Option<Option<RolePreference>> {
-        let word = self.string()?;
-        if word.is_empty() {
+        let name = self.string()?;
+        if name.is_empty() {
             return Some(None);
         }
-        RolePreference::ALL.into_iter().find(|role| role.as_str() == word).map(Some)
+        RolePreference::ALL.into_iter().find(|role| role.as_str() == name).map(Some)
     }
 
     fn key(&mut self) -> Option<CancelKey> {
@@ -436,7 +446,7 @@ impl<'a> Reader<'a> {
         CancelKey::new(process_id, self.text()?)
     }
 
-    /// Room is made for entries as they are found, not as they are promised.
+    /// Allocates for entries as they are decoded, not by the declared count.
     fn list<T>(&mut self, entry: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.count()?;
         let mut list = Vec::new();
@@ -448,15 +458,15 @@ impl<'a> Reader<'a> {
 }
 
 #[test]
-fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
-    let of = |text: &[u8], settings| MigrantStatement { text: text.to_vec(), settings };
-    let migrant = ClientHandover {
+fn client_snapshot_round_trips_and_rejects_truncation() {
+    let of = |text: &[u8], settings| HandoverStatement { text: text.to_vec(), settings };
+    let handover = ClientHandover {
         user: None,
         version: ProtocolVersion::V3_2,
         key: CancelKey::new(77, &[7; 32]).unwrap(),
         age: Duration::from_millis(1234),
-        wishes: vec![Setting::new("TimeZone", "UTC"), Setting::new("a", "")],
-        startup: vec![Setting::new("TimeZone", "UTC")],
+        parameters: vec![SessionParameter::new("TimeZone", "UTC"), SessionParameter::new("a", "")],
+        startup_parameters: vec![SessionParameter::new("TimeZone", "UTC")],
         parse_settings: vec![
             Default::default(),
             std::array::from_fn(|at| (at % 2 == 0).then(|| b"UTC"[..].into())),
@@ -467,39 +477,39 @@ fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
         ],
         unnamed: of(b"select 2\0\0\0", Some(0)),
         role: Some(RolePreference::PreferReplica),
-        said: Said {
+        session_overrides: SessionOverrides {
             role: Some(RolePreference::Auto),
             primary_reads: Some(false),
             read_your_writes: Some(true),
             shard: Some(3),
         },
-        wrote: vec![0, 3],
+        written_shards: vec![0, 3],
         channels: vec![b"news"[..].into(), b"a b"[..].into()],
     };
-    let traveller = Traveller {
+    let snapshot = ClientSnapshot {
         id: 9,
         database: "shop".to_owned(),
         user: "ann".to_owned(),
         from: Some(([10, 0, 0, 1], 4711).into()),
-        migrant,
+        handover,
         positions: vec![(b"news"[..].into(), 17)],
     };
-    let bytes = traveller.encode();
-    assert_eq!(Traveller::decode(&bytes), Some(traveller));
+    let bytes = snapshot.encode();
+    assert_eq!(ClientSnapshot::decode(&bytes), Some(snapshot));
     for end in 0..bytes.len() {
-        assert_eq!(Traveller::decode(&bytes[..end]), None);
+        assert_eq!(ClientSnapshot::decode(&bytes[..end]), None);
     }
-    assert_eq!(Traveller::decode(&[&bytes[..], b"x"].concat()), None);
+    assert_eq!(ClientSnapshot::decode(&[&bytes[..], b"x"].concat()), None);
     for at in 0..bytes.len() {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0xff;
-        let _ = Traveller::decode(&damaged);
+        let _ = ClientSnapshot::decode(&damaged);
     }
 }
 
 #[test]
-fn channels_are_the_same_on_both_sides_and_no_part_is_accepted() {
-    let channels = Channels {
+fn channels_round_trip_and_reject_truncation() {
+    let channels = ListenedChannels {
         database: "shop".to_owned(),
         users: vec!["ann".to_owned(), "bob".to_owned()],
         round: 3,
@@ -507,15 +517,15 @@ fn channels_are_the_same_on_both_sides_and_no_part_is_accepted() {
         channels: vec![b"news"[..].into(), b"a b"[..].into()],
     };
     let bytes = channels.encode();
-    assert_eq!(Channels::decode(&bytes), Some(channels));
-    (0..bytes.len()).for_each(|end| assert_eq!(Channels::decode(&bytes[..end]), None));
+    assert_eq!(ListenedChannels::decode(&bytes), Some(channels));
+    (0..bytes.len()).for_each(|end| assert_eq!(ListenedChannels::decode(&bytes[..end]), None));
     let bytes = encode_round("shop", 3);
     assert_eq!(decode_round(&bytes), Some(("shop".to_owned(), 3)));
     (0..bytes.len()).for_each(|end| assert_eq!(decode_round(&bytes[..end]), None));
 }
 
 #[test]
-fn secrets_of_a_pool_survive_the_way_and_no_part_is_accepted() {
+fn pool_secrets_round_trip_and_reject_truncation() {
     let iterations = NonZeroU32::new(4096).unwrap();
     let keys = ScramKeys::from_parts(b"salt", iterations, [1; 32], [2; 32]);
     let md5 = "md5d41d8cd98f00b204e9800998ecf8427e";
@@ -544,15 +554,15 @@ fn secrets_of_a_pool_survive_the_way_and_no_part_is_accepted() {
 }
 
 #[test]
-fn gates_are_the_same_on_both_sides_and_no_part_is_accepted() {
-    let gate = |database: &str, is_paused, users: &[&str]| GateState {
+fn admin_states_round_trip_and_reject_truncation() {
+    let state = |database: &str, is_paused, users: &[&str]| AdminStateRecord {
         database: database.to_owned(),
         is_paused,
         is_disabled: !is_paused,
         paused_users: users.iter().map(|user| (*user).to_owned()).collect(),
     };
-    let gates = vec![gate("shop", true, &[]), gate("", false, &["ann", "bob"])];
-    let bytes = encode_gates(&gates);
-    assert_eq!(decode_gates(&bytes), Some(gates));
-    (0..bytes.len()).for_each(|end| assert_eq!(decode_gates(&bytes[..end]), None));
+    let states = vec![state("shop", true, &[]), state("", false, &["ann", "bob"])];
+    let bytes = encode_admin_states(&states);
+    assert_eq!(decode_admin_states(&bytes), Some(states));
+    (0..bytes.len()).for_each(|end| assert_eq!(decode_admin_states(&bytes[..end]), None));
 }

@@ -1,4 +1,4 @@
-//! Notifications while a new process takes over: each comes once.
+//! Notifications during takeovers: each is delivered exactly once.
 
 use std::{
     sync::{
@@ -8,14 +8,16 @@ use std::{
     thread,
 };
 
-use super::{Line, until};
-use crate::support::{Raw, connect};
+use howdah_lab::wait_until;
 
-/// Payloads of the notifications up to one with this payload; notices are failures.
-fn payloads_until(raw: &mut Raw, last: &str) -> Vec<String> {
+use super::TakeoverFixture;
+use crate::support::{RawClient, WAIT_TIMEOUT, connect};
+
+/// The payloads of notifications before one with this payload. Panics on notices.
+fn read_payloads_until(raw: &mut RawClient, last: &str) -> Vec<String> {
     let mut payloads = Vec::new();
     loop {
-        let (tag, body) = raw.message().unwrap();
+        let (tag, body) = raw.read_message().unwrap();
         assert_eq!(tag, b'A', "{}", body.escape_ascii());
         let mut parts = body[4..].split(|byte| *byte == 0).map(String::from_utf8_lossy);
         let payload = parts.nth(1).unwrap().into_owned();
@@ -27,27 +29,28 @@ fn payloads_until(raw: &mut Raw, last: &str) -> Vec<String> {
 }
 
 #[test]
-fn clients_receive_each_notification_once_while_processes_take_over() {
+fn notifications_are_delivered_once_during_takeovers() {
     notify_through_takeovers("notified", 3, 50);
 }
 
-/// The clients of one takeover are still on their way to the workers when the next begins.
+/// The next takeover starts before the workers have received the clients of the previous one.
 #[test]
-fn clients_receive_each_notification_once_when_takeovers_follow_at_once() {
+fn notifications_are_delivered_once_during_rapid_takeovers() {
     notify_through_takeovers("notified at once", 10, 0);
 }
 
-/// Notifies all the time, while so many processes take over, each after some notifications more.
+/// Notifies continuously during a number of takeovers, with at least `between` notifications
+/// between them.
 fn notify_through_takeovers(test: &str, takeovers: usize, between: u32) {
-    let Some(mut line) = Line::start(test) else { return };
-    let mut listeners: Vec<_> = (0..6).map(|_| Raw::log_in(line.stage.address())).collect();
+    let Some(mut fixture) = TakeoverFixture::start(test) else { return };
+    let mut listeners: Vec<_> = (0..6).map(|_| RawClient::log_in(fixture.pool.address())).collect();
     for (number, raw) in listeners.iter_mut().enumerate() {
-        raw.query(&format!("listen news; listen own_{number}"));
-        raw.until(b'Z');
+        raw.send_query(&format!("listen news; listen own_{number}"));
+        raw.read_until(b'Z');
     }
     let is_over = Arc::new(AtomicBool::new(false));
     let sent = Arc::new(AtomicU32::new(0));
-    let mut notifier = connect(&line.stage.server.uri("postgres")).unwrap();
+    let mut notifier = connect(&fixture.pool.server.uri("postgres")).unwrap();
     let notify = {
         let (is_over, sent) = (Arc::clone(&is_over), Arc::clone(&sent));
         thread::spawn(move || {
@@ -64,14 +67,16 @@ fn notify_through_takeovers(test: &str, takeovers: usize, between: u32) {
             }
         })
     };
-    let goes_on = || {
+    let wait_for_progress = || {
         let before = sent.load(Ordering::Relaxed);
-        until("more is notified", || sent.load(Ordering::Relaxed) >= before + between);
+        wait_until("more notifications", WAIT_TIMEOUT, || {
+            sent.load(Ordering::Relaxed) >= before + between
+        });
     };
-    goes_on();
+    wait_for_progress();
     for _ in 0..takeovers {
-        line.take_over();
-        goes_on();
+        fixture.take_over();
+        wait_for_progress();
     }
     is_over.store(true, Ordering::Relaxed);
     notify.join().unwrap();
@@ -79,25 +84,25 @@ fn notify_through_takeovers(test: &str, takeovers: usize, between: u32) {
     for (own, raw) in (0..).zip(&mut listeners) {
         let expected = (0..sent).filter(|number| number % 3 != 0 || number / 3 % 6 == own);
         let expected: Vec<_> = expected.map(|number| number.to_string()).collect();
-        assert_eq!(payloads_until(raw, "end"), expected, "listener {own}");
+        assert_eq!(read_payloads_until(raw, "end"), expected, "listener {own}");
     }
 }
 
-/// Its LISTEN comes when the takeover is under way.
+/// The LISTEN arrives during the takeover.
 #[test]
-fn a_channel_of_a_transaction_that_ends_during_a_takeover_is_handed_over() {
-    let Some(mut line) = Line::start("late listen") else { return };
-    let mut raw = Raw::log_in(line.stage.address());
-    raw.query("begin");
-    raw.until(b'Z');
-    let old = line.hand_over();
-    raw.query("listen late");
-    raw.until(b'Z');
-    raw.query("commit");
-    raw.until(b'Z');
-    line.stage.direct("notify late, '1'");
-    old.end().unwrap().wait();
+fn listen_committed_during_takeover_is_handed_over() {
+    let Some(mut fixture) = TakeoverFixture::start("late listen") else { return };
+    let mut raw = RawClient::log_in(fixture.pool.address());
+    raw.send_query("begin");
+    raw.read_until(b'Z');
+    let old = fixture.hand_over();
+    raw.send_query("listen late");
+    raw.read_until(b'Z');
+    raw.send_query("commit");
+    raw.read_until(b'Z');
+    fixture.pool.query_server("notify late, '1'");
+    old.shutdown_waiter().unwrap().wait();
     old.join().unwrap();
-    line.stage.direct("notify late, '2'; notify late, 'end'");
-    assert_eq!(payloads_until(&mut raw, "end"), ["1", "2"]);
+    fixture.pool.query_server("notify late, '2'; notify late, 'end'");
+    assert_eq!(read_payloads_until(&mut raw, "end"), ["1", "2"]);
 }

@@ -1,4 +1,4 @@
-//! Servers that ask for a password get one from the new process, too.
+//! Authentication at servers after a takeover: secrets are handed over.
 
 use std::{
     fs,
@@ -10,16 +10,17 @@ use std::{
 };
 
 use howdah_connect::Client;
+use howdah_lab::wait_until;
 
-use super::{Line, until};
+use super::TakeoverFixture;
 use crate::{
-    auth_query::{self, FUNCTION},
-    support::connect,
+    auth_query::{self, AUTH_FUNCTION},
+    support::{WAIT_TIMEOUT, connect},
 };
 
-/// A client of this user, whose password is that of all roles.
-fn log_in(line: &Line, user: &str) -> Client {
-    let port = line.stage.address().port();
+/// A client of this user, with the password that all roles have.
+fn log_in(fixture: &TakeoverFixture, user: &str) -> Client {
+    let port = fixture.pool.address().port();
     let words = format!(
         "host=127.0.0.1 port={port} user={user} password=sesame dbname=postgres sslmode=disable \
          connect_timeout=60"
@@ -27,7 +28,7 @@ fn log_in(line: &Line, user: &str) -> Client {
     connect(&words).unwrap()
 }
 
-/// Clients that run one statement after another.
+/// Clients that run statements continuously.
 struct Traffic {
     is_over: Arc<AtomicBool>,
     statements: Arc<AtomicU64>,
@@ -35,9 +36,9 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn start(line: &Line, users: &[&str]) -> Self {
+    fn start(fixture: &TakeoverFixture, users: &[&str]) -> Self {
         let (is_over, statements) = <(Arc<AtomicBool>, Arc<AtomicU64>)>::default();
-        let clients: Vec<_> = users.iter().map(|user| log_in(line, user)).collect();
+        let clients: Vec<_> = users.iter().map(|user| log_in(fixture, user)).collect();
         let run = |mut client: Client| {
             let (is_over, statements) = (Arc::clone(&is_over), Arc::clone(&statements));
             std::thread::spawn(move || {
@@ -53,16 +54,16 @@ impl Traffic {
     }
 
     /// Waits until more statements have run.
-    fn goes_on(&self) {
+    fn wait_for_progress(&self) {
         let before = self.statements.load(Ordering::Relaxed);
         let goes_on = || {
             let failed = self.threads.iter().any(JoinHandle::is_finished);
             failed || self.statements.load(Ordering::Relaxed) > before + 20
         };
-        until("traffic goes on", goes_on);
+        wait_until("more statements", WAIT_TIMEOUT, goes_on);
     }
 
-    fn end(self) {
+    fn stop(self) {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads {
             assert_eq!(thread.join().unwrap(), Ok(()));
@@ -70,20 +71,20 @@ impl Traffic {
     }
 }
 
-/// Takes over twice under traffic, with clients that are idle meanwhile.
-fn no_client_is_lost(mut line: Line, users: &[&str]) {
-    let mut idle: Vec<_> = users.iter().map(|user| (*user, log_in(&line, user))).collect();
+/// Takes over twice under load, with additional idle clients.
+fn check_takeovers(mut fixture: TakeoverFixture, users: &[&str]) {
+    let mut idle: Vec<_> = users.iter().map(|user| (*user, log_in(&fixture, user))).collect();
     for (user, client) in &mut idle {
         let name = client.one_value("select current_user::text").unwrap();
         assert_eq!(name.as_deref(), Some(*user));
     }
-    let traffic = Traffic::start(&line, users);
+    let traffic = Traffic::start(&fixture, users);
     for _ in 0..2 {
-        traffic.goes_on();
-        line.take_over();
-        traffic.goes_on();
+        traffic.wait_for_progress();
+        fixture.take_over();
+        traffic.wait_for_progress();
     }
-    traffic.end();
+    traffic.stop();
     for (user, client) in &mut idle {
         let name = client.one_value("select current_user::text").unwrap();
         assert_eq!(name.as_deref(), Some(*user));
@@ -91,8 +92,8 @@ fn no_client_is_lost(mut line: Line, users: &[&str]) {
 }
 
 #[test]
-fn clients_of_listed_scram_secrets_survive_a_takeover() {
-    let Some(server) = auth_query::cluster("takeover scram", 15) else { return };
+fn clients_with_listed_scram_secrets_survive_takeover() {
+    let Some(server) = auth_query::start_cluster("takeover scram", 15) else { return };
     let mut admin = connect(&server.uri("postgres")).unwrap();
     let stored = "select rolpassword from pg_authid where rolname = 'alice'";
     let stored = admin.one_value(stored).unwrap().unwrap();
@@ -102,14 +103,14 @@ fn clients_of_listed_scram_secrets_survive_a_takeover() {
     let list = folder.path().join("userlist.txt");
     fs::write(&list, format!("\"alice\" \"{stored}\"\n")).unwrap();
     let auth = format!("[pool.auth]\ntype = 'scram-sha-256'\nfile = '{}'", list.display());
-    no_client_is_lost(Line::start_before(server, "", &auth), &["alice"]);
+    check_takeovers(TakeoverFixture::start_for_server(server, "", &auth), &["alice"]);
 }
 
 #[test]
-fn clients_of_looked_up_secrets_survive_a_takeover() {
+fn clients_with_queried_secrets_survive_takeover() {
     for (method, users) in [("scram-sha-256", &["alice"][..]), ("md5", &["alice", "hashed"])] {
-        let Some(server) = auth_query::cluster("takeover auth_query", 15) else { return };
-        let auth = format!("[pool.auth]\ntype = '{method}'\n{FUNCTION}\n[pool.users.asker]");
-        no_client_is_lost(Line::start_before(server, "", &auth), users);
+        let Some(server) = auth_query::start_cluster("takeover auth_query", 15) else { return };
+        let auth = format!("[pool.auth]\ntype = '{method}'\n{AUTH_FUNCTION}\n[pool.users.asker]");
+        check_takeovers(TakeoverFixture::start_for_server(server, "", &auth), users);
     }
 }

@@ -1,4 +1,4 @@
-//! Readings as a server might give them.
+//! Samples as a server might produce them.
 
 use proptest::prelude::*;
 
@@ -11,13 +11,13 @@ fn state(complete_passes: u32, next_victim: u32, allocations: u32) -> SweepState
     SweepState { next_victim, complete_passes, allocations, has_free_buffers: false, buffers: 100 }
 }
 
-fn meter(state: SweepState) -> (Instant, Meter) {
+fn meter(state: SweepState) -> (Instant, SweepMeter) {
     let now = Instant::now();
-    (now, Meter::new(now, state, MS * 1000))
+    (now, SweepMeter::new(now, state, MS * 1000))
 }
 
 #[test]
-fn a_row_is_what_came_in_it_and_not_before() {
+fn row_excludes_counts_before_its_start() {
     let (begin, mut meter) = meter(state(5000, 90, 7));
     assert_eq!(meter.add(begin + MS, state(5000, 95, 8)), Ok(None));
     let row = meter.add(begin + MS * 1000, state(5003, 40, 18)).unwrap().unwrap();
@@ -30,11 +30,11 @@ fn a_row_is_what_came_in_it_and_not_before() {
     assert_eq!((row.examined, row.allocations, row.per_allocation), (0, 0, None));
     let summary = meter.summary();
     assert_eq!((summary.allocations, summary.swept, summary.examined), (11, 11, 250));
-    assert_eq!((summary.passes_per_s, summary.looks), (Some((0.0, 2.5)), 3));
+    assert_eq!((summary.passes_per_s, summary.samples), (Some((0.0, 2.5)), 3));
 }
 
 #[test]
-fn the_count_of_allocations_is_set_to_zero_now_and_then() {
+fn allocation_counter_reset_is_detected() {
     let (begin, mut meter) = meter(state(0, 0, 1000));
     meter.add(begin + MS, state(0, 10, 1010)).unwrap();
     meter.add(begin + MS * 2, state(0, 20, 3)).unwrap();
@@ -44,18 +44,18 @@ fn the_count_of_allocations_is_set_to_zero_now_and_then() {
 }
 
 #[test]
-fn passes_wrap() {
+fn pass_counter_wraps() {
     let (begin, mut meter) = meter(state(u32::MAX, 90, 0));
-    assert_eq!(meter.step(&state(0, 10, 5)), Step::Passed);
+    assert_eq!(meter.movement_to(&state(0, 10, 5)), HandMovement::NextPass);
     meter.add(begin + MS, state(0, 10, 5)).unwrap();
     assert_eq!(meter.summary().examined, 20);
 }
 
 #[test]
-fn a_pass_that_is_half_written_is_waited_for() {
+fn half_written_pass_is_awaited() {
     let (begin, mut meter) = meter(state(7, 95, 0));
-    // The hand was set back, the pass not counted yet.
-    assert_eq!(meter.step(&state(7, 5, 2)), Step::Back);
+    // The hand was wrapped, the pass not yet counted.
+    assert_eq!(meter.movement_to(&state(7, 5, 2)), HandMovement::Backward);
     meter.add(begin + MS, state(7, 5, 2)).unwrap();
     assert_eq!(meter.summary().examined, 0);
     meter.add(begin + MS * 2, state(8, 15, 4)).unwrap();
@@ -64,15 +64,15 @@ fn a_pass_that_is_half_written_is_waited_for() {
 }
 
 #[test]
-fn a_hand_that_stays_back_is_another_server_s() {
+fn lasting_backward_hand_is_a_reset() {
     let (begin, mut meter) = meter(state(7, 95, 0));
     assert_eq!(meter.add(begin, state(0, 5, 2)), Ok(None));
     assert_eq!(meter.add(begin + MS * 900, state(0, 5, 2)), Ok(None));
-    assert_eq!(meter.add(begin + MS * 1100, state(0, 6, 2)), Err(WentBack));
+    assert_eq!(meter.add(begin + MS * 1100, state(0, 6, 2)), Err(ClockHandReset));
 }
 
 #[test]
-fn free_buffers_are_handed_out_without_a_sweep() {
+fn free_buffers_are_not_counted_as_swept() {
     let free =
         |allocations, has_free_buffers| SweepState { has_free_buffers, ..state(0, 0, allocations) };
     let (begin, mut meter) = meter(free(0, true));
@@ -85,7 +85,7 @@ fn free_buffers_are_handed_out_without_a_sweep() {
 }
 
 #[test]
-fn what_is_looked_at_after_a_count_goes_with_the_next() {
+fn late_examinations_count_in_the_next_slice() {
     let (begin, mut meter) = meter(state(0, 0, 0));
     meter.add(begin + MS, state(0, 10, 1)).unwrap();
     meter.add(begin + MS * 2, state(0, 60, 1)).unwrap();
@@ -95,10 +95,10 @@ fn what_is_looked_at_after_a_count_goes_with_the_next() {
 }
 
 proptest! {
-    /// However the hand moves and whenever the count is lost, rows add up to the summary, and the way of
-    /// the hand to what it is.
+    /// However the hand moves and whenever the counter is reset, rows add up to the summary, and to
+    /// the distance the hand moved.
     #[test]
-    fn rows_add_up(
+    fn rows_add_up_to_the_summary(
         start in any::<u32>(),
         steps in prop::collection::vec((0_u32..1000, 0_u32..50, prop::bool::weighted(0.1), 1_u64..2000), 1..300),
     ) {

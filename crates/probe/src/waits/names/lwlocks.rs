@@ -1,21 +1,21 @@
-//! Lightweight locks: their ids in each major.
+//! Lightweight locks: their ids in each major version.
 //!
-//! One numbering for two kinds: first come locks that exist once (`lwlocknames.txt`, `lwlocklist.h`), then
-//! tranches, of which there are many locks each (`BuiltinTrancheIds` in `lwlock.h`). Behind the last one
-//! of these, extensions get numbers in the order they ask for them.
+//! One numbering for two kinds: first individual locks (`lwlocknames.txt`, `lwlocklist.h`), then
+//! tranches of many locks each (`BuiltinTrancheIds` in `lwlock.h`). Ids after these are assigned to
+//! extensions in the order of their requests.
 //!
-//! The numbers are the servers' own answers, as in [`super::events`].
+//! The ids were obtained from the servers, as in [`super::events`].
 
-use super::{NO, Row};
+use super::{ABSENT, EventRow};
 
-/// The first number that extensions get, in 14, 15, 16, 17 and 18: `LWTRANCHE_FIRST_USER_DEFINED`.
-pub(super) const FIRST_OF_EXTENSIONS: [u16; 5] = [72, 75, 77, 92, 95];
+/// The first id for extensions, in 14, 15, 16, 17 and 18: `LWTRANCHE_FIRST_USER_DEFINED`.
+pub(super) const FIRST_USER_DEFINED: [u16; 5] = [72, 75, 77, 92, 95];
 
 /// The server's own lightweight locks.
-pub(super) const LWLOCK: &[Row] = &[
+pub(super) const LWLOCK: &[EventRow] = &[
     ("AddinShmemInit", [21, 21, 21, 21, 21]),
-    ("AioUringCompletion", [NO, NO, NO, NO, 94]),
-    ("AioWorkerSubmissionQueue", [NO, NO, NO, NO, 53]),
+    ("AioUringCompletion", [ABSENT, ABSENT, ABSENT, ABSENT, 94]),
+    ("AioWorkerSubmissionQueue", [ABSENT, ABSENT, ABSENT, ABSENT, 53]),
     ("AutoFile", [35, 35, 35, 35, 35]),
     ("Autovacuum", [22, 22, 22, 22, 22]),
     ("AutovacuumSchedule", [23, 23, 23, 23, 23]),
@@ -28,15 +28,15 @@ pub(super) const LWLOCK: &[Row] = &[
     ("CommitTsBuffer", [49, 49, 49, 54, 55]),
     ("CommitTsSLRU", [38, 38, 38, 84, 86]),
     ("ControlFile", [9, 9, 9, 9, 9]),
-    ("DSMRegistry", [NO, NO, NO, 50, 50]),
-    ("DSMRegistryDSA", [NO, NO, NO, 82, 84]),
-    ("DSMRegistryHash", [NO, NO, NO, 83, 85]),
+    ("DSMRegistry", [ABSENT, ABSENT, ABSENT, 50, 50]),
+    ("DSMRegistryDSA", [ABSENT, ABSENT, ABSENT, 82, 84]),
+    ("DSMRegistryHash", [ABSENT, ABSENT, ABSENT, 83, 85]),
     ("DynamicSharedMemoryControl", [34, 34, 34, 34, 34]),
-    ("InjectionPoint", [NO, NO, NO, 51, 51]),
+    ("InjectionPoint", [ABSENT, ABSENT, ABSENT, 51, 51]),
     ("LockFastPath", [59, 59, 59, 64, 65]),
     ("LockManager", [61, 61, 61, 66, 67]),
-    ("LogicalRepLauncherDSA", [NO, NO, 75, 80, 82]),
-    ("LogicalRepLauncherHash", [NO, NO, 76, 81, 83]),
+    ("LogicalRepLauncherDSA", [ABSENT, ABSENT, 75, 80, 82]),
+    ("LogicalRepLauncherHash", [ABSENT, ABSENT, 76, 81, 83]),
     ("LogicalRepWorker", [43, 43, 43, 43, 43]),
     ("MultiXactGen", [13, 13, 13, 13, 13]),
     ("MultiXactMemberBuffer", [52, 52, 52, 57, 58]),
@@ -49,19 +49,19 @@ pub(super) const LWLOCK: &[Row] = &[
     ("NotifyQueueTail", [47, 47, 47, 47, 47]),
     ("NotifySLRU", [26, 26, 26, 87, 89]),
     ("OidGen", [2, 2, 2, 2, 2]),
-    ("OldSnapshotTimeMap", [42, 42, 42, NO, NO]),
+    ("OldSnapshotTimeMap", [42, 42, 42, ABSENT, ABSENT]),
     ("ParallelAppend", [70, 70, 70, 75, 77]),
-    ("ParallelBtreeScan", [NO, NO, NO, NO, 70]),
+    ("ParallelBtreeScan", [ABSENT, ABSENT, ABSENT, ABSENT, 70]),
     ("ParallelHashJoin", [63, 63, 63, 68, 69]),
     ("ParallelQueryDSA", [64, 64, 64, 69, 71]),
-    ("ParallelVacuumDSA", [NO, NO, NO, 91, 93]),
+    ("ParallelVacuumDSA", [ABSENT, ABSENT, ABSENT, 91, 93]),
     ("PerSessionDSA", [65, 65, 65, 70, 72]),
     ("PerSessionRecordType", [66, 66, 66, 71, 73]),
     ("PerSessionRecordTypmod", [67, 67, 67, 72, 74]),
     ("PerXactPredicateList", [71, 71, 71, 76, 78]),
-    ("PgStatsData", [NO, 74, 74, 79, 81]),
-    ("PgStatsDSA", [NO, 72, 72, 77, 79]),
-    ("PgStatsHash", [NO, 73, 73, 78, 80]),
+    ("PgStatsData", [ABSENT, 74, 74, 79, 81]),
+    ("PgStatsDSA", [ABSENT, 72, 72, 77, 79]),
+    ("PgStatsHash", [ABSENT, 73, 73, 78, 80]),
     ("PredicateLockManager", [62, 62, 62, 67, 68]),
     ("ProcArray", [4, 4, 4, 4, 4]),
     ("RelationMapping", [25, 25, 25, 25, 25]),
@@ -72,7 +72,7 @@ pub(super) const LWLOCK: &[Row] = &[
     ("ReplicationSlotControl", [37, 37, 37, 37, 37]),
     ("ReplicationSlotIO", [58, 58, 58, 63, 64]),
     ("SerialBuffer", [54, 54, 54, 59, 60]),
-    ("SerialControl", [NO, NO, NO, 52, 52]),
+    ("SerialControl", [ABSENT, ABSENT, ABSENT, 52, 52]),
     ("SerializableFinishedList", [29, 29, 29, 29, 29]),
     ("SerializablePredicateList", [30, 30, 30, 30, 30]),
     ("SerializableXactHash", [28, 28, 28, 28, 28]),
@@ -88,10 +88,10 @@ pub(super) const LWLOCK: &[Row] = &[
     ("SyncScan", [24, 24, 24, 24, 24]),
     ("TablespaceCreate", [19, 19, 19, 19, 19]),
     ("TwoPhaseState", [18, 18, 18, 18, 18]),
-    ("WaitEventCustom", [NO, NO, NO, 48, 48]),
+    ("WaitEventCustom", [ABSENT, ABSENT, ABSENT, 48, 48]),
     ("WALBufMapping", [7, 7, 7, 7, 7]),
     ("WALInsert", [55, 55, 55, 60, 61]),
-    ("WALSummarizer", [NO, NO, NO, 49, 49]),
+    ("WALSummarizer", [ABSENT, ABSENT, ABSENT, 49, 49]),
     ("WALWrite", [8, 8, 8, 8, 8]),
     ("WrapLimitsVacuum", [46, 46, 46, 46, 46]),
     ("XactBuffer", [48, 48, 48, 53, 54]),

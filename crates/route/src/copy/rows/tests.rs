@@ -1,18 +1,18 @@
-//! Data cut anywhere, and data that cannot be sent.
+//! COPY data cut at any position, and rows that cannot be routed.
 
 use super::*;
 
 fn rows(
-    format: CopyFormat,
+    format: CopyRowFormat,
     key: usize,
     data: &[u8],
     piece: usize,
-) -> Result<Vec<(RowPlace, String)>, Refusal> {
+) -> Result<Vec<(RowTarget, String)>, Refusal> {
     let map = ShardMap::hash(3, vec![KeyType::Int]).expect("a map");
     let copy = CopyFrom { table: "t".into(), key: vec![key], format, header: false };
-    let mut rows = CopyRows::new(copy.into(), 100).expect("not binary");
+    let mut rows = CopyRowSplitter::new(copy.into(), 100).expect("not binary");
     let mut found = Vec::new();
-    let own = |(place, row): (RowPlace, &[u8])| (place, String::from_utf8_lossy(row).into_owned());
+    let own = |(place, row): (RowTarget, &[u8])| (place, String::from_utf8_lossy(row).into_owned());
     for piece in data.chunks(piece) {
         rows.push(piece);
         while let Some(row) = rows.next(&map, true)? {
@@ -23,17 +23,17 @@ fn rows(
     Ok(found)
 }
 
-/// Its shard, and how it is written.
-type Row = (u32, &'static str);
+/// The shard of a row, and its text.
+type ShardRow = (u32, &'static str);
 
 #[test]
-fn rows_are_found_however_data_is_cut() {
-    let comma = CopyFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' };
+fn rows_are_split_regardless_of_message_boundaries() {
+    let comma = CopyRowFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' };
     let backslash =
-        CopyFormat::Csv { delimiter: b';', null: "NULL".into(), quote: b'\'', escape: b'\\' };
-    let tab = CopyFormat::Text { delimiter: b'\t', null: "\\N".into() };
+        CopyRowFormat::Csv { delimiter: b';', null: "NULL".into(), quote: b'\'', escape: b'\\' };
+    let tab = CopyRowFormat::Text { delimiter: b'\t', null: "\\N".into() };
     // 1234 is on 0, 1 on 2; NULL is on 0.
-    let cases: [(_, _, &str, &[Row]); 3] = [
+    let cases: [(_, _, &str, &[ShardRow]); 3] = [
         (
             &tab,
             1,
@@ -59,7 +59,7 @@ fn rows_are_found_however_data_is_cut() {
         ),
     ];
     for (format, key, data, expected) in cases {
-        let place = |(shard, row): &Row| (RowPlace::Shard(*shard), (*row).to_owned());
+        let place = |(shard, row): &ShardRow| (RowTarget::Shard(*shard), (*row).to_owned());
         let expected: Vec<_> = expected.iter().map(place).collect();
         for piece in [1, 2, 3, 7, 1000] {
             let found = rows(format.clone(), key, data.as_bytes(), piece);
@@ -69,9 +69,9 @@ fn rows_are_found_however_data_is_cut() {
 }
 
 #[test]
-fn rows_without_a_key_are_refused() {
-    let tab = CopyFormat::Text { delimiter: b'\t', null: "\\N".into() };
-    let comma = CopyFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' };
+fn rows_without_key_are_refused() {
+    let tab = CopyRowFormat::Text { delimiter: b'\t', null: "\\N".into() };
+    let comma = CopyRowFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' };
     let long = "x".repeat(200);
     for (format, data) in [
         (&tab, "a\n"),
@@ -92,14 +92,14 @@ fn rows_without_a_key_are_refused() {
 
 proptest::proptest! {
     #[test]
-    fn pieces_change_nothing(
+    fn message_boundaries_do_not_change_rows(
         data in "([a1,\"\\\\\n\r\t.;']|\n\\\\\\.\r?\n){0,40}",
         piece in 1_usize..9,
     ) {
         for format in [
-            CopyFormat::Text { delimiter: b'\t', null: "\\N".into() },
-            CopyFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' },
-            CopyFormat::Csv { delimiter: b';', null: "a".into(), quote: b'\'', escape: b'\\' },
+            CopyRowFormat::Text { delimiter: b'\t', null: "\\N".into() },
+            CopyRowFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' },
+            CopyRowFormat::Csv { delimiter: b';', null: "a".into(), quote: b'\'', escape: b'\\' },
         ] {
             let whole = rows(format.clone(), 0, data.as_bytes(), 1000);
             assert_eq!(rows(format, 0, data.as_bytes(), piece), whole);

@@ -3,8 +3,8 @@
 use super::*;
 
 #[test]
-fn keys_are_found_where_they_decide() {
-    let mut client = Client::new(sharded());
+fn keys_are_found_in_statements() {
+    let mut client = RoutedClient::new(sharded());
     // 1234 and 2 are on shard 0, 0 and 1 on shard 2.
     for (sql, shard) in [
         ("select * from orders where id = 1234", 0),
@@ -110,40 +110,45 @@ fn keys_are_found_where_they_decide() {
         let shards = client.shards(sql);
         match shard {
             usize::MAX => {
-                assert!(!matches!(shards, Ok(Shards::One(_) | Shards::Any)), "{sql}: {shards:?}");
+                assert!(
+                    !matches!(shards, Ok(ShardTarget::One(_) | ShardTarget::Any)),
+                    "{sql}: {shards:?}"
+                );
             }
-            shard => assert_eq!(shards, Ok(Shards::One(shard as u32)), "{sql}"),
+            shard => assert_eq!(shards, Ok(ShardTarget::One(shard as u32)), "{sql}"),
         }
     }
 }
 
 #[test]
-fn constants_of_texts_of_one_skeleton_are_their_own() {
-    let mut client = Client::new(sharded());
+fn shared_plans_use_constants_of_each_text() {
+    let mut client = RoutedClient::new(sharded());
     let map = ShardMap::hash(3, vec![KeyType::Int]).expect("a map");
     for key in 0..50_i64 {
-        let shard = map.shard(&[Some(Key::Int(key))]).expect("a shard");
+        let shard = map.shard(&[Some(ShardKey::Int(key))]).expect("a shard");
         let sql = format!("select 'a', 7 from orders where x = 'b' and id = {key} and y = 1");
-        assert_eq!(client.shards(&sql), Ok(Shards::One(shard)), "{sql}");
+        assert_eq!(client.shards(&sql), Ok(ShardTarget::One(shard)), "{sql}");
         let sql = format!("insert into orders (x, id, y) values ('a', '{key}', 1)");
-        assert_eq!(client.shards(&sql), Ok(Shards::One(shard)), "{sql}");
+        assert_eq!(client.shards(&sql), Ok(ShardTarget::One(shard)), "{sql}");
     }
     assert!(client.shards("insert into orders (x, id, y) values ('a', 'b', 1)").is_err());
     assert!(client.shards("insert into orders (x, id, y) values (1, '0', 1)").is_ok());
 }
 
 #[test]
-fn tables_that_are_not_listed_are_where_the_settings_say() {
-    let on = |default_shard| Client::new(Settings { default_shard, ..sharded() });
+fn default_shard_setting_applies_to_unlisted_tables() {
+    let on = |default_shard| RoutedClient::new(RouteSettings { default_shard, ..sharded() });
     let [mut refused, mut one, mut any] =
         [DefaultShard::Refuse, DefaultShard::One(2), DefaultShard::Any].map(on);
-    // One catalog, if there is one to prefer.
+    // Catalog queries prefer one shard, if there is one to prefer.
     let catalog = "select * from pg_class";
-    assert_eq!(one.shards(catalog), Ok(Shards::One(2)));
-    assert!([&mut refused, &mut any].iter_mut().all(|it| it.shards(catalog) == Ok(Shards::Any)));
+    assert_eq!(one.shards(catalog), Ok(ShardTarget::One(2)));
+    assert!(
+        [&mut refused, &mut any].iter_mut().all(|it| it.shards(catalog) == Ok(ShardTarget::Any))
+    );
     for sql in ["select 1", "begin", "show all", "set x.y = 1", ""] {
         for client in [&mut refused, &mut one, &mut any] {
-            assert_eq!(client.shards(sql), Ok(Shards::Any), "{sql}");
+            assert_eq!(client.shards(sql), Ok(ShardTarget::Any), "{sql}");
         }
     }
     let unlisted = |name: &str| {
@@ -153,26 +158,26 @@ fn tables_that_are_not_listed_are_where_the_settings_say() {
     };
     let read = "select * from logs";
     assert_eq!(refused.shards(read), unlisted("logs"));
-    assert_eq!(one.shards(read), Ok(Shards::One(2)));
-    assert_eq!(any.shards(read), Ok(Shards::Any));
+    assert_eq!(one.shards(read), Ok(ShardTarget::One(2)));
+    assert_eq!(any.shards(read), Ok(ShardTarget::Any));
     let write = "insert into logs (id) values (0)";
     assert_eq!(refused.shards(write), unlisted("logs"));
-    assert_eq!(one.shards(write), Ok(Shards::One(2)));
+    assert_eq!(one.shards(write), Ok(ShardTarget::One(2)));
     assert_eq!(any.shards(write), unlisted("logs"));
     let both = "select * from orders join logs on true where orders.id = 0";
     assert_eq!(refused.shards(both), unlisted("logs"));
-    assert_eq!(one.shards(both), Ok(Shards::One(2)));
-    assert_eq!(any.shards(both), Ok(Shards::One(2)));
+    assert_eq!(one.shards(both), Ok(ShardTarget::One(2)));
+    assert_eq!(any.shards(both), Ok(ShardTarget::One(2)));
     let elsewhere = "select * from orders join logs on true where orders.id = 2";
     assert_eq!(one.shards(elsewhere), unlisted("logs"));
-    assert_eq!(any.shards(elsewhere), Ok(Shards::One(0)));
+    assert_eq!(any.shards(elsewhere), Ok(ShardTarget::One(0)));
     for client in [&mut refused, &mut any] {
         assert!(client.shards("select f()").expect_err("it may do anything").contains("runs code"));
         assert!(client.shards("drop table logs").is_err());
     }
     for client in [&mut refused, &mut one, &mut any] {
         for sql in ["select * from countries", "copy countries to stdout"] {
-            assert_eq!(client.shards(sql), Ok(Shards::Any), "{sql}");
+            assert_eq!(client.shards(sql), Ok(ShardTarget::Any), "{sql}");
         }
         for sql in [
             "insert into countries (code) values ('a')",
@@ -193,28 +198,28 @@ fn tables_that_are_not_listed_are_where_the_settings_say() {
 }
 
 #[test]
-fn keys_of_every_type_and_of_several_columns_are_found() {
-    let table = |key: &[&str]| Table {
+fn composite_keys_of_all_types_are_found() {
+    let table = |key: &[&str]| RoutedTable {
         schema: Some("app".to_owned()),
         name: "t".to_owned(),
         key: key.iter().map(|column| (*column).to_owned()).collect(),
     };
     let types = [KeyType::Text, KeyType::Uuid, KeyType::Bytea];
     let map = ShardMap::hash(100, types.to_vec()).expect("a map");
-    let settings = Settings {
+    let settings = RouteSettings {
         shards: 100,
         map: Some(map.clone()),
         tables: [table(&["a", "b", "c"])].into_iter().collect(),
-        ..Settings::default()
+        ..RouteSettings::default()
     };
-    let mut client = Client::new(settings);
+    let mut client = RoutedClient::new(settings);
     let uuid = "00010203-0405-0607-0809-0a0b0c0d0e0f";
     let key = |text: &str| {
         let parsed =
             [KeyType::Text.parse(text), KeyType::Uuid.parse(uuid), KeyType::Bytea.parse("\\x0a")];
         parsed.map(Result::ok)
     };
-    let shard = |text: &str| Ok(Shards::One(map.shard(&key(text)).expect("a shard")));
+    let shard = |text: &str| Ok(ShardTarget::One(map.shard(&key(text)).expect("a shard")));
     for text in ["", "foo", "it's", "ü", "a\\b"] {
         let quoted = text.replace('\'', "''");
         for sql in [
@@ -227,7 +232,7 @@ fn keys_of_every_type_and_of_several_columns_are_found() {
     }
     assert!(client.shards("delete from t where a = 'x' and b = 'x' and c = ''").is_err());
     let with_space = format!("insert into t (a, b, c) values ('x ', '{uuid}', '')");
-    assert!(client.shards(&with_space).is_err(), "a column of limited length cuts it");
+    assert!(client.shards(&with_space).is_err(), "a column of limited length would trim it");
     assert!(
         client.shards(&format!("delete from t where a = 7 and b = '{uuid}' and c = ''")).is_err()
     );
@@ -240,17 +245,18 @@ fn keys_of_every_type_and_of_several_columns_are_found() {
 }
 
 #[test]
-fn lists_and_ranges_are_maps_too() {
-    let places = [(Some(Key::Int(1)), 0), (Some(Key::Int(7)), 1), (None, 1)].into_iter().collect();
-    let list = ShardMap::list(2, KeyType::Int, places, None).expect("a list");
-    let mut client = Client::new(Settings { shards: 2, map: Some(list), ..sharded() });
-    assert_eq!(client.shards("select * from orders where id = 7"), Ok(Shards::One(1)));
-    assert_eq!(client.shards("insert into orders (id) values (null)"), Ok(Shards::One(1)));
+fn list_and_range_maps_route_keys() {
+    let entries =
+        [(Some(ShardKey::Int(1)), 0), (Some(ShardKey::Int(7)), 1), (None, 1)].into_iter().collect();
+    let list = ShardMap::list(2, KeyType::Int, entries, None).expect("a list");
+    let mut client = RoutedClient::new(RouteSettings { shards: 2, map: Some(list), ..sharded() });
+    assert_eq!(client.shards("select * from orders where id = 7"), Ok(ShardTarget::One(1)));
+    assert_eq!(client.shards("insert into orders (id) values (null)"), Ok(ShardTarget::One(1)));
     let refusal = client.route("insert into orders (id) values (8)").expect_err("nowhere");
     assert_eq!(refusal.sqlstate(), *b"23514");
-    let range = howdah_shard::Range { from: None, to: Some(Key::Int(100)), shard: 1 };
+    let range = crate::shard::Range { from: None, to: Some(ShardKey::Int(100)), shard: 1 };
     let ranges = ShardMap::ranges(2, KeyType::Int, vec![range]).expect("ranges");
-    let mut client = Client::new(Settings { shards: 2, map: Some(ranges), ..sharded() });
-    assert_eq!(client.shards("delete from orders where id = 99"), Ok(Shards::One(1)));
+    let mut client = RoutedClient::new(RouteSettings { shards: 2, map: Some(ranges), ..sharded() });
+    assert_eq!(client.shards("delete from orders where id = 99"), Ok(ShardTarget::One(1)));
     assert!(client.shards("delete from orders where id = 100").is_err());
 }

@@ -1,11 +1,11 @@
 //! Reads of all shards, refusals, and COPY.
 
 use super::*;
-use crate::{Aggregate, CopyFormat, SortColumn, SortKey};
+use crate::{Aggregate, CopyRowFormat, SortColumn, SortKey};
 
-fn how(client: &mut Client, sql: &str) -> Result<FanOut, String> {
+fn fan_out(client: &mut RoutedClient, sql: &str) -> Result<FanOut, String> {
     match client.shards(sql)? {
-        Shards::Many { shards, how } => {
+        ShardTarget::Many { shards, fan_out: how } => {
             assert!(!shards.is_empty() && shards.is_sorted());
             Ok((*how).clone())
         }
@@ -14,8 +14,8 @@ fn how(client: &mut Client, sql: &str) -> Result<FanOut, String> {
 }
 
 #[test]
-fn answers_that_can_be_put_together_are() {
-    let mut client = Client::new(sharded());
+fn mergeable_reads_fan_out() {
+    let mut client = RoutedClient::new(sharded());
     let by = |column, descending, nulls_first| SortKey { column, descending, nulls_first };
     let merge = |by: SortKey, limit| FanOut::Merge { by: vec![by], limit };
     let named = |name: &str| SortColumn::Named(name.into());
@@ -60,23 +60,29 @@ fn answers_that_can_be_put_together_are() {
         ("select * from orders where id in (1, 2)", FanOut::Concatenate),
         ("select * from orders where id = any ($1)", FanOut::Concatenate),
     ] {
-        assert_eq!(how(&mut client, sql), Ok(expected), "{sql}");
+        assert_eq!(fan_out(&mut client, sql), Ok(expected), "{sql}");
     }
     let some = client.shards("select * from orders where id in (0, 2, 1)");
-    assert_eq!(some, Ok(Shards::Many { shards: vec![0, 2], how: FanOut::Concatenate.into() }));
+    assert_eq!(
+        some,
+        Ok(ShardTarget::Many { shards: vec![0, 2], fan_out: FanOut::Concatenate.into() })
+    );
     let all = client.shards("select * from orders where id > 2");
-    assert_eq!(all, Ok(Shards::Many { shards: vec![0, 1, 2], how: FanOut::Concatenate.into() }));
+    assert_eq!(
+        all,
+        Ok(ShardTarget::Many { shards: vec![0, 1, 2], fan_out: FanOut::Concatenate.into() })
+    );
 }
 
 #[test]
-fn everything_else_is_refused_with_a_reason() {
-    let mut client = Client::new(sharded());
+fn other_unkeyed_statements_are_refused_with_reason() {
+    let mut client = RoutedClient::new(sharded());
     for (sql, why) in [
         ("select avg(x) from orders", "plain count"),
         ("select count(distinct x) from orders", "plain count"),
         ("select count(*) + 1 from orders", "plain count"),
         ("select count(*), 1 from orders", "plain count"),
-        ("select count(*), x from orders group by x", "groups are of several shards"),
+        ("select count(*), x from orders group by x", "groups span several shards"),
         ("select count(*) from orders having count(*) > 1", "groups"),
         ("select count(*) from orders group by rollup (id)", "groups"),
         (
@@ -87,20 +93,20 @@ fn everything_else_is_refused_with_a_reason() {
             "select count(*) from orders o left join items i on i.order_id = o.id group by i.order_id",
             "groups",
         ),
-        ("select max(x) from orders order by 1", "aggregates and an order"),
+        ("select max(x) from orders order by 1", "aggregates with ORDER BY"),
         ("select distinct x from orders", "DISTINCT"),
         ("select * from orders limit 5", "LIMIT without ORDER BY"),
         ("select * from orders order by x offset 5", "OFFSET"),
         ("select * from orders order by x limit $1", "LIMIT is a number"),
         ("select * from orders order by x fetch first 2 rows with ties", "WITH TIES"),
-        ("select id from orders order by x", "order by what is not in the answer"),
-        ("select * from orders order by lower(x)", "order by what is not"),
-        ("select x, y as x from orders order by x", "order by what is not"),
-        ("select *, y as x from orders order by x", "order by what is not"),
-        ("select * from orders order by 1", "order by what is not"),
-        ("select row_number() over (order by x) from orders", "from others"),
-        ("select percentile_cont(0.5) within group (order by x) from orders", "from others"),
-        ("select f(x) from orders", "not PostgreSQL's own"),
+        ("select id from orders order by x", "outside the select list"),
+        ("select * from orders order by lower(x)", "outside the select list"),
+        ("select x, y as x from orders order by x", "outside the select list"),
+        ("select *, y as x from orders order by x", "outside the select list"),
+        ("select * from orders order by 1", "outside the select list"),
+        ("select row_number() over (order by x) from orders", "window functions"),
+        ("select percentile_cont(0.5) within group (order by x) from orders", "window functions"),
+        ("select f(x) from orders", "user-defined functions"),
         ("select * from orders o join items i on true", "across shards"),
         ("select * from orders o left join items i on i.x = o.id", "across shards"),
         (
@@ -108,12 +114,12 @@ fn everything_else_is_refused_with_a_reason() {
             "across shards",
         ),
         ("select * from countries c left join orders o on o.country = c.code", "repeat rows"),
-        ("select * from orders where x in (select x from items)", "within another"),
+        ("select * from orders where x in (select x from items)", "subqueries"),
         ("select * from (select * from orders) o", "nested"),
         ("with o as (select * from orders) select * from o", "WITH or UNION"),
         ("select * from orders union all select * from orders", "WITH or UNION"),
         ("select * from orders o full join items i on i.order_id = o.id", "nested"),
-        ("select * from orders tablesample bernoulli (10)", "from others"),
+        ("select * from orders tablesample bernoulli (10)", "TABLESAMPLE"),
         ("select * from orders for update", "does not give the key"),
         ("select * from orders; select 1", "several statements"),
         ("explain select * from orders", "explained"),
@@ -134,25 +140,26 @@ fn everything_else_is_refused_with_a_reason() {
 }
 
 #[test]
-fn rows_to_come_are_split_by_their_keys() {
-    let mut client = Client::new(sharded());
+fn copy_from_stdin_is_split_by_key() {
+    let mut client = RoutedClient::new(sharded());
     let mut copy = |sql: &str| match client.shards(sql)? {
-        Shards::Copy(copy) => Ok((*copy).clone()),
+        ShardTarget::Copy(copy) => Ok((*copy).clone()),
         other => Err(format!("{other:?}")),
     };
     let text = copy("copy orders (x, id) from stdin").expect("text");
-    let tab = CopyFormat::Text { delimiter: b'\t', null: "\\N".into() };
+    let tab = CopyRowFormat::Text { delimiter: b'\t', null: "\\N".into() };
     assert_eq!(
         (&*text.table, &text.key[..], text.format, text.header),
         ("orders", &[1][..], tab, false)
     );
     let csv = copy("copy orders (id) from stdin (format csv, header, delimiter ';', escape '\\')");
     let csv = csv.expect("csv");
-    let format = CopyFormat::Csv { delimiter: b';', null: "".into(), quote: b'"', escape: b'\\' };
+    let format =
+        CopyRowFormat::Csv { delimiter: b';', null: "".into(), quote: b'"', escape: b'\\' };
     assert_eq!((&csv.key[..], csv.format, csv.header), (&[0][..], format, true));
     assert_eq!(
         copy("copy orders (id) from stdin binary").expect("binary").format,
-        CopyFormat::Binary
+        CopyRowFormat::Binary
     );
     for (sql, why) in [
         ("copy orders from stdin", "columns are not named"),

@@ -1,7 +1,7 @@
-//! The names and the order in which etsy's server sends values.
+//! The names and order of values as sent by etsy's server.
 //!
-//! A name is a namespace, the key, the statistic, the suffix, and then the key's tags. Source: the
-//! graphite backend of etsy's statsd 0.10.
+//! A name consists of a namespace, the key, the statistic, the suffix and the key's tags. Source:
+//! the graphite backend of etsy's statsd 0.10.
 
 use std::{
     fmt::Write as _,
@@ -10,14 +10,14 @@ use std::{
 
 use super::pickle::Pickle;
 use crate::{
-    Name,
-    backends::outbox::{Batch, Sink},
-    flush::{Snapshot, names::sanitised},
-    js::Number,
-    settings::{self, Dialect, GraphiteProtocol},
+    MetricName,
+    backends::outbox::{BatchSink, ValueBatch},
+    flush::{FlushSnapshot, names::sanitised},
+    js::JsNumber,
+    settings::{self, GraphiteProtocol, StatsdDialect},
 };
 
-/// What stands before and after keys. Each prefix ends in a point or is empty.
+/// Prefixes and suffix of keys. Each prefix ends in a dot or is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Namespaces {
     legacy: bool,
@@ -26,12 +26,12 @@ pub(super) struct Namespaces {
     timer: String,
     gauge: String,
     set: String,
-    /// Begins with a point or is empty.
+    /// Starts with a dot or is empty.
     suffix: String,
 }
 
 impl Namespaces {
-    pub(super) fn new(settings: &settings::Graphite) -> Self {
+    pub(super) fn new(settings: &settings::GraphiteSettings) -> Self {
         let suffix = match settings.global_suffix.as_str() {
             "" => String::new(),
             suffix => format!(".{suffix}"),
@@ -65,53 +65,66 @@ impl Namespaces {
     }
 }
 
-/// Bytes of a batch of text, about.
+/// Approximate bytes of a text batch.
 const TEXT_BYTES: usize = 1 << 20;
 
-/// Values on their way into batches.
-pub(super) struct Lines<'s> {
-    body: Body,
-    /// The name being put together; kept for its memory.
+/// Encodes values into batches.
+pub(super) struct GraphiteEncoder<'s> {
+    body: GraphiteBody,
+    /// The name being built; stored to reuse its memory.
     name: String,
     values: u64,
-    dialect: Dialect,
-    /// Values of metrics whose name has nothing that Graphite can have.
+    dialect: StatsdDialect,
+    /// Values of metrics whose name is empty once sanitised.
     pub(super) nameless: u64,
-    sink: Sink<'s>,
-    /// Time spent in the sink: it is not part of the calculation.
-    pub(super) sending: Duration,
+    sink: BatchSink<'s>,
+    /// Time spent in the sink, which is excluded from the calculation time.
+    pub(super) send_time: Duration,
 }
 
-enum Body {
+enum GraphiteBody {
     Text(String),
     Pickle(Pickle),
 }
 
-impl<'s> Lines<'s> {
-    pub(super) fn new(protocol: GraphiteProtocol, dialect: Dialect, sink: Sink<'s>) -> Self {
+impl<'s> GraphiteEncoder<'s> {
+    pub(super) fn new(
+        protocol: GraphiteProtocol,
+        dialect: StatsdDialect,
+        sink: BatchSink<'s>,
+    ) -> Self {
         let body = match protocol {
-            GraphiteProtocol::Text => Body::Text(String::new()),
-            GraphiteProtocol::Pickle => Body::Pickle(Pickle::default()),
+            GraphiteProtocol::Text => GraphiteBody::Text(String::new()),
+            GraphiteProtocol::Pickle => GraphiteBody::Pickle(Pickle::default()),
         };
         let sending = Duration::ZERO;
-        Self { body, name: String::new(), values: 0, dialect, nameless: 0, sink, sending }
-    }
-
-    /// Gives the batch away that was begun.
-    pub(super) fn end_batch(&mut self) {
-        let bytes = match &mut self.body {
-            Body::Text(text) => std::mem::take(text).into_bytes(),
-            Body::Pickle(pickle) => pickle.take_frame(),
-        };
-        if !bytes.is_empty() {
-            let start = Instant::now();
-            (self.sink)(Batch { bytes, values: std::mem::take(&mut self.values) });
-            self.sending += start.elapsed();
+        Self {
+            body,
+            name: String::new(),
+            values: 0,
+            dialect,
+            nameless: 0,
+            sink,
+            send_time: sending,
         }
     }
 
-    /// Counters, timers, gauges and sets.
-    pub(super) fn metrics(&mut self, snapshot: &Snapshot, spaces: &Namespaces, counts: bool) {
+    /// Passes the current batch to the sink, if it is not empty.
+    pub(super) fn flush_batch(&mut self) {
+        let bytes = match &mut self.body {
+            GraphiteBody::Text(text) => std::mem::take(text).into_bytes(),
+            GraphiteBody::Pickle(pickle) => pickle.take_frame(),
+        };
+        if !bytes.is_empty() {
+            let start = Instant::now();
+            (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
+            self.send_time += start.elapsed();
+        }
+    }
+
+    /// Adds all counters, timers, gauges and sets. `counts` adds the sums of counters to their
+    /// rates.
+    pub(super) fn metrics(&mut self, snapshot: &FlushSnapshot, spaces: &Namespaces, counts: bool) {
         let time = snapshot.timestamp;
         for counter in &snapshot.counters {
             let (name, rate) = (&counter.name, counter.rate);
@@ -148,38 +161,43 @@ impl<'s> Lines<'s> {
         }
     }
 
-    /// The server about itself. The legacy namespace has `numStats` outside `stats`.
-    pub(super) fn own(&mut self, snapshot: &Snapshot, spaces: &Namespaces, calculation_ms: f64) {
-        let (own, time) = (&snapshot.own, snapshot.timestamp);
+    /// Adds the server's own metrics. In the legacy namespace, `numStats` is outside `stats`.
+    pub(super) fn self_metrics(
+        &mut self,
+        snapshot: &FlushSnapshot,
+        spaces: &Namespaces,
+        calculation_ms: f64,
+    ) {
+        let (own, time) = (&snapshot.self_metrics, snapshot.timestamp);
         let outer = if spaces.legacy { "" } else { &spaces.global };
         let global = &spaces.global;
-        self.plain(&[outer, &own.prefix, ".numStats"], spaces, own.num_stats as f64, time);
+        self.add_value(&[outer, &own.prefix, ".numStats"], spaces, own.num_stats as f64, time);
         let name = [global, &*own.prefix, ".graphiteStats.calculationtime"];
-        self.plain(&name, spaces, calculation_ms, time);
-        self.plain(&[global, &own.prefix, ".processing_time"], spaces, own.processing_ms, time);
+        self.add_value(&name, spaces, calculation_ms, time);
+        self.add_value(&[global, &own.prefix, ".processing_time"], spaces, own.processing_ms, time);
         for (name, value) in &own.extra {
-            self.plain(&[&spaces.gauge, &own.prefix, ".", name], spaces, *value, time);
+            self.add_value(&[&spaces.gauge, &own.prefix, ".", name], spaces, *value, time);
         }
     }
 
-    /// One of `<ns>.statsd.graphiteStats.*`.
-    pub(super) fn about_graphite(
+    /// Adds one value of `<ns>.statsd.graphiteStats.*`.
+    pub(super) fn graphite_metric(
         &mut self,
-        snapshot: &Snapshot,
+        snapshot: &FlushSnapshot,
         spaces: &Namespaces,
         name: &str,
         value: f64,
         time: i64,
     ) {
-        let name = [&spaces.global, &*snapshot.own.prefix, ".graphiteStats.", name];
-        self.plain(&name, spaces, value, time);
+        let name = [&spaces.global, &*snapshot.self_metrics.prefix, ".graphiteStats.", name];
+        self.add_value(&name, spaces, value, time);
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of a line, in the order they stand in")]
+    #[allow(clippy::too_many_arguments, reason = "the parts of a line, in order")]
     fn metric(
         &mut self,
         prefix: &str,
-        name: &Name,
+        name: &MetricName,
         statistic: &str,
         suffix: &str,
         value: f64,
@@ -200,33 +218,34 @@ impl<'s> Lines<'s> {
         self.name = line;
     }
 
-    fn plain(&mut self, parts: &[&str], spaces: &Namespaces, value: f64, time: i64) {
+    fn add_value(&mut self, parts: &[&str], spaces: &Namespaces, value: f64, time: i64) {
         let name = [&parts.concat(), spaces.suffix.as_str()].concat();
         self.add(&name, value, time);
     }
 
     fn add(&mut self, name: &str, value: f64, time: i64) {
         let full = match &self.body {
-            Body::Text(text) => text.len() >= TEXT_BYTES,
-            Body::Pickle(pickle) => pickle.is_full_for(name),
+            GraphiteBody::Text(text) => text.len() >= TEXT_BYTES,
+            GraphiteBody::Pickle(pickle) => pickle.is_full_for(name),
         };
         if full {
-            self.end_batch();
+            self.flush_batch();
         }
         self.values += 1;
         match &mut self.body {
             // Writing into a String cannot fail.
-            Body::Text(text) => drop(writeln!(text, "{name} {} {time}", Number(value))),
-            Body::Pickle(pickle) => pickle.add(name, value, time),
+            GraphiteBody::Text(text) => drop(writeln!(text, "{name} {} {time}", JsNumber(value))),
+            GraphiteBody::Pickle(pickle) => pickle.add(name, value, time),
         }
     }
 }
 
-/// Appends tags as Carbon takes them: `;key=value`, neither of them empty. A tag without a value gets
-/// `true`, and a value of which nothing is left `_`; a tag without a key is left out.
+/// Appends tags in Carbon's format: `;key=value`, with neither part empty. A tag without a value
+/// gets `true`, a value that is empty once sanitised becomes `_`, and a tag without a key is
+/// omitted.
 ///
 /// Source: `TaggedSeries` in Carbon's `util.py`.
-fn push_tags(line: &mut String, name: &Name, dialect: Dialect) {
+fn push_tags(line: &mut String, name: &MetricName, dialect: StatsdDialect) {
     for tag in name.tag_text().split(';') {
         let (key, value) = match tag.split_once('=') {
             Some((key, value)) => (key, Some(value)),
@@ -248,31 +267,31 @@ fn push_tags(line: &mut String, name: &Name, dialect: Dialect) {
 mod tests {
     use super::*;
 
-    fn line(key: &str, dialect: Dialect) -> String {
+    fn line(key: &str, dialect: StatsdDialect) -> String {
         let mut all = Vec::new();
-        let mut sink = |batch: Batch| all.extend(batch.bytes);
-        let mut lines = Lines::new(GraphiteProtocol::Text, dialect, &mut sink);
-        lines.metric("p.", &Name::new(key), ".count", ".s", 1.0, 9);
-        lines.end_batch();
+        let mut sink = |batch: ValueBatch| all.extend(batch.bytes);
+        let mut lines = GraphiteEncoder::new(GraphiteProtocol::Text, dialect, &mut sink);
+        lines.metric("p.", &MetricName::new(key), ".count", ".s", 1.0, 9);
+        lines.flush_batch();
         String::from_utf8(all).unwrap()
     }
 
     #[test]
-    fn keys_become_fit_for_graphite() {
-        assert_eq!(line("a.b-c_d", Dialect::Etsy), "p.a.b-c_d.count.s 1 9\n");
-        assert_eq!(line("a  b\t/c/\u{e9}{d}", Dialect::Etsy), "p.a_b_-c-d.count.s 1 9\n");
-        assert_eq!(line("\u{65e5}", Dialect::Etsy), "", "nothing is left of it");
+    fn keys_are_sanitised() {
+        assert_eq!(line("a.b-c_d", StatsdDialect::Etsy), "p.a.b-c_d.count.s 1 9\n");
+        assert_eq!(line("a  b\t/c/\u{e9}{d}", StatsdDialect::Etsy), "p.a_b_-c-d.count.s 1 9\n");
+        assert_eq!(line("\u{65e5}", StatsdDialect::Etsy), "", "the sanitised name is empty");
     }
 
     #[test]
-    fn perl_dialect_keeps_commas() {
+    fn perl_dialect_preserves_commas() {
         let key = "a_test_value,category=web,severity=high";
-        assert_eq!(line(key, Dialect::Perl), format!("p.{key}.count.s 1 9\n"));
+        assert_eq!(line(key, StatsdDialect::Perl), format!("p.{key}.count.s 1 9\n"));
     }
 
     #[test]
-    fn tags_that_carbon_refuses_are_written_as_it_takes_them() {
-        let tags = |key: &str| line(key, Dialect::Etsy).replace("p.a.count.s", "a");
+    fn tags_are_made_valid_for_carbon() {
+        let tags = |key: &str| line(key, StatsdDialect::Etsy).replace("p.a.count.s", "a");
         assert_eq!(tags("a;canary"), "a;canary=true 1 9\n");
         assert_eq!(tags("a;f;;"), "a;f=true 1 9\n");
         assert_eq!(tags("a;k=;=v;x=77 88"), "a;k=_;x=77_88 1 9\n");

@@ -1,13 +1,14 @@
-//! Pickles as etsy's server writes them: protocol 0, a list of `(name, (time, value))` with the value
-//! as a string, after four bytes of length.
+//! Pickles as written by etsy's server: protocol 0, a list of `(name, (time, value))` with the
+//! value as a string, preceded by a length of four bytes.
 //!
-//! Carbon takes no pickle above 1 MiB (its `MAX_LENGTH`), so an interval becomes as many as it needs, a batch each.
+//! Carbon accepts pickles of at most 1 MiB (its `MAX_LENGTH`), so an interval is split into
+//! several, one per batch.
 
 use std::fmt::Write as _;
 
-use crate::js::Number;
+use crate::js::JsNumber;
 
-/// Bytes of one pickle's body, kept well below Carbon's limit of 1 MiB.
+/// Maximum bytes of a pickle's body, well below Carbon's limit of 1 MiB.
 const BODY_BYTES_MAX: usize = 512 << 10;
 
 /// A pickle being written.
@@ -17,25 +18,25 @@ pub(super) struct Pickle {
 }
 
 impl Pickle {
-    /// Whether one more value of that name would be too much.
+    /// Whether a value of this name would exceed the maximum.
     pub(super) fn is_full_for(&self, name: &str) -> bool {
         self.body.len() + name.len() > BODY_BYTES_MAX
     }
 
     /// Adds one value.
     pub(super) fn add(&mut self, name: &str, value: f64, time: i64) {
-        // A quote or a backslash would end or alter the string; keys that were sanitised have none.
+        // These would end or change the string literal; sanitised keys contain none.
         let name = name.replace(['\'', '\\', '\n'], "");
         // Writing into a String cannot fail.
-        let _ = write!(self.body, "(S'{name}'\n(L{time}L\nS'{}'\ntta", Number(value));
+        let _ = write!(self.body, "(S'{name}'\n(L{time}L\nS'{}'\ntta", JsNumber(value));
     }
 
-    /// The pickle with its length before it, and an empty one for what follows.
+    /// Returns the pickle with its length prefix, and starts an empty one.
     pub(super) fn take_frame(&mut self) -> Vec<u8> {
         if self.body.is_empty() {
             return Vec::new();
         }
-        // "(l" begins the list and "." ends the pickle.
+        // "(l" starts the list and "." ends the pickle.
         let length = (self.body.len() + 3) as u32;
         let body = std::mem::take(&mut self.body);
         [&length.to_be_bytes()[..], b"(l", body.as_bytes(), b"."].concat()
@@ -43,7 +44,7 @@ impl Pickle {
 }
 
 #[test]
-fn a_pickle_is_that_of_etsys_server() {
+fn pickle_matches_etsy_server() {
     let mut pickle = Pickle::default();
     pickle.add("stats.a", 0.5, 1_700_000_000);
     pickle.add("it's", 1e21, 1);
@@ -55,7 +56,7 @@ fn a_pickle_is_that_of_etsys_server() {
 }
 
 #[test]
-fn a_full_pickle_is_below_the_limit() {
+fn full_pickle_fits_carbon_limit() {
     let mut pickle = Pickle::default();
     let name = "x".repeat(1000);
     while !pickle.is_full_for(&name) {

@@ -1,4 +1,4 @@
-//! Against a listener that takes what comes.
+//! The Graphite backend against stub listeners.
 
 use std::{
     io::Read as _,
@@ -7,10 +7,10 @@ use std::{
 };
 
 use super::*;
-use crate::backends::testing::{made_at, snapshot};
+use crate::backends::testing::{snapshot, snapshot_at};
 
-fn settings(port: u16) -> settings::Graphite {
-    settings::Graphite {
+fn settings(port: u16) -> settings::GraphiteSettings {
+    settings::GraphiteSettings {
         host: "127.0.0.1".to_owned(),
         port,
         pickle_port: port,
@@ -24,7 +24,7 @@ fn listen() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// Reads one whole connection.
+/// Accepts one connection and reads it to its end.
 fn one_connection(listener: TcpListener) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let (mut peer, _) = listener.accept().unwrap();
@@ -34,7 +34,7 @@ fn one_connection(listener: TcpListener) -> thread::JoinHandle<String> {
     })
 }
 
-/// The lines, without the two that hold times measured here.
+/// All lines except the two with measured times.
 fn lines(text: &str) -> Vec<&str> {
     assert!(text.ends_with('\n'));
     text.lines()
@@ -43,10 +43,10 @@ fn lines(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_flush_is_one_connection_with_etsys_lines() {
+fn flush_sends_etsy_lines_on_one_connection() {
     let (listener, port) = listen();
     let reader = one_connection(listener);
-    let mut graphite = Graphite::new(settings(port), Dialect::Etsy);
+    let mut graphite = GraphiteBackend::new(settings(port), StatsdDialect::Etsy);
     let status = graphite.status();
     graphite.flush(&snapshot()).unwrap();
     let text = reader.join().unwrap();
@@ -91,10 +91,10 @@ fn a_flush_is_one_connection_with_etsys_lines() {
 }
 
 #[test]
-fn the_new_namespace_has_prefixes_and_a_suffix_before_the_tags() {
+fn new_namespace_adds_prefixes_and_suffix() {
     let (listener, port) = listen();
     let reader = one_connection(listener);
-    let settings = settings::Graphite {
+    let settings = settings::GraphiteSettings {
         legacy_namespace: false,
         global_prefix: "prod".to_owned(),
         prefix_timer: String::new(),
@@ -102,7 +102,7 @@ fn the_new_namespace_has_prefixes_and_a_suffix_before_the_tags() {
         flush_counts: false,
         ..settings(port)
     };
-    Graphite::new(settings, Dialect::Etsy).flush(&snapshot()).unwrap();
+    GraphiteBackend::new(settings, StatsdDialect::Etsy).flush(&snapshot()).unwrap();
     let text = reader.join().unwrap();
     let lines = lines(&text);
     for line in [
@@ -120,21 +120,21 @@ fn the_new_namespace_has_prefixes_and_a_suffix_before_the_tags() {
 }
 
 #[test]
-fn while_carbon_is_away_values_wait_within_the_bound_and_then_arrive_in_order() {
+fn outage_spools_values_in_order_up_to_limit() {
     let (listener, port) = listen();
     drop(listener);
-    let settings = settings::Graphite { spool_bytes: 3 << 10, ..settings(port) };
-    let mut graphite = Graphite::new(settings, Dialect::Etsy);
+    let settings = settings::GraphiteSettings { spool_bytes: 3 << 10, ..settings(port) };
+    let mut graphite = GraphiteBackend::new(settings, StatsdDialect::Etsy);
     let status = graphite.status();
-    // About 1.4 kB each: two fit.
+    // About 1.4 kB each: two fit into the spool.
     let mut results = Vec::new();
     for flush in 0..4 {
-        results.push(graphite.flush(&Arc::new(made_at(1000 + 10 * flush))).is_ok());
+        results.push(graphite.flush(&Arc::new(snapshot_at(1000 + 10 * flush))).is_ok());
     }
     assert_eq!(results, [true, true, false, false]);
     assert!(status.get("spool_bytes").unwrap() <= 3072.0);
     let lost = status.get("lost_values").unwrap();
-    assert!(lost > 0.0 && lost % 2.0 == 0.0, "two whole batches: {lost}");
+    assert!(lost > 0.0 && lost % 2.0 == 0.0, "two complete batches: {lost}");
     assert!(status.get("last_exception").unwrap() > 0.0);
 
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
@@ -148,14 +148,15 @@ fn while_carbon_is_away_values_wait_within_the_bound_and_then_arrive_in_order() 
 }
 
 #[test]
-fn a_persistent_connection_is_used_again_and_made_anew_when_it_broke() {
+fn persistent_connection_is_reused_and_reopened() {
     let (listener, port) = listen();
-    let settings = settings::Graphite { persistent: true, ..settings(port) };
-    let mut graphite = Graphite::new(settings, Dialect::Etsy);
-    let (heard, told) = std::sync::mpsc::channel::<String>();
+    let settings = settings::GraphiteSettings { persistent: true, ..settings(port) };
+    let mut graphite = GraphiteBackend::new(settings, StatsdDialect::Etsy);
+    let (received, texts) = std::sync::mpsc::channel::<String>();
     let (hang_up, wait) = std::sync::mpsc::channel::<()>();
     let reader = thread::spawn(move || {
-        // Two flushes on the first connection, then it is cut; the last is sent again on the next.
+        // The first connection is closed after two flushes; the second flush is resent on the next
+        // one.
         let read_flush = |peer: &mut TcpStream| {
             let mut text = Vec::new();
             let mut buffer = [0; 4096];
@@ -165,43 +166,41 @@ fn a_persistent_connection_is_used_again_and_made_anew_when_it_broke() {
                 assert!(bytes > 0);
                 text.extend_from_slice(&buffer[..bytes]);
             }
-            heard.send(String::from_utf8(text).unwrap()).unwrap();
+            received.send(String::from_utf8(text).unwrap()).unwrap();
         };
         let (mut peer, _) = listener.accept().unwrap();
         read_flush(&mut peer);
         read_flush(&mut peer);
         wait.recv().unwrap();
         drop(peer);
-        hang_up_done(&wait);
+        // The next connection is accepted only once the client has seen this one close.
+        wait.recv().unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         read_flush(&mut peer);
         let mut rest = String::new();
         peer.read_to_string(&mut rest).unwrap();
-        heard.send(rest).unwrap();
+        received.send(rest).unwrap();
     });
-    fn hang_up_done(wait: &std::sync::mpsc::Receiver<()>) {
-        wait.recv().unwrap();
-    }
     for time in [1000, 1010] {
-        graphite.flush(&Arc::new(made_at(time))).unwrap();
-        assert!(told.recv().unwrap().contains(&format!("stats.api.hits 3 {time}\n")));
+        graphite.flush(&Arc::new(snapshot_at(time))).unwrap();
+        assert!(texts.recv().unwrap().contains(&format!("stats.api.hits 3 {time}\n")));
     }
     hang_up.send(()).unwrap();
     let connection = graphite.link.connection.as_mut().unwrap();
-    while !connection.is_closed() {
-        thread::yield_now();
-    }
+    howdah_lab::wait_until("the connection to close", Duration::from_secs(60), || {
+        connection.is_closed()
+    });
     hang_up.send(()).unwrap();
-    graphite.flush(&Arc::new(made_at(1020))).unwrap();
+    graphite.flush(&Arc::new(snapshot_at(1020))).unwrap();
     graphite.finish(Duration::from_secs(10)).unwrap();
-    let again = told.recv().unwrap() + &told.recv().unwrap();
-    assert!(again.contains("stats.api.hits 3 1010\n"), "{again}");
-    assert!(again.contains("stats.api.hits 3 1020\n"), "{again}");
+    let resent = texts.recv().unwrap() + &texts.recv().unwrap();
+    assert!(resent.contains("stats.api.hits 3 1010\n"), "{resent}");
+    assert!(resent.contains("stats.api.hits 3 1020\n"), "{resent}");
     reader.join().unwrap();
 }
 
 #[test]
-fn a_flush_larger_than_the_bound_arrives_whole_over_one_connection() {
+fn large_flush_arrives_complete_on_one_connection() {
     for protocol in [GraphiteProtocol::Text, GraphiteProtocol::Pickle] {
         let (listener, port) = listen();
         let reader = thread::spawn(move || {
@@ -209,8 +208,9 @@ fn a_flush_larger_than_the_bound_arrives_whole_over_one_connection() {
             listener.accept().unwrap().0.read_to_end(&mut bytes).unwrap();
             bytes
         });
-        let settings = settings::Graphite { protocol, spool_bytes: 64 << 10, ..settings(port) };
-        let mut graphite = Graphite::new(settings, Dialect::Etsy);
+        let settings =
+            settings::GraphiteSettings { protocol, spool_bytes: 64 << 10, ..settings(port) };
+        let mut graphite = GraphiteBackend::new(settings, StatsdDialect::Etsy);
         let status = graphite.status();
         graphite.flush(&many_gauges(100_000)).unwrap();
         let bytes = reader.join().unwrap();
@@ -223,27 +223,27 @@ fn a_flush_larger_than_the_bound_arrives_whole_over_one_connection() {
 }
 
 #[test]
-fn of_a_flush_larger_than_the_bound_that_cannot_be_sent_the_rest_is_counted() {
+fn unsent_large_flush_counts_evicted_values() {
     let (listener, port) = listen();
     drop(listener);
-    let settings = settings::Graphite { spool_bytes: 3 << 20, ..settings(port) };
-    let mut graphite = Graphite::new(settings, Dialect::Etsy);
+    let settings = settings::GraphiteSettings { spool_bytes: 3 << 20, ..settings(port) };
+    let mut graphite = GraphiteBackend::new(settings, StatsdDialect::Etsy);
     let status = graphite.status();
     graphite.flush(&many_gauges(100_000)).unwrap_err();
     let lost = status.get("lost_values").unwrap();
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let reader = one_connection(listener);
     graphite.finish(Duration::from_secs(10)).unwrap();
-    let kept = reader.join().unwrap().lines().count() as f64;
-    // The rest of that snapshot, and seven values about the server.
-    assert_eq!(lost + kept, 100_000.0 + 25.0 + 7.0);
-    assert!(lost > 0.0 && kept > 0.0, "{lost} {kept}");
+    let delivered = reader.join().unwrap().lines().count() as f64;
+    // All gauges, the other values of the snapshot, and seven values about the server.
+    assert_eq!(lost + delivered, 100_000.0 + 25.0 + 7.0);
+    assert!(lost > 0.0 && delivered > 0.0, "{lost} {delivered}");
 }
 
-fn many_gauges(count: u32) -> Arc<Snapshot> {
-    let mut snapshot = Snapshot::clone(&snapshot());
-    let gauge = |n: u32| crate::flush::Gauge {
-        name: crate::Name::new(&format!("many.{n}.with.a.name.of.usual.length")),
+fn many_gauges(count: u32) -> Arc<FlushSnapshot> {
+    let mut snapshot = FlushSnapshot::clone(&snapshot());
+    let gauge = |n: u32| crate::flush::GaugeMetric {
+        name: crate::MetricName::new(&format!("many.{n}.with.a.name.of.usual.length")),
         merged: false,
         value: f64::from(n),
     };
@@ -253,7 +253,8 @@ fn many_gauges(count: u32) -> Arc<Snapshot> {
 
 #[test]
 fn without_a_host_nothing_is_sent() {
-    let mut graphite = Graphite::new(settings::Graphite::default(), Dialect::Etsy);
+    let mut graphite =
+        GraphiteBackend::new(settings::GraphiteSettings::default(), StatsdDialect::Etsy);
     graphite.flush(&snapshot()).unwrap();
     assert!(graphite.outbox.is_empty());
 }
@@ -261,22 +262,22 @@ fn without_a_host_nothing_is_sent() {
 #[test]
 fn receiver_that_never_hangs_up_gets_every_flush() {
     let (listener, port) = listen();
-    let (taken, connections) = std::sync::mpsc::channel();
+    let (accepted, connections) = std::sync::mpsc::channel();
     thread::spawn(move || {
-        // Each is read to its end, and kept open until the test is over.
+        // Each connection is read to its end but stays open until the test is over.
         while let Ok((mut peer, _)) = listener.accept() {
             let mut text = String::new();
             peer.read_to_string(&mut text).unwrap();
-            if taken.send((peer, text)).is_err() {
+            if accepted.send((peer, text)).is_err() {
                 return;
             }
         }
     });
-    let mut graphite = Graphite::new(settings(port), Dialect::Etsy);
+    let mut graphite = GraphiteBackend::new(settings(port), StatsdDialect::Etsy);
     let mut open = Vec::new();
     for time in 0..5 {
         let interval = Duration::from_millis(40);
-        graphite.flush(&Arc::new(Snapshot { interval, ..made_at(1000 + time) })).unwrap();
+        graphite.flush(&Arc::new(FlushSnapshot { interval, ..snapshot_at(1000 + time) })).unwrap();
         let (peer, text) = connections.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(text.contains(&format!("stats.api.hits 3 {}\n", 1000 + time)), "{text}");
         assert!(!text.contains(&format!("stats.api.hits 3 {}\n", 999 + time)), "sent again");
@@ -286,7 +287,7 @@ fn receiver_that_never_hangs_up_gets_every_flush() {
 }
 
 #[test]
-fn hanging_up_takes_a_quarter_of_the_interval_at_most() {
+fn hang_up_timeout_is_at_most_quarter_interval() {
     assert_eq!(hang_up_timeout(Duration::from_millis(500)), Duration::from_millis(125));
     assert_eq!(hang_up_timeout(Duration::from_secs(60)), HANG_UP_TIMEOUT);
 }

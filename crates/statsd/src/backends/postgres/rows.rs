@@ -1,26 +1,26 @@
-//! Rows of a snapshot in the two formats of COPY.
+//! Encodes snapshots as COPY rows, in text or binary format.
 //!
 //! Source: PostgreSQL manual, `COPY`, "File Formats".
 
 use std::fmt::Write as _;
 
 use crate::{
-    Name,
-    backends::outbox::{Batch, Sink},
-    flush::Snapshot,
+    MetricName,
+    backends::outbox::{BatchSink, ValueBatch},
+    flush::FlushSnapshot,
     js,
-    settings::CopyFormat,
+    settings::PostgresCopyFormat,
 };
 
-/// Bytes of one batch, which is one transaction.
+/// Approximate bytes of a batch, which is one transaction.
 const BATCH_BYTES: usize = 2 << 20;
-/// 2000-01-01 in seconds since 1970: what binary timestamps count from.
+/// 2000-01-01 in seconds since 1970: the epoch of binary timestamps.
 const POSTGRES_EPOCH: i64 = 946_684_800;
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 
-/// All rows, as the bodies of COPYs of about [`BATCH_BYTES`].
-pub(super) fn encode(snapshot: &Snapshot, format: CopyFormat, sink: Sink<'_>) {
-    let mut rows = Rows::new(snapshot.timestamp, format, sink);
+/// Encodes all rows as COPY bodies of about [`BATCH_BYTES`].
+pub(super) fn encode(snapshot: &FlushSnapshot, format: PostgresCopyFormat, sink: BatchSink<'_>) {
+    let mut rows = CopyRowEncoder::new(snapshot.timestamp, format, sink);
     for counter in snapshot.counters_as_sent() {
         rows.metric("counter", &counter.name);
         rows.add("count", counter.value);
@@ -38,29 +38,29 @@ pub(super) fn encode(snapshot: &Snapshot, format: CopyFormat, sink: Sink<'_>) {
         rows.metric("set", &set.name);
         rows.add("count", set.count as f64);
     }
-    let own = &snapshot.own;
-    rows.metric("own", &Name::new(&own.prefix));
-    rows.add("num_stats", own.num_stats as f64);
-    rows.add("processing_time", own.processing_ms);
-    own.extra.iter().for_each(|(field, value)| rows.add(field, *value));
-    rows.end();
+    let self_metrics = &snapshot.self_metrics;
+    rows.metric("own", &MetricName::new(&self_metrics.prefix));
+    rows.add("num_stats", self_metrics.num_stats as f64);
+    rows.add("processing_time", self_metrics.processing_ms);
+    self_metrics.extra.iter().for_each(|(field, value)| rows.add(field, *value));
+    rows.flush_batch();
 }
 
-struct Rows<'s> {
-    format: CopyFormat,
-    sink: Sink<'s>,
+struct CopyRowEncoder<'s> {
+    format: PostgresCopyFormat,
+    sink: BatchSink<'s>,
     body: Vec<u8>,
     values: u64,
     time_us: i64,
     time_text: String,
-    /// What the rows of one metric have in common.
+    /// The columns shared by all rows of the current metric: `kind`, `name`, `tags`.
     kind: &'static str,
     name: String,
     tags: String,
 }
 
-impl<'s> Rows<'s> {
-    fn new(timestamp: i64, format: CopyFormat, sink: Sink<'s>) -> Self {
+impl<'s> CopyRowEncoder<'s> {
+    fn new(timestamp: i64, format: PostgresCopyFormat, sink: BatchSink<'s>) -> Self {
         let time = jiff::Timestamp::from_second(timestamp).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         Self {
             format,
@@ -75,26 +75,26 @@ impl<'s> Rows<'s> {
         }
     }
 
-    fn metric(&mut self, kind: &'static str, name: &Name) {
+    fn metric(&mut self, kind: &'static str, name: &MetricName) {
         self.kind = kind;
-        // PostgreSQL's text cannot hold a zero byte.
+        // PostgreSQL's text type cannot store a zero byte.
         self.name = name.base().replace('\0', "\u{fffd}");
-        let mut tags: Vec<(Box<str>, js::Value)> = Vec::new();
+        let mut tags: Vec<(Box<str>, js::JsValue)> = Vec::new();
         for (key, value) in name.tags() {
             let clean = |text: &str| Box::<str>::from(text.replace('\0', "\u{fffd}"));
-            tags.push((clean(&key), js::Value::Text(clean(&value))));
+            tags.push((clean(&key), js::JsValue::Text(clean(&value))));
         }
-        self.tags = js::json(&js::Value::Object(tags), js::Spacing::Spaced);
+        self.tags = js::json(&js::JsValue::Object(tags), js::Spacing::Spaced);
     }
 
     fn add(&mut self, field: &str, value: f64) {
         match self.format {
-            CopyFormat::Binary => self.binary(field, value),
-            CopyFormat::Text => self.text(field, value),
+            PostgresCopyFormat::Binary => self.binary(field, value),
+            PostgresCopyFormat::Text => self.text(field, value),
         }
         self.values += 1;
         if self.body.len() >= BATCH_BYTES {
-            self.end();
+            self.flush_batch();
         }
     }
 
@@ -107,13 +107,13 @@ impl<'s> Rows<'s> {
             &[&self.time_us.to_be_bytes()],
             &[self.kind.as_bytes()],
             &[self.name.as_bytes()],
-            // The first byte is the version of jsonb's binary form.
+            // The first byte is the version of jsonb's binary format.
             &[&[1], self.tags.as_bytes()],
             &[field.as_bytes()],
             &[&value.to_be_bytes()],
         ];
         for parts in cells {
-            // Keys are bounded by the settings, far below 2 GiB.
+            // Key lengths are limited by the settings, far below 2 GiB.
             let length = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
             self.body.extend_from_slice(&length.to_be_bytes());
             parts.iter().for_each(|part| self.body.extend_from_slice(part));
@@ -126,20 +126,20 @@ impl<'s> Rows<'s> {
             escape(cell, &mut line);
             line.push('\t');
         }
-        // Writing into a String cannot fail. PostgreSQL reads NaN and Infinity, too.
-        let _ = writeln!(line, "{}", js::Number(value));
+        // Writing into a String cannot fail. PostgreSQL accepts NaN and Infinity.
+        let _ = writeln!(line, "{}", js::JsNumber(value));
         self.body.extend_from_slice(line.as_bytes());
     }
 
-    fn end(&mut self) {
+    fn flush_batch(&mut self) {
         if self.body.is_empty() {
             return;
         }
         let mut bytes = std::mem::take(&mut self.body);
-        if self.format == CopyFormat::Binary {
+        if self.format == PostgresCopyFormat::Binary {
             bytes.extend_from_slice(&(-1i16).to_be_bytes());
         }
-        (self.sink)(Batch { bytes, values: std::mem::take(&mut self.values) });
+        (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
     }
 }
 
@@ -160,15 +160,15 @@ mod tests {
     use super::*;
     use crate::backends::testing::snapshot;
 
-    fn encoded(format: CopyFormat) -> Vec<Batch> {
+    fn encoded(format: PostgresCopyFormat) -> Vec<ValueBatch> {
         let mut batches = Vec::new();
         encode(&snapshot(), format, &mut |batch| batches.push(batch));
         batches
     }
 
     #[test]
-    fn a_row_for_each_value() {
-        let batches = encoded(CopyFormat::Text);
+    fn each_value_becomes_one_row() {
+        let batches = encoded(PostgresCopyFormat::Text);
         let text = std::str::from_utf8(&batches[0].bytes).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "2026-03-01T10:00:00Z\tcounter\tapi.hits\t{}\tcount\t30");
@@ -179,8 +179,8 @@ mod tests {
     }
 
     #[test]
-    fn binary_rows_begin_and_end_as_copy_wants() {
-        let batches = encoded(CopyFormat::Binary);
+    fn binary_rows_have_header_and_trailer() {
+        let batches = encoded(PostgresCopyFormat::Binary);
         let bytes = &batches[0].bytes;
         assert!(bytes.starts_with(SIGNATURE));
         assert_eq!(SIGNATURE.len(), 19);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_cannot_break_a_row() {
+    fn text_cells_are_escaped() {
         let mut out = String::new();
         escape("a\tb\\c\nd\re", &mut out);
         assert_eq!(out, "a\\tb\\\\c\\nd\\re");

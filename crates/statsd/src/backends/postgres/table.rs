@@ -1,24 +1,25 @@
-//! The table, its index and its partitions: made when missing, dropped when old.
+//! The table with its index and partitions: created if missing, partitions dropped once expired.
 //!
-//! Partitions are named after the table and the time they begin at, `statsd_samples_p20260301` (an
-//! hour's: `…_p2026030110`, a month's: `…_p202603`), and only partitions of such names are dropped. A
-//! partition is made as a table of its own and then attached, which lets others read and write the
-//! table meanwhile. Several servers may share a table: who makes a partition holds an advisory lock.
+//! Partitions are named after the table and their start time, `statsd_samples_p20260301` (hourly:
+//! `…_p2026030110`, monthly: `…_p202603`), and only partitions with such names are dropped. A
+//! partition is created as a separate table and then attached, so that the table stays readable and
+//! writable meanwhile. Several servers may share a table: creating partitions takes an advisory
+//! lock.
 
 use howdah_connect::{Client, QueryError};
 use jiff::{Span, Timestamp, Zoned, tz::TimeZone};
 
-use crate::settings::{self, CopyFormat, Partition};
+use crate::settings::{self, Partition, PostgresCopyFormat};
 
-/// Bytes of a name in PostgreSQL.
+/// Maximum bytes of an identifier in PostgreSQL (`NAMEDATALEN` − 1).
 const NAME_BYTES_MAX: usize = 63;
-/// `_p` and ten digits.
+/// Bytes of a partition's name suffix: `_p` and ten digits.
 const SUFFIX_BYTES: usize = 12;
 
-/// What is known of the table before it is looked at.
+/// The configured table.
 #[derive(Debug)]
-pub(super) struct Table {
-    /// The statement that takes rows.
+pub(super) struct SampleTable {
+    /// The COPY statement.
     pub(super) copy: String,
     schema: Option<String>,
     name: String,
@@ -26,9 +27,9 @@ pub(super) struct Table {
     retention_seconds: f64,
 }
 
-impl Table {
-    /// `None` if the name is none.
-    pub(super) fn new(settings: &settings::Postgres) -> Option<Self> {
+impl SampleTable {
+    /// `None` if the table name is invalid.
+    pub(super) fn new(settings: &settings::PostgresSettings) -> Option<Self> {
         let (schema, name) = match settings.table.split_once('.') {
             Some((schema, name)) => (Some(schema.to_owned()), name),
             None => (None, settings.table.as_str()),
@@ -48,8 +49,8 @@ impl Table {
             retention_seconds: settings.retention.as_secs_f64(),
         };
         let format = match settings.format {
-            CopyFormat::Binary => "binary",
-            CopyFormat::Text => "text",
+            PostgresCopyFormat::Binary => "binary",
+            PostgresCopyFormat::Text => "text",
         };
         table.copy = format!(
             "copy {} (time, kind, name, tags, field, value) from stdin (format {format})",
@@ -58,15 +59,15 @@ impl Table {
         Some(table)
     }
 
-    /// Makes the table and the partitions for `time` and for the one after, drops those that are too
-    /// old. Gives the second at which this is to be done again: the end of the present partition.
+    /// Creates the table, the partition for `time` and the next one, and drops expired partitions.
+    /// Returns when to call this again, in seconds since 1970: the end of the current partition.
     pub(super) fn prepare(&self, client: &mut Client, time: i64) -> Result<i64, QueryError> {
         let parent = self.quoted(&self.name);
-        // Notices of "already exists, skipping" are no news.
+        // Suppresses the notices "already exists, skipping".
         client.query("set client_min_messages = warning")?;
         client.query("begin")?;
-        let made = self.make(client, &parent, time);
-        let end = match made {
+        let created = self.create(client, &parent, time);
+        let end = match created {
             Ok(end) => {
                 client.query("commit")?;
                 end
@@ -80,9 +81,9 @@ impl Table {
         };
         if self.retention_seconds > 0.0 {
             match self.drop_old(client, &parent, time) {
-                // Rows can be copied all the same; it is tried again with the next partition.
+                // Rows can still be copied; this is retried with the next partition.
                 Err(error) if !error.is_fatal() => {
-                    tracing::warn!(table = parent, %error, "old partitions cannot be dropped");
+                    tracing::warn!(table = parent, %error, "cannot drop expired partitions");
                 }
                 dropped => dropped?,
             }
@@ -90,11 +91,11 @@ impl Table {
         Ok(end)
     }
 
-    fn make(&self, client: &mut Client, parent: &str, time: i64) -> Result<i64, QueryError> {
+    fn create(&self, client: &mut Client, parent: &str, time: i64) -> Result<i64, QueryError> {
         let lock = "select pg_advisory_xact_lock(hashtextextended($1, 0))";
         client.query_with(lock, &[Some(&format!("howdah statsd {parent}"))])?;
-        let known = client.query_with("select to_regclass($1)", &[Some(parent)])?;
-        if known.rows.first().is_none_or(|row| row.text(0).is_none()) {
+        let existing = client.query_with("select to_regclass($1)", &[Some(parent)])?;
+        if existing.rows.first().is_none_or(|row| row.text(0).is_none()) {
             let index = quote(&format!("{}_name_time_idx", self.name));
             client.query(&format!(
                 "create table {parent} (
@@ -104,44 +105,46 @@ impl Table {
                  create index {index} on {parent} (name, field, time)"
             ))?;
         }
-        let start = self.start(time);
-        let middle = self.after(&start);
-        let end = self.after(&middle);
+        let start = self.partition_start(time);
+        let middle = self.next_start(&start);
+        let end = self.next_start(&middle);
         for (from, to) in [(&start, &middle), (&middle, &end)] {
-            self.make_partition(client, parent, from, to)?;
+            self.create_partition(client, parent, from, to)?;
         }
         Ok(middle.timestamp().as_second())
     }
 
-    fn make_partition(
+    fn create_partition(
         &self,
         client: &mut Client,
         parent: &str,
         from: &Zoned,
         to: &Zoned,
     ) -> Result<(), QueryError> {
-        let partition = self.quoted(&format!("{}_p{}", self.name, from.strftime(self.pattern())));
+        let partition =
+            self.quoted(&format!("{}_p{}", self.name, from.strftime(self.name_format())));
         let attached = "select 1 from pg_inherits
                         where inhparent = to_regclass($1) and inhrelid = to_regclass($2)";
-        let found = client.query_with(attached, &[Some(parent), Some(&partition)])?;
-        if !found.rows.is_empty() {
+        let partitions = client.query_with(attached, &[Some(parent), Some(&partition)])?;
+        if !partitions.rows.is_empty() {
             return Ok(());
         }
         let bound = |time: &Zoned| time.timestamp().to_string();
         client.query("savepoint partition")?;
-        let made = client.query(&format!(
+        let created = client.query(&format!(
             "create table if not exists {partition} (like {parent} including defaults);
              alter table {parent} attach partition {partition} for values from ('{}') to ('{}')",
             bound(from),
             bound(to)
         ));
-        match made {
-            // Somebody's own partition, or one from when partitions were larger, holds that time.
+        match created {
+            // The range overlaps a manually created partition, or one created with another
+            // partition size.
             Err(QueryError::Sql(error)) if error.sqlstate == "42P17" => {
                 client.query("rollback to savepoint partition")?;
                 Ok(())
             }
-            made => made.map(drop),
+            created => created.map(drop),
         }
     }
 
@@ -156,24 +159,24 @@ impl Table {
             Partition::Day => 8,
             Partition::Month => 6,
         };
-        let names = format!("^{}_p[0-9]{{{digits}}}$", pattern_of(&self.name));
+        let names = format!("^{}_p[0-9]{{{digits}}}$", escape_regex(&self.name));
         let limit = (time as f64 - self.retention_seconds).to_string();
-        let found = client.query_with(old, &[Some(parent), Some(&names), Some(&limit)])?;
-        for row in &found.rows {
+        let expired = client.query_with(old, &[Some(parent), Some(&names), Some(&limit)])?;
+        for row in &expired.rows {
             let Some(partition) = row.text(0) else { continue };
-            // Detached first, and concurrently, so that dropping never waits behind readers of the
-            // table while others wait behind it.
+            // Detached concurrently first: dropping an attached partition would wait for readers of
+            // the table while blocking new ones.
             client.query(&format!(
                 "alter table {parent} detach partition {partition} concurrently"
             ))?;
             client.query(&format!("drop table {partition}"))?;
-            tracing::info!(%partition, "dropped a partition that was too old");
+            tracing::info!(%partition, "dropped an expired partition");
         }
         Ok(())
     }
 
-    /// When the partition of that second begins.
-    fn start(&self, time: i64) -> Zoned {
+    /// The start of the partition that contains `time`.
+    fn partition_start(&self, time: i64) -> Zoned {
         let time = Timestamp::from_second(time).unwrap_or(Timestamp::UNIX_EPOCH);
         let time = time.to_zoned(TimeZone::UTC);
         let date = match self.partition {
@@ -181,12 +184,12 @@ impl Table {
             _ => time.date(),
         };
         let hour = if self.partition == Partition::Hour { time.hour() } else { 0 };
-        // UTC has every hour of every day.
+        // In UTC every local time exists, so the fallback is never used.
         date.at(hour, 0, 0, 0).to_zoned(TimeZone::UTC).unwrap_or(time)
     }
 
-    /// When the next one begins.
-    fn after(&self, start: &Zoned) -> Zoned {
+    /// The start of the partition after the one starting at `start`.
+    fn next_start(&self, start: &Zoned) -> Zoned {
         let span = match self.partition {
             Partition::Hour => Span::new().hours(1),
             Partition::Day => Span::new().days(1),
@@ -195,7 +198,7 @@ impl Table {
         start.checked_add(span).unwrap_or_else(|_| start.clone())
     }
 
-    fn pattern(&self) -> &'static str {
+    fn name_format(&self) -> &'static str {
         match self.partition {
             Partition::Hour => "%Y%m%d%H",
             Partition::Day => "%Y%m%d",
@@ -211,13 +214,13 @@ impl Table {
     }
 }
 
-/// An identifier in quotes.
+/// A quoted identifier.
 fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A regular expression for exactly this text.
-fn pattern_of(name: &str) -> String {
+/// A regular expression that matches exactly `name`.
+fn escape_regex(name: &str) -> String {
     name.chars().fold(String::new(), |mut pattern, char| {
         if !char.is_alphanumeric() && char != '_' {
             pattern.push('\\');
@@ -231,19 +234,19 @@ fn pattern_of(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn table(name: &str, partition: Partition) -> Option<Table> {
-        Table::new(&settings::Postgres {
+    fn table(name: &str, partition: Partition) -> Option<SampleTable> {
+        SampleTable::new(&settings::PostgresSettings {
             connection: String::new(),
             table: name.to_owned(),
             partition,
             retention: std::time::Duration::ZERO,
-            format: CopyFormat::Text,
+            format: PostgresCopyFormat::Text,
             spool_bytes: 0,
         })
     }
 
     #[test]
-    fn partitions_begin_on_the_hour_the_day_or_the_month() {
+    fn partitions_start_on_hour_day_or_month() {
         // 2026-12-31 23:45:00 UTC
         let time = 1_798_760_700;
         for (partition, name, next) in [
@@ -252,9 +255,9 @@ mod tests {
             (Partition::Month, "202612", "202701"),
         ] {
             let table = table("t", partition).unwrap();
-            let start = table.start(time);
-            assert_eq!(start.strftime(table.pattern()).to_string(), name);
-            assert_eq!(table.after(&start).strftime(table.pattern()).to_string(), next);
+            let start = table.partition_start(time);
+            assert_eq!(start.strftime(table.name_format()).to_string(), name);
+            assert_eq!(table.next_start(&start).strftime(table.name_format()).to_string(), next);
         }
     }
 
@@ -265,6 +268,6 @@ mod tests {
         for name in ["", ".", "a.", ".b", "a.b.c", &"x".repeat(52)] {
             assert!(table(name, Partition::Day).is_none(), "{name}");
         }
-        assert_eq!(pattern_of("a.b+c_1"), "a\\.b\\+c_1");
+        assert_eq!(escape_regex("a.b+c_1"), "a\\.b\\+c_1");
     }
 }

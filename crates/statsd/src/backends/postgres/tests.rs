@@ -1,40 +1,40 @@
-//! Against a throw-away PostgreSQL: rows read back, partitions made and dropped, a server that goes
-//! away, a commit that was never answered.
+//! The backend against a temporary PostgreSQL cluster: reading rows back, creating and dropping
+//! partitions, a server outage, an unanswered commit.
 
 use howdah_lab::Cluster;
 
 use super::*;
 use crate::{
-    backends::testing::{TIMESTAMP, made_at, snapshot},
-    settings::{CopyFormat, Partition},
+    backends::testing::{TIMESTAMP, snapshot, snapshot_at},
+    settings::{Partition, PostgresCopyFormat},
 };
 
 fn cluster(test: &str) -> Option<Cluster> {
-    howdah_lab::or_say_why_not(test, Cluster::builder().start())
+    howdah_lab::skip_without_postgres(test, Cluster::builder().start())
 }
 
-fn settings(cluster: &Cluster) -> settings::Postgres {
-    settings::Postgres {
+fn settings(cluster: &Cluster) -> settings::PostgresSettings {
+    settings::PostgresSettings {
         connection: cluster.uri("postgres"),
         table: "samples".to_owned(),
         partition: Partition::Day,
         retention: Duration::ZERO,
-        format: CopyFormat::Binary,
+        format: PostgresCopyFormat::Binary,
         spool_bytes: 1 << 20,
     }
 }
 
-fn backend(settings: settings::Postgres) -> Postgres {
-    Postgres::new(settings, &Environment::empty().with_os_user("nobody")).unwrap()
+fn backend(settings: settings::PostgresSettings) -> PostgresBackend {
+    PostgresBackend::new(settings, &Environment::empty().with_os_user("nobody")).unwrap()
 }
 
 fn client(cluster: &Cluster) -> Client {
-    let words = Words::from_conninfo(cluster.uri("postgres"));
+    let params = ConnParams::from_conninfo(cluster.uri("postgres"));
     let environment = Environment::empty().with_os_user("nobody");
-    Client::connect(&Target::resolve(&words, &environment).unwrap()).unwrap()
+    Client::connect(&ConnectTarget::resolve(&params, &environment).unwrap()).unwrap()
 }
 
-/// Rows of values per interval of the common snapshot.
+/// Rows per interval of the common test snapshot.
 const VALUES: &str = "28";
 
 fn value(client: &mut Client, sql: &str) -> String {
@@ -42,19 +42,22 @@ fn value(client: &mut Client, sql: &str) -> String {
 }
 
 #[test]
-fn rows_arrive_in_both_formats_and_in_the_partition_of_their_day() {
+fn both_formats_insert_into_daily_partition() {
     let Some(cluster) = cluster("rows arrive in PostgreSQL") else { return };
     let mut client = client(&cluster);
-    for (format, schema) in [(CopyFormat::Binary, "b"), (CopyFormat::Text, "t")] {
+    for (format, schema) in [(PostgresCopyFormat::Binary, "b"), (PostgresCopyFormat::Text, "t")] {
         client.query(&format!("create schema {schema}")).unwrap();
         let table = format!("{schema}.samples");
-        let mut postgres =
-            backend(settings::Postgres { format, table: table.clone(), ..settings(&cluster) });
+        let mut postgres = backend(settings::PostgresSettings {
+            format,
+            table: table.clone(),
+            ..settings(&cluster)
+        });
         postgres.flush(&snapshot()).unwrap();
-        postgres.flush(&Arc::new(made_at(TIMESTAMP + 86_400))).unwrap();
-        let one = |client: &mut Client, what: &str, wanted: &str| {
+        postgres.flush(&Arc::new(snapshot_at(TIMESTAMP + 86_400))).unwrap();
+        let one = |client: &mut Client, what: &str, expected: &str| {
             let sql = format!("select {what} from {table} where time = '2026-03-01 10:00:00+00'");
-            assert_eq!(value(client, &sql), wanted, "{what} by {format:?}");
+            assert_eq!(value(client, &sql), expected, "{what} by {format:?}");
         };
         one(&mut client, "count(*)", VALUES);
         let which = "max(value) filter (where kind = 'counter' and name = 'api.hits' and ";
@@ -70,17 +73,19 @@ fn rows_arrive_in_both_formats_and_in_the_partition_of_their_day() {
 }
 
 #[test]
-fn partitions_that_are_too_old_are_dropped_and_others_left_alone() {
+fn expired_partitions_are_dropped() {
     let Some(cluster) = cluster("old partitions are dropped") else { return };
     let mut client = client(&cluster);
     let days = |days: u64| Duration::from_secs(days * 86_400);
-    let mut postgres = backend(settings::Postgres { retention: days(30), ..settings(&cluster) });
+    let mut postgres =
+        backend(settings::PostgresSettings { retention: days(30), ..settings(&cluster) });
     postgres.flush(&snapshot()).unwrap();
     let archive = "create table archive partition of samples for values from ('2020-01-01') to ('2021-01-01')";
     client.query(archive).unwrap();
-    // The partition of 1 March ends on 2 March: too old on 1 April, when that of 2 April is made.
+    // The partition of 1 March ends on 2 March: it expires on 1 April, when that of 2 April is
+    // created.
     for (day, partitions) in [(30, "5"), (31, "5")] {
-        postgres.flush(&Arc::new(made_at(TIMESTAMP + day * 86_400))).unwrap();
+        postgres.flush(&Arc::new(snapshot_at(TIMESTAMP + day * 86_400))).unwrap();
         let sql = "select count(*) from pg_inherits where inhparent = 'samples'::regclass";
         assert_eq!(value(&mut client, sql), partitions, "after {day} days");
     }
@@ -89,14 +94,14 @@ fn partitions_that_are_too_old_are_dropped_and_others_left_alone() {
 }
 
 #[test]
-fn while_the_server_is_away_rows_wait_and_then_each_is_there_once() {
+fn rows_survive_outage_without_duplicates() {
     let Some(mut cluster) = cluster("rows wait for PostgreSQL") else { return };
     let mut postgres = backend(settings(&cluster));
     postgres.flush(&snapshot()).unwrap();
     cluster.kill().unwrap();
     for flush in 1..=2 {
-        // Kept, which is no error.
-        postgres.flush(&Arc::new(made_at(TIMESTAMP + flush))).unwrap();
+        // The rows are spooled, which is not an error.
+        postgres.flush(&Arc::new(snapshot_at(TIMESTAMP + flush))).unwrap();
     }
     assert!(postgres.status().get("spool_bytes").unwrap() > 0.0);
     cluster.start().unwrap();
@@ -109,7 +114,7 @@ fn while_the_server_is_away_rows_wait_and_then_each_is_there_once() {
 }
 
 #[test]
-fn a_commit_that_was_never_answered_is_neither_lost_nor_done_twice() {
+fn unanswered_commit_is_neither_lost_nor_repeated() {
     let Some(cluster) = cluster("a commit in doubt") else { return };
     let mut client = client(&cluster);
     let mut postgres = backend(settings(&cluster));
@@ -120,20 +125,20 @@ fn a_commit_that_was_never_answered_is_neither_lost_nor_done_twice() {
         client.query(end).unwrap();
         id
     };
-    // The server says what became of the transaction: the batch is sent again or it is not.
+    // Depending on the transaction's outcome, the batch is resent or not.
     for (end, rows) in [("commit", 28), ("rollback", 56)] {
         postgres.link.in_doubt = transaction(&mut client, end);
         postgres.flush(&snapshot()).unwrap();
         assert_eq!(value(&mut client, "select count(*) from samples"), rows.to_string(), "{end}");
     }
-    // A number that this server has never given out.
+    // A transaction ID that this server has never assigned.
     postgres.link.in_doubt = Some("999999999".to_owned());
-    postgres.flush(&Arc::new(made_at(TIMESTAMP + 1))).unwrap();
+    postgres.flush(&Arc::new(snapshot_at(TIMESTAMP + 1))).unwrap();
     assert_eq!(value(&mut client, "select count(*) from samples"), "84");
 }
 
 #[test]
-fn a_table_that_was_dropped_is_made_anew_and_one_that_does_not_fit_is_told() {
+fn dropped_table_is_recreated_and_mismatch_reported() {
     let Some(cluster) = cluster("a table comes and goes") else { return };
     let mut client = client(&cluster);
     let mut postgres = backend(settings(&cluster));
@@ -144,27 +149,28 @@ fn a_table_that_was_dropped_is_made_anew_and_one_that_does_not_fit_is_told() {
 
     client.query("drop table samples; create table samples (id int)").unwrap();
     let error = postgres.flush(&snapshot()).unwrap_err();
-    let said = crate::backends::chain(&error);
-    assert!(said.contains("sending failed: 28 values dropped: "), "{said}");
+    let message = crate::backends::chain(&error);
+    assert!(message.contains("sending failed: 28 values dropped: "), "{message}");
     assert!(!error.receiver.contains("password"), "{}", error.receiver);
     assert_eq!(postgres.status().get("lost_values"), Some(28.0));
 }
 
 #[test]
-fn words_that_make_no_sense_are_errors_without_secrets() {
-    let wrong = |connection: &str, table: &str| {
-        let settings = settings::Postgres {
+fn invalid_connection_and_table_errors_hide_secrets() {
+    let error = |connection: &str, table: &str| {
+        let settings = settings::PostgresSettings {
             connection: connection.to_owned(),
             table: table.to_owned(),
             partition: Partition::Day,
             retention: Duration::ZERO,
-            format: CopyFormat::Text,
+            format: PostgresCopyFormat::Text,
             spool_bytes: 0,
         };
-        let error = Postgres::new(settings, &Environment::empty().with_os_user("x")).unwrap_err();
+        let error =
+            PostgresBackend::new(settings, &Environment::empty().with_os_user("x")).unwrap_err();
         format!("{error}: {:?}", std::error::Error::source(&error).map(ToString::to_string))
     };
-    assert!(wrong("postgresql://a/b", "x.y.z").contains("is no name for a table"));
-    let told = wrong("postgresql://me:secret@h:port/b", "t");
-    assert!(!told.contains("secret"), "{told}");
+    assert!(error("postgresql://a/b", "x.y.z").contains("is not a valid table name"));
+    let message = error("postgresql://me:secret@h:port/b", "t");
+    assert!(!message.contains("secret"), "{message}");
 }

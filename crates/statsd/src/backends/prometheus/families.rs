@@ -1,16 +1,16 @@
-//! [`Families`]: the numbers that a scrape shows, added up flush by flush.
+//! [`FamilyTable`]: the values exposed to scrapes, accumulated flush by flush.
 //!
-//! A family is all series of one name. Which series a key belongs to is worked out once, and
-//! remembered; after that a value costs one look-up. Two keys that come to one name and the same labels
-//! are one series: counters and timers add up, of gauges the last one counts. A key whose name another
-//! kind of metric has already gets its own kind as a suffix.
+//! A family is all series with the same name. The series of a key is determined once and cached;
+//! after that a value costs one lookup. Two keys that map to the same name and labels share one
+//! series: counters and timers are added, and the last gauge wins. If a name is already used by a
+//! different metric type, the key's own type is appended as a suffix.
 //!
 //! ```text
-//!  key ──hash──► Place ──number──► Series ──number──► Family
+//!  key ──hash──► KeyPlacement ──index──► PrometheusSeries ──index──► PrometheusFamily
 //! ```
 //!
-//! All three are rows of flat lists, because there may be a million of each: an untagged counter takes
-//! some 250 bytes beside the text of its key, which it shares with the registry.
+//! All three are stored in flat lists, because there may be a million of each: an untagged counter
+//! takes about 250 bytes plus the text of its key, which it shares with the registry.
 
 use std::{
     collections::VecDeque,
@@ -22,114 +22,114 @@ use std::{
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::{
-    mapping::{Kind, Lookup, Mapping, Observing},
-    names::{self, Labels},
+    mapping::{MappingResult, MatchMetricType, NameMapping, ObserverOptions},
+    names::{self, LabelSet},
 };
 use crate::{
-    Name,
-    backends::Status,
-    flush::{OwnMetrics, Samples, Snapshot, Timer},
+    MetricName,
+    backends::BackendStatus,
+    flush::{FlushSnapshot, SelfMetrics, TimerMetric, TimerSamples},
     grammar::TimingUnit,
-    settings::{self, Observer},
+    settings::{self, ObserverType},
     sketch::Sketch,
 };
 
-/// Parts that the age of quantiles is kept in: one falls away at a time.
+/// Parts into which the quantile age is divided: one part expires at a time.
 const AGE_PARTS: u32 = 5;
 
 /// All families by name.
 #[derive(Debug)]
-pub(super) struct Families {
-    families: Vec<Family>,
+pub(super) struct FamilyTable {
+    families: Vec<PrometheusFamily>,
     /// Families by name.
     by_name: HashTable<u32>,
-    /// Families in the order of their names.
+    /// Families sorted by name.
     order: Vec<u32>,
-    series: Vec<Series>,
+    series: Vec<PrometheusSeries>,
     /// Series by family and labels.
     by_labels: HashTable<u32>,
-    places: HashTable<Place>,
-    treatments: Vec<Treatment>,
-    /// Families with series that came since they were sorted.
+    placements: HashTable<KeyPlacement>,
+    treatments: Vec<ValueTreatment>,
+    /// Families with series added since the last sort.
     unsorted: Vec<u32>,
     hasher: DefaultHashBuilder,
-    /// The server about itself, as of the last flush.
-    pub(super) own: OwnMetrics,
-    mapping: Option<Mapping>,
-    observing: Arc<Observing>,
+    /// The server's own metrics, as of the last flush.
+    pub(super) self_metrics: SelfMetrics,
+    mapping: Option<NameMapping>,
+    observing: Arc<ObserverOptions>,
     ttl: Duration,
     series_max: usize,
-    /// Values without a place: too many series, or a rule says so.
+    /// Values dropped because of the series limit or a mapping rule.
     pub(super) dropped: u64,
-    /// Keys that were renamed because of another kind of metric.
+    /// Keys renamed because their name is used by another metric type.
     pub(super) renamed: u64,
 }
 
-/// All series of one name.
+/// All series with one name.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(super) struct PrometheusFamily {
     pub(super) name: Box<str>,
-    pub(super) shape: Shape,
-    source: Source,
-    help: Help,
-    /// By labels.
+    pub(super) shape: FamilyType,
+    source: SeriesSource,
+    help: HelpText,
+    /// Sorted by labels.
     series: Vec<u32>,
 }
 
-/// What `# HELP` says.
+/// The source of the `# HELP` text.
 #[derive(Debug)]
-enum Help {
-    /// A mapping's text.
+enum HelpText {
+    /// The text of a mapping rule.
     Given(Box<str>),
-    /// That it is a statsd metric of this name; put together when it is shown.
-    Origin(Name),
+    /// Names the statsd metric; formatted when rendered.
+    Origin(MetricName),
 }
 
-/// What the samples of a family look like.
+/// The `# TYPE` of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum FamilyType {
     Counter,
     Gauge,
     Summary,
     Histogram,
 }
 
-/// What one series holds.
+/// One series.
 #[derive(Debug)]
-pub(super) struct Series {
-    pub(super) labels: Labels,
+pub(super) struct PrometheusSeries {
+    pub(super) labels: LabelSet,
     pub(super) value: f64,
-    pub(super) observed: Option<Box<Observed>>,
+    pub(super) observations: Option<Box<TimerObservations>>,
     touched: SystemTime,
     family: u32,
     treatment: u32,
 }
 
-/// What a timer has been.
+/// The accumulated observations of a timer.
 #[derive(Debug)]
-pub(super) struct Observed {
-    pub(super) observing: Arc<Observing>,
+pub(super) struct TimerObservations {
+    pub(super) observing: Arc<ObserverOptions>,
     pub(super) count: f64,
     pub(super) sum: f64,
-    /// Observations below each bound and above the one before; the last for the rest.
+    /// Observations per bucket, not cumulative; the last bucket has no bound.
     pub(super) buckets: Vec<f64>,
-    /// All of them, for native histograms.
+    /// All observations, for native histograms.
     pub(super) native: Sketch,
-    /// The last ones, for quantiles, by when each part began.
+    /// Recent observations, for quantiles, with the start time of each part.
     recent: VecDeque<(SystemTime, Sketch)>,
 }
 
-/// What a value comes from.
+/// The statsd metric type of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Source {
+enum SeriesSource {
     Counter,
     Gauge,
     Timer,
     Set,
 }
 
-impl Source {
-    fn word(self) -> &'static str {
+impl SeriesSource {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
@@ -138,38 +138,42 @@ impl Source {
         }
     }
 
-    fn kind(self) -> Kind {
+    fn kind(self) -> MatchMetricType {
         match self {
-            Self::Counter => Kind::Counter,
-            Self::Gauge | Self::Set => Kind::Gauge,
-            Self::Timer => Kind::Observer,
+            Self::Counter => MatchMetricType::Counter,
+            Self::Gauge | Self::Set => MatchMetricType::Gauge,
+            Self::Timer => MatchMetricType::Observer,
         }
     }
 }
 
-/// Where a key's values go.
+/// The series of a key.
 #[derive(Debug)]
-struct Place {
-    name: Name,
-    source: Source,
-    /// None if a rule drops them.
+struct KeyPlacement {
+    name: MetricName,
+    source: SeriesSource,
+    /// `None` if a mapping rule drops the key.
     series: Option<u32>,
     treatment: u32,
 }
 
-/// What is done with values on their way. Few differ: at most one for each rule of a mapping.
+/// How values are scaled, expired and observed. There are few distinct ones: about one per mapping
+/// rule.
 #[derive(Clone, Debug, PartialEq)]
-struct Treatment {
+struct ValueTreatment {
     scale: f64,
     ttl: Duration,
-    observing: Arc<Observing>,
+    observing: Arc<ObserverOptions>,
 }
 
-impl Families {
-    pub(super) fn new(settings: &settings::Prometheus, mapping: Option<Mapping>) -> Self {
+impl FamilyTable {
+    pub(super) fn new(
+        settings: &settings::PrometheusSettings,
+        mapping: Option<NameMapping>,
+    ) -> Self {
         let observing = match &mapping {
             Some(mapping) => Arc::clone(mapping.defaults()),
-            None => Arc::new(Observing::from_settings(settings)),
+            None => Arc::new(ObserverOptions::from_settings(settings)),
         };
         Self {
             families: Vec::new(),
@@ -177,11 +181,11 @@ impl Families {
             order: Vec::new(),
             series: Vec::new(),
             by_labels: HashTable::new(),
-            places: HashTable::new(),
+            placements: HashTable::new(),
             treatments: Vec::new(),
             unsorted: Vec::new(),
             hasher: DefaultHashBuilder::default(),
-            own: OwnMetrics::default(),
+            self_metrics: SelfMetrics::default(),
             mapping,
             observing,
             ttl: settings.ttl,
@@ -192,77 +196,91 @@ impl Families {
     }
 
     /// Adds one interval.
-    pub(super) fn apply(&mut self, snapshot: &Snapshot) {
+    pub(super) fn add_snapshot(&mut self, snapshot: &FlushSnapshot) {
         let now = snapshot.time;
         for counter in snapshot.counters_as_sent() {
             let moved = counter.value != 0.0;
-            self.update(Source::Counter, &counter.name, false, now, moved, |series, scale| {
-                // A counter of Prometheus' never goes down.
-                series.value += (counter.value * scale).max(0.0);
-            });
+            self.update(
+                SeriesSource::Counter,
+                &counter.name,
+                false,
+                now,
+                moved,
+                |series, scale| {
+                    // A Prometheus counter never decreases.
+                    series.value += (counter.value * scale).max(0.0);
+                },
+            );
         }
         for timer in snapshot.timers_as_sent() {
             let seconds = timer.unit == TimingUnit::Milliseconds;
             let moved = timer.summary.is_some();
-            self.update(Source::Timer, &timer.name, seconds, now, moved, |series, scale| {
-                if let Some(observed) = &mut series.observed {
+            self.update(SeriesSource::Timer, &timer.name, seconds, now, moved, |series, scale| {
+                if let Some(observed) = &mut series.observations {
                     observed.add(timer, scale, now);
                 }
             });
         }
         for gauge in snapshot.gauges_as_sent() {
-            self.update(Source::Gauge, &gauge.name, false, now, true, |series, scale| {
+            self.update(SeriesSource::Gauge, &gauge.name, false, now, true, |series, scale| {
                 series.value = gauge.value * scale;
             });
         }
         for set in snapshot.sets_as_sent() {
             let moved = set.count > 0;
-            self.update(Source::Set, &set.name, false, now, moved, |series, scale| {
+            self.update(SeriesSource::Set, &set.name, false, now, moved, |series, scale| {
                 series.value = set.count as f64 * scale;
             });
         }
-        self.own = snapshot.own.clone();
-        self.forget_idle(now);
-        self.sort();
+        self.self_metrics = snapshot.self_metrics.clone();
+        self.evict_idle(now);
+        self.sort_new();
     }
 
-    /// Every family, by name, with its series, by labels.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Family, impl Iterator<Item = &Series>)> {
+    /// All families sorted by name, each with its series sorted by labels.
+    pub(super) fn iter(
+        &self,
+    ) -> impl Iterator<Item = (&PrometheusFamily, impl Iterator<Item = &PrometheusSeries>)> {
         self.order.iter().map(|family| {
             let family = &self.families[*family as usize];
             (family, family.series.iter().map(|series| &self.series[*series as usize]))
         })
     }
 
-    /// Has `change` made in the series of a key, which is made if it is not there.
+    /// Applies `change` to the series of a key, which is created if needed.
     fn update(
         &mut self,
-        source: Source,
-        name: &Name,
+        source: SeriesSource,
+        name: &MetricName,
         seconds: bool,
         now: SystemTime,
         moved: bool,
-        change: impl FnOnce(&mut Series, f64),
+        change: impl FnOnce(&mut PrometheusSeries, f64),
     ) {
         let hash = self.hasher.hash_one((source, name.key()));
-        let is_it = |place: &Place| place.source == source && place.name == *name;
-        let found = self.places.find(hash, is_it).map(|place| (place.series, place.treatment));
-        let (series, treatment) = match found {
-            Some(found) => found,
+        let is_it = |place: &KeyPlacement| place.source == source && place.name == *name;
+        let known = self.placements.find(hash, is_it).map(|place| (place.series, place.treatment));
+        let (series, treatment) = match known {
+            Some(known) => known,
             None => {
-                // As many places as series: a flood of keys takes no more memory than they may.
-                if self.places.len() >= self.series_max {
+                // Placements share the limit on series, so that a flood of keys cannot exhaust
+                // memory.
+                if self.placements.len() >= self.series_max {
                     self.dropped += 1;
                     return;
                 }
-                let found = self.find_series(source, name, seconds, now).unwrap_or((None, 0));
-                let place =
-                    Place { name: name.clone(), source, series: found.0, treatment: found.1 };
+                let target = self.find_series(source, name, seconds, now).unwrap_or((None, 0));
+                let place = KeyPlacement {
+                    name: name.clone(),
+                    source,
+                    series: target.0,
+                    treatment: target.1,
+                };
                 let hasher = &self.hasher;
-                self.places.insert_unique(hash, place, |place| {
+                self.placements.insert_unique(hash, place, |place| {
                     hasher.hash_one((place.source, place.name.key()))
                 });
-                found
+                target
             }
         };
         let Some(series) = series else {
@@ -276,93 +294,100 @@ impl Families {
         change(series, self.treatments[treatment as usize].scale);
     }
 
-    /// The series of a key, and how its values are treated; `None` if a rule drops it, or its names are
-    /// taken.
+    /// The series and treatment of a key; `None` if a rule drops it or its names conflict.
     fn find_series(
         &mut self,
-        source: Source,
-        name: &Name,
+        source: SeriesSource,
+        name: &MetricName,
         seconds: bool,
         now: SystemTime,
     ) -> Option<(Option<u32>, u32)> {
         let base = name.base();
-        let lookup = self.mapping.as_ref().map(|mapping| mapping.look_up(base, source.kind()));
+        let lookup = self.mapping.as_ref().map(|mapping| mapping.map_name(base, source.kind()));
         let tags = name.tags().map(|(tag, value)| {
-            // An empty label is none at all; a bare tag says that something holds.
+            // In Prometheus an empty label is the same as none, so a tag without a value becomes
+            // `true`.
             let value = if value.is_empty() { "true".to_owned() } else { value.into_owned() };
             (names::label(&tag), value)
         });
-        let (wanted, labels, help, treatment) = match lookup {
-            Some(Lookup::Drop) => return None,
-            Some(Lookup::Mapped(mapped)) => {
+        let (requested, labels, help, treatment) = match lookup {
+            Some(MappingResult::Drop) => return None,
+            Some(MappingResult::Mapped(mapped)) => {
                 let given = mapped.labels.into_iter();
                 let given = given.map(|(label, value)| (names::label(&label), value));
-                // Of two labels of one name the first stays.
-                let labels = match mapped.honor_labels {
-                    true => names::labels(tags.chain(given)),
-                    false => names::labels(given.chain(tags)),
+                // The first of several labels with the same name wins.
+                let labels = if mapped.honor_labels {
+                    names::labels(tags.chain(given))
+                } else {
+                    names::labels(given.chain(tags))
                 };
-                let treatment = Treatment {
+                let treatment = ValueTreatment {
                     scale: mapped.scale,
                     ttl: mapped.ttl.unwrap_or(self.ttl),
                     observing: mapped.observing,
                 };
                 (names::metric(&mapped.name), labels, mapped.help, treatment)
             }
-            Some(Lookup::NoRule) | None => {
-                let wanted = names::metric(base);
-                let wanted = match source {
-                    Source::Counter => names::with_suffix(wanted, "_total"),
-                    Source::Timer if seconds => names::with_suffix(wanted, "_seconds"),
-                    _ => wanted,
+            Some(MappingResult::NoRule) | None => {
+                let requested = names::metric(base);
+                let requested = match source {
+                    SeriesSource::Counter => names::with_suffix(requested, "_total"),
+                    SeriesSource::Timer if seconds => names::with_suffix(requested, "_seconds"),
+                    _ => requested,
                 };
                 let observing = Arc::clone(&self.observing);
-                let treatment = Treatment { scale: 1.0, ttl: self.ttl, observing };
-                (wanted, names::labels(tags), None, treatment)
+                let treatment = ValueTreatment { scale: 1.0, ttl: self.ttl, observing };
+                (requested, names::labels(tags), None, treatment)
             }
         };
         let shape = match (source, treatment.observing.observer) {
-            (Source::Counter, _) => Shape::Counter,
-            (Source::Gauge | Source::Set, _) => Shape::Gauge,
-            (Source::Timer, Observer::Summary) => Shape::Summary,
-            (Source::Timer, Observer::Histogram) => Shape::Histogram,
+            (SeriesSource::Counter, _) => FamilyType::Counter,
+            (SeriesSource::Gauge | SeriesSource::Set, _) => FamilyType::Gauge,
+            (SeriesSource::Timer, ObserverType::Summary) => FamilyType::Summary,
+            (SeriesSource::Timer, ObserverType::Histogram) => FamilyType::Histogram,
         };
         let help = match help {
-            Some(help) => Help::Given(help.into()),
-            None => Help::Origin(name.clone()),
+            Some(help) => HelpText::Given(help.into()),
+            None => HelpText::Origin(name.clone()),
         };
-        let family = self.family(wanted, shape, source, help)?;
-        let treatment = self.treatment(treatment);
-        Some((Some(self.series_of(family, labels, treatment, now)), treatment))
+        let family = self.find_or_add_family(requested, shape, source, help)?;
+        let treatment = self.intern_treatment(treatment);
+        Some((Some(self.find_or_add_series(family, labels, treatment, now)), treatment))
     }
 
-    /// The number of a treatment.
-    fn treatment(&mut self, treatment: Treatment) -> u32 {
+    /// The index of a treatment, added if new.
+    fn intern_treatment(&mut self, treatment: ValueTreatment) -> u32 {
         let at = self.treatments.iter().position(|known| *known == treatment);
         let at = at.unwrap_or_else(|| {
             self.treatments.push(treatment);
             self.treatments.len() - 1
         });
-        // At most one for each rule, or two.
+        // Bounded: at most two per mapping rule.
         at as u32
     }
 
-    /// The series of a family that has these labels, made if need be. Each belongs to a place, so their
-    /// number is bounded by that of places.
-    fn series_of(&mut self, family: u32, labels: Labels, treatment: u32, now: SystemTime) -> u32 {
+    /// The series of a family with these labels, created if needed. Every series has a placement,
+    /// so the limit on placements bounds series too.
+    fn find_or_add_series(
+        &mut self,
+        family: u32,
+        labels: LabelSet,
+        treatment: u32,
+        now: SystemTime,
+    ) -> u32 {
         let Self { series: all, by_labels, hasher, .. } = self;
         let hash = hasher.hash_one((family, &labels));
-        let known = by_labels.find(hash, |series| {
+        let existing = by_labels.find(hash, |series| {
             let series = &all[*series as usize];
             series.family == family && series.labels == labels
         });
-        if let Some(series) = known {
+        if let Some(series) = existing {
             return *series;
         }
         let parent = &mut self.families[family as usize];
         let observing = &self.treatments[treatment as usize].observing;
         let new = all.len() as u32;
-        all.push(Series::new(parent.shape, labels, (family, treatment), observing, now));
+        all.push(PrometheusSeries::new(parent.shape, labels, (family, treatment), observing, now));
         by_labels.insert_unique(hash, new, |series| {
             let series = &all[*series as usize];
             hasher.hash_one((series.family, &series.labels))
@@ -372,17 +397,23 @@ impl Families {
         new
     }
 
-    /// The family for `wanted`, made if need be; one of another name if it is taken.
-    fn family(&mut self, wanted: String, shape: Shape, source: Source, help: Help) -> Option<u32> {
-        let other = format!("{wanted}_{}", source.word());
-        let (name, renamed) = match self.by_name(&wanted) {
+    /// The family named `requested`, created if needed; with a type suffix if that name conflicts.
+    fn find_or_add_family(
+        &mut self,
+        requested: String,
+        shape: FamilyType,
+        source: SeriesSource,
+        help: HelpText,
+    ) -> Option<u32> {
+        let other = format!("{requested}_{}", source.as_str());
+        let (name, renamed) = match self.by_name(&requested) {
             Some(family) if self.families[family as usize].shape == shape => return Some(family),
-            None if !self.is_taken(shape, &wanted) => (wanted, false),
+            None if !self.has_name_conflict(shape, &requested) => (requested, false),
             _ => match self.by_name(&other) {
                 Some(family) if self.families[family as usize].shape == shape => {
                     return Some(family);
                 }
-                None if !self.is_taken(shape, &other) => (other, true),
+                None if !self.has_name_conflict(shape, &other) => (other, true),
                 _ => return None,
             },
         };
@@ -390,7 +421,7 @@ impl Families {
         let new = self.families.len() as u32;
         let hash = self.hasher.hash_one(&*name);
         let name = name.into_boxed_str();
-        self.families.push(Family { name, shape, source, help, series: Vec::new() });
+        self.families.push(PrometheusFamily { name, shape, source, help, series: Vec::new() });
         let Self { families, by_name, hasher, .. } = self;
         by_name
             .insert_unique(hash, new, |family| hasher.hash_one(&*families[*family as usize].name));
@@ -402,12 +433,12 @@ impl Families {
         self.by_name.find(hash, |family| *self.families[*family as usize].name == *name).copied()
     }
 
-    /// Whether a sample of such a family would have the name of another family's sample.
-    fn is_taken(&self, shape: Shape, family: &str) -> bool {
+    /// Whether a sample of such a family would have the same name as a sample of another family.
+    fn has_name_conflict(&self, shape: FamilyType, family: &str) -> bool {
         shape.suffixes().iter().any(|suffix| {
             let sample = format!("{family}{suffix}");
             self.by_name(&sample).is_some()
-                || Shape::ALL_SUFFIXES.iter().any(|suffix| {
+                || FamilyType::ALL_SUFFIXES.iter().any(|suffix| {
                     let other = sample.strip_suffix(suffix).and_then(|name| self.by_name(name));
                     other.is_some_and(|other| {
                         self.families[other as usize].shape.suffixes().contains(suffix)
@@ -416,17 +447,17 @@ impl Families {
         })
     }
 
-    fn forget_idle(&mut self, now: SystemTime) {
-        let is_idle = |series: &Series| {
+    fn evict_idle(&mut self, now: SystemTime) {
+        let is_idle = |series: &PrometheusSeries| {
             let ttl = self.treatments[series.treatment as usize].ttl;
             !ttl.is_zero() && now.duration_since(series.touched).unwrap_or_default() >= ttl
         };
         if !self.series.iter().any(is_idle) {
             return;
         }
-        // All numbers change. Places are found anew when their keys come again, and series of families
-        // that have none any more are the last that is needed of those.
-        let kept: Vec<Series> = {
+        // All indexes change. Placements are rebuilt when their keys occur again, and families
+        // without series are removed.
+        let remaining: Vec<PrometheusSeries> = {
             let idle: Vec<bool> = self.series.iter().map(is_idle).collect();
             let mut idle = idle.into_iter();
             let all = std::mem::take(&mut self.series).into_iter();
@@ -435,7 +466,7 @@ impl Families {
         let families = std::mem::take(&mut self.families);
         let mut moved = vec![None; families.len()];
         let mut used = vec![false; families.len()];
-        kept.iter().for_each(|series| used[series.family as usize] = true);
+        remaining.iter().for_each(|series| used[series.family as usize] = true);
         for (at, mut family) in families.into_iter().enumerate() {
             if used[at] {
                 moved[at] = Some(self.families.len() as u32);
@@ -443,14 +474,14 @@ impl Families {
                 self.families.push(family);
             }
         }
-        self.series = kept;
+        self.series = remaining;
         for (at, series) in self.series.iter_mut().enumerate() {
             series.family = moved[series.family as usize].unwrap_or_default();
             self.families[series.family as usize].series.push(at as u32);
         }
         self.order = Vec::new();
         self.unsorted = (0..self.families.len() as u32).collect();
-        self.places = HashTable::new();
+        self.placements = HashTable::new();
         self.by_name = HashTable::with_capacity(self.families.len());
         self.by_labels = HashTable::with_capacity(self.series.len());
         let Self { families, by_name, by_labels, series, hasher, .. } = self;
@@ -467,12 +498,12 @@ impl Families {
         }
     }
 
-    /// Puts new families and series in their order.
-    fn sort(&mut self) {
+    /// Sorts new families and series.
+    fn sort_new(&mut self) {
         let Self { families, order, series, unsorted, .. } = self;
         if order.len() < families.len() {
             order.extend(order.len() as u32..families.len() as u32);
-            // Stable, because it is quick where most of it is sorted already.
+            // A stable sort, because it is fast on mostly sorted input.
             order.sort_by(|a, b| families[*a as usize].name.cmp(&families[*b as usize].name));
         }
         unsorted.sort_unstable();
@@ -484,34 +515,36 @@ impl Families {
         unsorted.shrink_to(1024);
     }
 
-    /// How many series there are.
+    /// The number of series.
     pub(super) fn series_count(&self) -> usize {
         self.series.len()
     }
 
-    pub(super) fn report(&self, status: &Status) {
+    pub(super) fn report(&self, status: &BackendStatus) {
         status.set("series", self.series.len() as f64);
         status.set("dropped_values", self.dropped as f64);
         status.set("renamed_keys", self.renamed as f64);
     }
 }
 
-impl Family {
-    /// The text of `# HELP`.
+impl PrometheusFamily {
+    /// The `# HELP` text.
     pub(super) fn help(&self) -> String {
         match &self.help {
-            Help::Given(text) => text.to_string(),
-            Help::Origin(name) => format!("The statsd {} {}.", self.source.word(), name.base()),
+            HelpText::Given(text) => text.to_string(),
+            HelpText::Origin(name) => {
+                format!("The statsd {} {}.", self.source.as_str(), name.base())
+            }
         }
     }
 }
 
-impl Shape {
-    /// What any family's samples may end in, beside nothing.
+impl FamilyType {
+    /// All non-empty suffixes of sample names.
     const ALL_SUFFIXES: [&'static str; 3] = ["_sum", "_count", "_bucket"];
 
-    /// The word of `# TYPE`.
-    pub(super) fn word(self) -> &'static str {
+    /// The name used in `# TYPE`.
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
@@ -520,7 +553,7 @@ impl Shape {
         }
     }
 
-    /// What the names of such a family's samples have after the family's.
+    /// The suffixes of sample names in such a family.
     fn suffixes(self) -> &'static [&'static str] {
         match self {
             Self::Counter | Self::Gauge => &[""],
@@ -530,20 +563,20 @@ impl Shape {
     }
 }
 
-impl Series {
+impl PrometheusSeries {
     fn new(
-        shape: Shape,
-        labels: Labels,
+        shape: FamilyType,
+        labels: LabelSet,
         (family, treatment): (u32, u32),
-        observing: &Arc<Observing>,
+        observing: &Arc<ObserverOptions>,
         now: SystemTime,
     ) -> Self {
         let observed = match shape {
-            Shape::Counter | Shape::Gauge => None,
-            Shape::Summary | Shape::Histogram => Some(Box::new(Observed {
+            FamilyType::Counter | FamilyType::Gauge => None,
+            FamilyType::Summary | FamilyType::Histogram => Some(Box::new(TimerObservations {
                 buckets: match observing.observer {
-                    Observer::Histogram => vec![0.0; observing.buckets.len() + 1],
-                    Observer::Summary => Vec::new(),
+                    ObserverType::Histogram => vec![0.0; observing.buckets.len() + 1],
+                    ObserverType::Summary => Vec::new(),
                 },
                 observing: Arc::clone(observing),
                 count: 0.0,
@@ -552,21 +585,21 @@ impl Series {
                 recent: VecDeque::new(),
             })),
         };
-        Self { labels, value: 0.0, observed, touched: now, family, treatment }
+        Self { labels, value: 0.0, observations: observed, touched: now, family, treatment }
     }
 }
 
-impl Observed {
-    /// Adds an interval's samples. Rates are not kept sample by sample; their mean makes the counts
-    /// add up.
-    fn add(&mut self, timer: &Timer, scale: f64, now: SystemTime) {
+impl TimerObservations {
+    /// Adds the samples of an interval. Rates of single samples are not stored; with their mean,
+    /// the total count is right.
+    fn add(&mut self, timer: &TimerMetric, scale: f64, now: SystemTime) {
         let per_base = timer.unit.per_base();
         let Some(summary) = &timer.summary else { return };
         let weight = summary.count / summary.samples.max(1) as f64;
         self.count += summary.count;
         self.sum += summary.sum * weight / per_base * scale;
         match self.observing.observer {
-            Observer::Histogram => {
+            ObserverType::Histogram => {
                 let bounds = Arc::clone(&self.observing);
                 for_each_value(timer, scale, weight, |value, weight| {
                     let at = bounds.buckets.partition_point(|bound| *bound < value);
@@ -576,15 +609,15 @@ impl Observed {
                     self.native.add(value, weight);
                 });
             }
-            Observer::Summary => {
-                let recent = self.part(now);
+            ObserverType::Summary => {
+                let recent = self.current_part(now);
                 for_each_value(timer, scale, weight, |value, weight| recent.add(value, weight));
             }
         }
     }
 
-    /// The part of the recent observations that is now; older ones fall away.
-    fn part(&mut self, now: SystemTime) -> &mut Sketch {
+    /// The current part of the recent observations; removes expired parts.
+    fn current_part(&mut self, now: SystemTime) -> &mut Sketch {
         let age = self.observing.quantile_age;
         let old =
             |since: &SystemTime, limit| now.duration_since(*since).unwrap_or_default() >= limit;
@@ -598,7 +631,7 @@ impl Observed {
         &mut self.recent[last].1
     }
 
-    /// Each quantile asked for; NaN where nothing was observed of late.
+    /// All configured quantiles; NaN without recent observations.
     pub(super) fn quantiles(&self) -> Vec<(f64, f64)> {
         let mut all = Sketch::default();
         self.recent.iter().for_each(|(_, part)| all.merge(part));
@@ -607,13 +640,13 @@ impl Observed {
     }
 }
 
-/// Calls `take` with each value in base units, scaled, and what it weighs.
-fn for_each_value(timer: &Timer, scale: f64, weight: f64, mut take: impl FnMut(f64, f64)) {
+/// Calls `take` with each scaled value in base units and its weight.
+fn for_each_value(timer: &TimerMetric, scale: f64, weight: f64, mut take: impl FnMut(f64, f64)) {
     match &timer.samples {
-        Samples::Exact(values) => {
+        TimerSamples::Exact(values) => {
             values.iter().for_each(|value| take(timer.unit.to_base(*value) * scale, weight));
         }
-        Samples::Sketched(sketch) => {
+        TimerSamples::Sketched(sketch) => {
             let finest = Sketch::SCALE.cast_signed();
             let middle = |index: i32| ((f64::from(index) + 0.5) / f64::from(1 << finest)).exp2();
             for (index, count) in sketch.negative(finest) {

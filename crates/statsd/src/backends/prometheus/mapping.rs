@@ -1,5 +1,5 @@
-//! [`Mapping`]: rules that give statsd names Prometheus names and labels, in the file format of
-//! statsd_exporter.
+//! [`NameMapping`]: rules that map statsd names to Prometheus names and labels, in
+//! statsd_exporter's file format.
 //!
 //! ```yaml
 //! defaults:
@@ -10,9 +10,9 @@
 //!   labels: { processor: "$1", outcome: "$2" }
 //! ```
 //!
-//! Globs come first, in the order of the file (or the most specific one, with
-//! `glob_disable_ordering`), then regular expressions in their order. A `*` of a glob stands for all
-//! between two points. Metrics that no rule matches keep their own names.
+//! Globs are tried first, in file order (or the most specific one, with `glob_disable_ordering`),
+//! then regular expressions in file order. A `*` in a glob matches everything between two dots.
+//! Metrics without a matching rule retain their names.
 
 use std::{
     fs, io,
@@ -23,105 +23,106 @@ use std::{
 
 use regex_lite::Regex;
 
-use super::yaml::{self, Node, Value};
-use crate::settings::{self, Observer};
+use super::yaml::{self, YamlNode, YamlValue};
+use crate::settings::{self, ObserverType};
 
-/// Bytes of a mapping file.
+/// Maximum bytes of a mapping file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// A mapping file cannot be used.
+/// Why a mapping file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MappingError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the mapping file {path}")]
     Read {
-        /// Which file.
+        /// The mapping file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Something in it is not as it should be.
+    /// The file has an error.
     #[error("{path}:{line}: {problem}")]
     Wrong {
-        /// Which file.
+        /// The mapping file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         problem: MappingProblem,
     },
 }
 
-/// What is wrong with a mapping.
+/// An error in a mapping file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MappingProblem {
-    /// It is no YAML.
+    /// The file is not valid YAML.
     #[error("{reason}")]
     Syntax {
-        /// The parser's words.
+        /// The parser's message.
         reason: String,
     },
-    /// `*name`.
-    #[error("aliases are not read here: write the value out")]
+    /// An alias, `*name`.
+    #[error("aliases are not supported: write the value instead")]
     Alias,
-    /// Lists in lists in lists.
-    #[error("too many levels")]
+    /// Lists and maps are nested too deeply.
+    #[error("nested too deeply")]
     TooDeep,
-    /// A key that is a list or a map.
-    #[error("a key has to be a word")]
+    /// A key is a list or a map.
+    #[error("a key must be a string")]
     KeyNotText,
-    /// A key that statsd_exporter does not know either.
+    /// A key that statsd_exporter does not support either.
     #[error("unknown key {key:?}")]
     UnknownKey {
         /// The key.
         key: String,
     },
-    /// A value of the wrong kind.
-    #[error("{key} has to be {wanted}")]
+    /// A value of the wrong type.
+    #[error("{key} must be {expected}")]
     NotA {
         /// The key.
         key: String,
-        /// What it is to be.
-        wanted: &'static str,
+        /// The expected type.
+        expected: &'static str,
     },
-    /// A mapping lacks a key.
+    /// A mapping lacks a required key.
     #[error("a mapping needs {key}")]
     Missing {
-        /// The key.
+        /// The missing key.
         key: &'static str,
     },
-    /// A name of a metric or a label that Prometheus cannot have.
+    /// A metric or label name that is invalid in Prometheus.
     #[error(
-        "{name:?} is no name for Prometheus: letters, digits, _ and $1 are, and no digit first"
+        "{name:?} is not a valid Prometheus name: use letters, digits, _ and $1, and do not start with \
+         a digit"
     )]
     Name {
         /// The name.
         name: String,
     },
-    /// A regular expression that is none.
-    #[error("{pattern:?} is no regular expression: {reason}")]
+    /// An invalid regular expression.
+    #[error("{pattern:?} is not a valid regular expression: {reason}")]
     Regex {
         /// The expression.
         pattern: String,
-        /// What is wrong with it.
+        /// The parser's message.
         reason: String,
     },
 }
 
-/// What a rule may be limited to.
+/// The metric types to which a rule may be limited (`match_metric_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum MatchMetricType {
     Counter,
     Gauge,
     Observer,
 }
 
-/// How a timer is shown.
+/// How a timer is exposed.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Observing {
-    pub(super) observer: Observer,
+pub(super) struct ObserverOptions {
+    pub(super) observer: ObserverType,
     pub(super) quantiles: Vec<f64>,
     pub(super) quantile_age: Duration,
     pub(super) buckets: Vec<f64>,
@@ -129,8 +130,8 @@ pub(super) struct Observing {
     pub(super) native_buckets_max: usize,
 }
 
-impl Observing {
-    pub(super) fn from_settings(settings: &settings::Prometheus) -> Self {
+impl ObserverOptions {
+    pub(super) fn from_settings(settings: &settings::PrometheusSettings) -> Self {
         Self {
             observer: settings.timers,
             quantiles: settings.quantiles.clone(),
@@ -142,44 +143,44 @@ impl Observing {
     }
 }
 
-/// What a name becomes.
+/// A mapped name with the options of its rule.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Mapped {
+pub(super) struct MappedName {
     pub(super) name: String,
     pub(super) labels: Vec<(String, String)>,
     pub(super) honor_labels: bool,
     pub(super) help: Option<String>,
     pub(super) scale: f64,
     pub(super) ttl: Option<Duration>,
-    pub(super) observing: Arc<Observing>,
+    pub(super) observing: Arc<ObserverOptions>,
 }
 
-/// The result of looking a name up.
+/// The result of mapping a name.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Lookup {
-    Mapped(Mapped),
+pub(super) enum MappingResult {
+    Mapped(MappedName),
     Drop,
     NoRule,
 }
 
 /// The rules of a file.
 #[derive(Debug)]
-pub(super) struct Mapping {
-    globs: Vec<(Vec<Field>, Rule)>,
-    regexes: Vec<(Regex, Rule)>,
+pub(super) struct NameMapping {
+    globs: Vec<(Vec<GlobField>, MappingRule)>,
+    regexes: Vec<(Regex, MappingRule)>,
     most_specific: bool,
-    defaults: Arc<Observing>,
+    defaults: Arc<ObserverOptions>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Field {
+enum GlobField {
     Any,
     Text(String),
 }
 
 #[derive(Debug)]
-struct Rule {
-    kind: Option<Kind>,
+struct MappingRule {
+    kind: Option<MatchMetricType>,
     drop: bool,
     name: String,
     labels: Vec<(String, String)>,
@@ -187,12 +188,15 @@ struct Rule {
     help: Option<String>,
     scale: f64,
     ttl: Option<Duration>,
-    observing: Arc<Observing>,
+    observing: Arc<ObserverOptions>,
 }
 
-impl Mapping {
-    /// Reads a file. What it leaves open is as in `settings`.
-    pub(super) fn read(path: &Path, settings: &settings::Prometheus) -> Result<Self, MappingError> {
+impl NameMapping {
+    /// Reads a mapping file. `settings` provide the defaults.
+    pub(super) fn read(
+        path: &Path,
+        settings: &settings::PrometheusSettings,
+    ) -> Result<Self, MappingError> {
         let unreadable = |source| MappingError::Read { path: path.to_owned(), source };
         if fs::metadata(path).map_err(unreadable)?.len() > FILE_BYTES_MAX {
             let reason = "it is larger than 4 MiB";
@@ -206,15 +210,18 @@ impl Mapping {
         })
     }
 
-    pub(super) fn parse(text: &str, settings: &settings::Prometheus) -> Result<Self, Problem> {
+    pub(super) fn parse(
+        text: &str,
+        settings: &settings::PrometheusSettings,
+    ) -> Result<Self, LineProblem> {
         let mut mapping = Self {
             globs: Vec::new(),
             regexes: Vec::new(),
             most_specific: false,
-            defaults: Arc::new(Observing::from_settings(settings)),
+            defaults: Arc::new(ObserverOptions::from_settings(settings)),
         };
         let Some(root) = yaml::parse(text)? else { return Ok(mapping) };
-        let mut defaults = Defaults { regex: false, ttl: None };
+        let mut defaults = MappingDefaults { regex: false, ttl: None };
         let entries = map(&root, "the file")?;
         if let Some((_, node)) = entries.iter().find(|(key, _)| key == "defaults") {
             mapping.read_defaults(node, &mut defaults)?;
@@ -233,39 +240,45 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// What a name, without its tags, becomes.
-    pub(super) fn look_up(&self, name: &str, kind: Kind) -> Lookup {
-        let applies = |rule: &Rule| rule.kind.is_none_or(|only| only == kind);
+    /// Maps a name without its tags.
+    pub(super) fn map_name(&self, name: &str, kind: MatchMetricType) -> MappingResult {
+        let applies = |rule: &MappingRule| rule.kind.is_none_or(|only| only == kind);
         let parts: Vec<&str> = name.split('.').collect();
-        let mut globs =
-            self.globs.iter().filter(|(pattern, rule)| applies(rule) && fits(pattern, &parts));
-        let glob = match self.most_specific {
-            false => globs.next(),
-            // Stars count most on the left. Of equals the first stays.
-            true => globs.min_by_key(|(pattern, _)| {
-                pattern.iter().map(|field| *field == Field::Any).collect::<Vec<_>>()
-            }),
+        let mut globs = self
+            .globs
+            .iter()
+            .filter(|(pattern, rule)| applies(rule) && glob_matches(pattern, &parts));
+        let glob = if !self.most_specific {
+            globs.next()
+        } else {
+            globs.min_by_key(|(pattern, _)| {
+                pattern.iter().map(|field| *field == GlobField::Any).collect::<Vec<_>>()
+            })
         };
         if let Some((pattern, rule)) = glob {
-            let stars = pattern.iter().zip(&parts).filter(|(field, _)| **field == Field::Any);
+            let stars = pattern.iter().zip(&parts).filter(|(field, _)| **field == GlobField::Any);
             let captures: Vec<&str> = stars.map(|(_, part)| *part).collect();
             return rule.apply(&|at| at.checked_sub(1).and_then(|at| captures.get(at).copied()));
         }
         for (regex, rule) in self.regexes.iter().filter(|(_, rule)| applies(rule)) {
             if let Some(captures) = regex.captures(name) {
-                return rule.apply(&|at| captures.get(at).map(|found| found.as_str()));
+                return rule.apply(&|at| captures.get(at).map(|capture| capture.as_str()));
             }
         }
-        Lookup::NoRule
+        MappingResult::NoRule
     }
 
-    /// How timers are shown that no rule speaks of.
-    pub(super) fn defaults(&self) -> &Arc<Observing> {
+    /// How timers without a matching rule are exposed.
+    pub(super) fn defaults(&self) -> &Arc<ObserverOptions> {
         &self.defaults
     }
 
-    fn read_defaults(&mut self, node: &Node, defaults: &mut Defaults) -> Result<(), Problem> {
-        let mut observing = Observing::clone(&self.defaults);
+    fn read_defaults(
+        &mut self,
+        node: &YamlNode,
+        defaults: &mut MappingDefaults,
+    ) -> Result<(), LineProblem> {
+        let mut observing = ObserverOptions::clone(&self.defaults);
         for (key, node) in map(node, "defaults")? {
             match key.as_str() {
                 "match_type" => defaults.regex = is_regex(key, node)?,
@@ -279,8 +292,12 @@ impl Mapping {
         Ok(())
     }
 
-    fn read_rule(&mut self, node: &Node, defaults: &Defaults) -> Result<(), Problem> {
-        let mut rule = Rule {
+    fn read_rule(
+        &mut self,
+        node: &YamlNode,
+        defaults: &MappingDefaults,
+    ) -> Result<(), LineProblem> {
+        let mut rule = MappingRule {
             kind: None,
             drop: false,
             name: String::new(),
@@ -291,7 +308,7 @@ impl Mapping {
             ttl: defaults.ttl,
             observing: Arc::clone(&self.defaults),
         };
-        let mut observing = Observing::clone(&self.defaults);
+        let mut observing = ObserverOptions::clone(&self.defaults);
         let (mut pattern, mut regex) = (None, defaults.regex);
         for (key, node) in map(node, "a mapping")? {
             match key.as_str() {
@@ -304,7 +321,7 @@ impl Mapping {
                 }
                 "match_type" => regex = is_regex(key, node)?,
                 "match_metric_type" => rule.kind = Some(metric_type(key, node)?),
-                "action" => rule.drop = one_of(key, node, "map or drop", &["map", "drop"])? == 1,
+                "action" => rule.drop = choice(key, node, "map or drop", &["map", "drop"])? == 1,
                 "honor_labels" => rule.honor_labels = boolean(key, node)?,
                 "help" => rule.help = Some(text(key, node)?.to_owned()),
                 "scale" => rule.scale = number(key, node)?,
@@ -335,8 +352,8 @@ impl Mapping {
             self.regexes.push((compiled, rule));
         } else {
             let field = |field: &str| match field {
-                "*" => Field::Any,
-                field => Field::Text(field.to_owned()),
+                "*" => GlobField::Any,
+                field => GlobField::Text(field.to_owned()),
             };
             self.globs.push((pattern.split('.').map(field).collect(), rule));
         }
@@ -344,36 +361,36 @@ impl Mapping {
     }
 }
 
-/// What `defaults` says that is no matter of observing.
-struct Defaults {
+/// The entries of `defaults` other than observer options.
+struct MappingDefaults {
     regex: bool,
     ttl: Option<Duration>,
 }
 
-/// Whether a name, with `$1` or `${1}` in it, is one for Prometheus, as statsd_exporter tests it.
+/// Whether a name template is valid for Prometheus, by statsd_exporter's rules.
 fn is_name(name: &str) -> bool {
-    // Any letter may come of a capture; what it becomes is made legal later.
+    // A capture may be any text; invalid characters in the result are replaced later.
     let name = expand(name, &|_| Some("x"));
     !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':'))
 }
 
-fn fits(pattern: &[Field], parts: &[&str]) -> bool {
+fn glob_matches(pattern: &[GlobField], parts: &[&str]) -> bool {
     pattern.len() == parts.len()
         && pattern.iter().zip(parts).all(|(field, part)| match field {
-            Field::Any => true,
-            Field::Text(text) => text == part,
+            GlobField::Any => true,
+            GlobField::Text(text) => text == part,
         })
 }
 
-impl Rule {
-    fn apply<'c>(&self, capture: &dyn Fn(usize) -> Option<&'c str>) -> Lookup {
+impl MappingRule {
+    fn apply<'c>(&self, capture: &dyn Fn(usize) -> Option<&'c str>) -> MappingResult {
         if self.drop {
-            return Lookup::Drop;
+            return MappingResult::Drop;
         }
         let labels = self.labels.iter();
-        Lookup::Mapped(Mapped {
+        MappingResult::Mapped(MappedName {
             name: expand(&self.name, capture),
             labels: labels.map(|(name, value)| (name.clone(), expand(value, capture))).collect(),
             honor_labels: self.honor_labels,
@@ -385,8 +402,8 @@ impl Rule {
     }
 }
 
-/// Puts captures in the place of `$1` and `${1}`. A number that nothing was captured for gives
-/// nothing; a `$` before anything else stays.
+/// Replaces `$1` and `${1}` by captures, or by nothing without such a capture. Any other `$` is
+/// copied.
 fn expand<'c>(template: &str, capture: &dyn Fn(usize) -> Option<&'c str>) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;
@@ -412,14 +429,14 @@ fn expand<'c>(template: &str, capture: &dyn Fn(usize) -> Option<&'c str>) -> Str
     out + rest
 }
 
-impl Observing {
-    /// Takes a key that is about observing; false if it is not.
-    fn read(&mut self, key: &str, node: &Node) -> Result<bool, Problem> {
+impl ObserverOptions {
+    /// Reads an observer option; returns false if `key` is not one.
+    fn read(&mut self, key: &str, node: &YamlNode) -> Result<bool, LineProblem> {
         match key {
             "observer_type" | "timer_type" => {
-                let words = ["summary", "histogram"];
-                let at = one_of(key, node, "summary or histogram", &words)?;
-                self.observer = [Observer::Summary, Observer::Histogram][at];
+                let choices = ["summary", "histogram"];
+                let at = choice(key, node, "summary or histogram", &choices)?;
+                self.observer = [ObserverType::Summary, ObserverType::Histogram][at];
             }
             "buckets" => self.buckets = buckets(key, node)?,
             "quantiles" => self.quantiles = quantiles(key, node)?,
@@ -440,7 +457,7 @@ impl Observing {
                     match key.as_str() {
                         "quantiles" => self.quantiles = quantiles(key, node)?,
                         "max_age" | "max_summary_age" => self.quantile_age = duration(key, node)?,
-                        // How another program keeps its numbers; our error is 0.55 % whatever it says.
+                        // Internals of another implementation; our error is 0.55 % regardless.
                         "age_buckets"
                         | "summary_age_buckets"
                         | "buf_cap"
@@ -455,75 +472,86 @@ impl Observing {
     }
 }
 
-/// A line and what is wrong in it.
-pub(super) type Problem = (usize, MappingProblem);
+/// A line number and the error in that line.
+pub(super) type LineProblem = (usize, MappingProblem);
 
-fn unknown(key: &str, node: &Node) -> Problem {
+fn unknown(key: &str, node: &YamlNode) -> LineProblem {
     (node.line, MappingProblem::UnknownKey { key: key.to_owned() })
 }
 
-fn not_a(key: &str, node: &Node, wanted: &'static str) -> Problem {
-    (node.line, MappingProblem::NotA { key: key.to_owned(), wanted })
+fn not_a(key: &str, node: &YamlNode, expected: &'static str) -> LineProblem {
+    (node.line, MappingProblem::NotA { key: key.to_owned(), expected })
 }
 
-fn map<'n>(node: &'n Node, key: &str) -> Result<&'n [(String, Node)], Problem> {
+fn map<'n>(node: &'n YamlNode, key: &str) -> Result<&'n [(String, YamlNode)], LineProblem> {
     match &node.value {
-        Value::Map(entries) => Ok(entries),
+        YamlValue::Map(entries) => Ok(entries),
         _ => Err(not_a(key, node, "keys with values")),
     }
 }
 
-fn list<'n>(node: &'n Node, key: &str) -> Result<&'n [Node], Problem> {
+fn list<'n>(node: &'n YamlNode, key: &str) -> Result<&'n [YamlNode], LineProblem> {
     match &node.value {
-        Value::List(entries) => Ok(entries),
-        // An empty value, which YAML calls null.
-        Value::Scalar(text) if matches!(text.as_str(), "" | "~" | "null") => Ok(&[]),
+        YamlValue::List(entries) => Ok(entries),
+        // An empty value is null in YAML.
+        YamlValue::Scalar(text) if matches!(text.as_str(), "" | "~" | "null") => Ok(&[]),
         _ => Err(not_a(key, node, "a list")),
     }
 }
 
-fn text<'n>(key: &str, node: &'n Node) -> Result<&'n str, Problem> {
+fn text<'n>(key: &str, node: &'n YamlNode) -> Result<&'n str, LineProblem> {
     match &node.value {
-        Value::Scalar(text) => Ok(text),
+        YamlValue::Scalar(text) => Ok(text),
         _ => Err(not_a(key, node, "text")),
     }
 }
 
-fn number(key: &str, node: &Node) -> Result<f64, Problem> {
+fn number(key: &str, node: &YamlNode) -> Result<f64, LineProblem> {
     let number = text(key, node)?.parse().ok().filter(|number: &f64| number.is_finite());
     number.ok_or_else(|| not_a(key, node, "a number"))
 }
 
-fn boolean(key: &str, node: &Node) -> Result<bool, Problem> {
-    Ok(one_of(key, node, "true or false", &["false", "true"])? == 1)
+fn boolean(key: &str, node: &YamlNode) -> Result<bool, LineProblem> {
+    Ok(choice(key, node, "true or false", &["false", "true"])? == 1)
 }
 
-fn one_of(key: &str, node: &Node, wanted: &'static str, words: &[&str]) -> Result<usize, Problem> {
-    let word = text(key, node)?;
-    let found = words.iter().position(|known| known.eq_ignore_ascii_case(word));
-    found.ok_or_else(|| not_a(key, node, wanted))
+fn choice(
+    key: &str,
+    node: &YamlNode,
+    expected: &'static str,
+    choices: &[&str],
+) -> Result<usize, LineProblem> {
+    let value = text(key, node)?;
+    let index = choices.iter().position(|known| known.eq_ignore_ascii_case(value));
+    index.ok_or_else(|| not_a(key, node, expected))
 }
 
-fn is_regex(key: &str, node: &Node) -> Result<bool, Problem> {
-    Ok(one_of(key, node, "glob or regex", &["glob", "regex"])? == 1)
+fn is_regex(key: &str, node: &YamlNode) -> Result<bool, LineProblem> {
+    Ok(choice(key, node, "glob or regex", &["glob", "regex"])? == 1)
 }
 
-fn metric_type(key: &str, node: &Node) -> Result<Kind, Problem> {
-    let words = ["counter", "gauge", "observer", "timer"];
-    let at = one_of(key, node, "counter, gauge or observer", &words)?;
-    Ok([Kind::Counter, Kind::Gauge, Kind::Observer, Kind::Observer][at])
+fn metric_type(key: &str, node: &YamlNode) -> Result<MatchMetricType, LineProblem> {
+    let choices = ["counter", "gauge", "observer", "timer"];
+    let at = choice(key, node, "counter, gauge or observer", &choices)?;
+    Ok([
+        MatchMetricType::Counter,
+        MatchMetricType::Gauge,
+        MatchMetricType::Observer,
+        MatchMetricType::Observer,
+    ][at])
 }
 
-fn buckets(key: &str, node: &Node) -> Result<Vec<f64>, Problem> {
+fn buckets(key: &str, node: &YamlNode) -> Result<Vec<f64>, LineProblem> {
     let bounds: Vec<f64> =
         list(node, key)?.iter().map(|node| number(key, node)).collect::<Result<_, _>>()?;
-    match bounds.windows(2).all(|pair| pair[0] < pair[1]) {
-        true => Ok(bounds),
-        false => Err(not_a(key, node, "a list of numbers, each larger than the one before")),
+    if bounds.windows(2).all(|pair| pair[0] < pair[1]) {
+        Ok(bounds)
+    } else {
+        Err(not_a(key, node, "a list of numbers, each larger than the one before"))
     }
 }
 
-fn quantiles(key: &str, node: &Node) -> Result<Vec<f64>, Problem> {
+fn quantiles(key: &str, node: &YamlNode) -> Result<Vec<f64>, LineProblem> {
     let mut quantiles = Vec::new();
     for entry in list(node, key)? {
         for (key, node) in map(entry, key)? {
@@ -534,25 +562,26 @@ fn quantiles(key: &str, node: &Node) -> Result<Vec<f64>, Problem> {
             }
         }
     }
-    match quantiles.iter().all(|quantile| (0.0..=1.0).contains(quantile)) {
-        true => Ok(quantiles),
-        false => Err(not_a(key, node, "a list of quantiles from 0 to 1")),
+    if quantiles.iter().all(|quantile| (0.0..=1.0).contains(quantile)) {
+        Ok(quantiles)
+    } else {
+        Err(not_a(key, node, "a list of quantiles from 0 to 1"))
     }
 }
 
-/// Go's durations: `1m20s`, `500ms`, `0`.
-fn duration(key: &str, node: &Node) -> Result<Duration, Problem> {
-    let wrong = || not_a(key, node, "a duration such as 1m20s");
+/// Parses Go's durations: `1m20s`, `500ms`, `0`.
+fn duration(key: &str, node: &YamlNode) -> Result<Duration, LineProblem> {
+    let invalid = || not_a(key, node, "a duration such as 1m20s");
     let mut rest = text(key, node)?;
     if rest == "0" {
         return Ok(Duration::ZERO);
     }
     let mut total = Duration::ZERO;
     if rest.is_empty() {
-        return Err(wrong());
+        return Err(invalid());
     }
     while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(invalid)?;
         let (digits, after) = rest.split_at(end);
         let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
         let (unit, after) = after.split_at(end);
@@ -563,11 +592,11 @@ fn duration(key: &str, node: &Node) -> Result<Duration, Problem> {
             "s" => 1.0,
             "m" => 60.0,
             "h" => 3600.0,
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         };
-        let digits: f64 = digits.parse().map_err(|_| wrong())?;
-        let part = Duration::try_from_secs_f64(digits * seconds).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
+        let digits: f64 = digits.parse().map_err(|_| invalid())?;
+        let part = Duration::try_from_secs_f64(digits * seconds).map_err(|_| invalid())?;
+        total = total.checked_add(part).ok_or_else(invalid)?;
         rest = after;
     }
     Ok(total)

@@ -1,29 +1,29 @@
-//! From statsd's names and tags to names and labels that Prometheus allows.
+//! Converts statsd names and tags to valid Prometheus names and labels.
 //!
 //! Source: the Prometheus data model, "Metric names and labels".
 
-/// Labels, ascending by name, each name once. One text, because there may be a million of them:
-/// `name=value` after `name=value`, a zero byte between.
+/// Labels sorted by name, each name once. Stored as one text, because there may be a million sets:
+/// `name=value` pairs separated by zero bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Labels(Box<str>);
+pub(super) struct LabelSet(Box<str>);
 
-impl Labels {
-    /// Name and value of each.
+impl LabelSet {
+    /// Name and value of each label.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.0.split('\0').filter(|pair| !pair.is_empty());
-        // Names have no `=`.
+        // Label names never contain `=`.
         pairs.filter_map(|pair| pair.split_once('='))
     }
 }
 
-/// A metric's name: what is not a letter, a digit, `_` or `:` becomes `_`, and none begins with a
-/// digit or is empty.
+/// A valid metric name: characters other than letters, digits, `_` and `:` become `_`, and a name
+/// that is empty or starts with a digit gets a leading `_`.
 pub(super) fn metric(name: &str) -> String {
     legal(name, |c| c.is_ascii_alphanumeric() || c == '_' || c == ':')
 }
 
-/// A label's name. Those of Prometheus' own (`le`, `quantile`, and all that begin with `__`) get
-/// `tag_` before them.
+/// A valid label name. Names reserved by Prometheus (`le`, `quantile`, and all starting with `__`)
+/// get the prefix `tag_`.
 pub(super) fn label(name: &str) -> String {
     let name = legal(name, |c| c.is_ascii_alphanumeric() || c == '_');
     match name.as_str() {
@@ -42,8 +42,8 @@ fn legal(name: &str, is_legal: impl Fn(char) -> bool) -> String {
     clean
 }
 
-/// Sorts labels; of one name the first stays.
-pub(super) fn labels(labels: impl IntoIterator<Item = (String, String)>) -> Labels {
+/// Sorts labels; of labels with the same name, the first wins.
+pub(super) fn labels(labels: impl IntoIterator<Item = (String, String)>) -> LabelSet {
     let mut labels: Vec<(String, String)> = labels.into_iter().collect();
     labels.sort_by(|one, other| one.0.cmp(&other.0));
     labels.dedup_by(|next, first| next.0 == first.0);
@@ -56,10 +56,10 @@ pub(super) fn labels(labels: impl IntoIterator<Item = (String, String)>) -> Labe
         text.push('=');
         text.extend(value.chars().map(|char| if char == '\0' { '\u{fffd}' } else { char }));
     }
-    Labels(text.into())
+    LabelSet(text.into())
 }
 
-/// The name with a suffix that it may have already.
+/// Appends a suffix unless the name already ends in it.
 pub(super) fn with_suffix(name: String, suffix: &str) -> String {
     if name.ends_with(suffix) { name } else { name + suffix }
 }

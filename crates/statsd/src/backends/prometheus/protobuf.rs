@@ -1,35 +1,35 @@
-//! The protobuf exposition: `io.prometheus.client.MetricFamily`, each after its length. The only form
-//! in which Prometheus takes native histograms.
+//! The protobuf exposition format: length-delimited `io.prometheus.client.MetricFamily` messages.
+//! The only format in which Prometheus scrapes native histograms.
 //!
 //! Field numbers are those of prometheus/client_model, `metrics.proto`.
 
 use super::{
-    families::{Families, Observed, Shape},
-    names::Labels,
-    own,
+    families::{FamilyTable, FamilyType, TimerObservations},
+    names::LabelSet,
+    self_metrics,
 };
-use crate::{backends::protobuf::Message, sketch::Sketch};
+use crate::{backends::protobuf::ProtobufMessage, sketch::Sketch};
 
 /// The coarsest schema of native histograms.
 const SCHEMA_MIN: i32 = -4;
 
-/// All families, delimited.
-pub(super) fn render(families: &Families) -> Vec<u8> {
+/// Renders all families, length-delimited.
+pub(super) fn render(families: &FamilyTable) -> Vec<u8> {
     let mut out = Vec::new();
     for (family, all) in families.iter() {
-        let mut message = Message::default();
+        let mut message = ProtobufMessage::default();
         let code = match family.shape {
-            Shape::Counter => 0,
-            Shape::Gauge => 1,
-            Shape::Summary => 2,
-            Shape::Histogram => 4,
+            FamilyType::Counter => 0,
+            FamilyType::Gauge => 1,
+            FamilyType::Summary => 2,
+            FamilyType::Histogram => 4,
         };
         message.string(1, &family.name).string(2, &family.help()).uint(3, code);
         for series in all {
             message.message(4, |metric| {
                 write_labels(metric, &series.labels);
-                match (&series.observed, family.shape) {
-                    (Some(observed), Shape::Summary) => summary(metric, observed),
+                match (&series.observations, family.shape) {
+                    (Some(observed), FamilyType::Summary) => summary(metric, observed),
                     (Some(observed), _) => histogram(metric, observed),
                     (None, shape) => number(metric, shape, series.value),
                 }
@@ -37,11 +37,11 @@ pub(super) fn render(families: &Families) -> Vec<u8> {
         }
         message.delimited_into(&mut out);
     }
-    write_own(families, &mut out);
+    write_self_metrics(families, &mut out);
     out
 }
 
-fn write_labels(metric: &mut Message, labels: &Labels) {
+fn write_labels(metric: &mut ProtobufMessage, labels: &LabelSet) {
     for (name, value) in labels.iter() {
         metric.message(1, |pair| {
             pair.string(1, name).string(2, value);
@@ -50,17 +50,17 @@ fn write_labels(metric: &mut Message, labels: &Labels) {
 }
 
 /// `Metric.counter` or `Metric.gauge`.
-fn number(metric: &mut Message, shape: Shape, value: f64) {
-    let field = if shape == Shape::Counter { 3 } else { 2 };
+fn number(metric: &mut ProtobufMessage, shape: FamilyType, value: f64) {
+    let field = if shape == FamilyType::Counter { 3 } else { 2 };
     metric.message(field, |number| {
         number.double(1, value);
     });
 }
 
 /// `Metric.summary`.
-fn summary(metric: &mut Message, observed: &Observed) {
+fn summary(metric: &mut ProtobufMessage, observed: &TimerObservations) {
     metric.message(4, |summary| {
-        summary.uint(1, whole(observed.count)).double(2, observed.sum);
+        summary.uint(1, to_count(observed.count)).double(2, observed.sum);
         for (quantile, value) in observed.quantiles() {
             summary.message(3, |message| {
                 message.double(1, quantile).double(2, value);
@@ -70,18 +70,19 @@ fn summary(metric: &mut Message, observed: &Observed) {
 }
 
 /// `Metric.histogram`, with classic and native buckets.
-fn histogram(metric: &mut Message, observed: &Observed) {
-    let native = Native::new(observed);
+fn histogram(metric: &mut ProtobufMessage, observed: &TimerObservations) {
+    let native = NativeHistogram::new(observed);
     metric.message(7, |histogram| {
-        // The native buckets are rounded one by one; the count is theirs, or they would not agree.
+        // Native buckets are rounded one by one; the count must be their sum to be consistent.
         histogram.uint(1, native.count()).double(2, observed.sum);
         let bounds = observed.observing.buckets.iter().copied().chain([f64::INFINITY]);
         let mut below = 0.0;
         for (bound, count) in bounds.zip(&observed.buckets) {
             below += count;
-            let below = match bound.is_finite() {
-                true => whole(below).min(native.count()),
-                false => native.count(),
+            let below = if bound.is_finite() {
+                to_count(below).min(native.count())
+            } else {
+                native.count()
             };
             histogram.message(3, |bucket| {
                 bucket.uint(1, below).double(2, bound);
@@ -91,7 +92,7 @@ fn histogram(metric: &mut Message, observed: &Observed) {
         spans(histogram, [9, 10], &native.negative);
         spans(histogram, [12, 13], &native.positive);
         if native.positive.is_empty() && native.negative.is_empty() && native.zeros == 0 {
-            // An empty span is what tells an empty native histogram from none.
+            // An empty span distinguishes an empty native histogram from none.
             histogram.message(12, |span| {
                 span.sint(1, 0).uint(2, 0);
             });
@@ -99,35 +100,35 @@ fn histogram(metric: &mut Message, observed: &Observed) {
     });
 }
 
-/// Buckets of a native histogram, by Prometheus' index, which is one above the sketch's.
-struct Native {
+/// Buckets of a native histogram. Prometheus' indexes are one higher than the sketch's.
+struct NativeHistogram {
     schema: i32,
     zeros: u64,
     positive: Vec<(i32, u64)>,
     negative: Vec<(i32, u64)>,
 }
 
-impl Native {
-    fn new(observed: &Observed) -> Self {
+impl NativeHistogram {
+    fn new(observed: &TimerObservations) -> Self {
         let observing = &observed.observing;
         let finest = Sketch::SCALE.cast_signed();
-        // Bounds grow by 2^(2^-schema).
+        // Bucket bounds grow by a factor of 2^(2^-schema).
         let fine_enough =
             |schema: &i32| f64::from(-*schema).exp2().exp2() <= observing.native_factor;
-        let wanted = (SCHEMA_MIN..=finest).find(fine_enough).unwrap_or(finest);
+        let finest_needed = (SCHEMA_MIN..=finest).find(fine_enough).unwrap_or(finest);
         let few_enough = |schema: &i32| {
             let buckets =
                 observed.native.positive(*schema).len() + observed.native.negative(*schema).len();
             buckets <= observing.native_buckets_max
         };
-        let schema = (SCHEMA_MIN..=wanted).rev().find(few_enough).unwrap_or(SCHEMA_MIN);
+        let schema = (SCHEMA_MIN..=finest_needed).rev().find(few_enough).unwrap_or(SCHEMA_MIN);
         let whole_buckets = |buckets: Vec<(i32, f64)>| {
-            let buckets = buckets.into_iter().map(|(index, count)| (index + 1, whole(count)));
+            let buckets = buckets.into_iter().map(|(index, count)| (index + 1, to_count(count)));
             buckets.filter(|(_, count)| *count > 0).collect()
         };
         Self {
             schema,
-            zeros: whole(observed.native.zeros()),
+            zeros: to_count(observed.native.zeros()),
             positive: whole_buckets(observed.native.positive(schema)),
             negative: whole_buckets(observed.native.negative(schema)),
         }
@@ -139,8 +140,12 @@ impl Native {
     }
 }
 
-/// Runs of neighbouring buckets, then each count as the difference to the one before.
-fn spans(histogram: &mut Message, [span_field, delta_field]: [u32; 2], buckets: &[(i32, u64)]) {
+/// Writes runs of adjacent buckets as spans, and each count as the difference to the previous one.
+fn spans(
+    histogram: &mut ProtobufMessage,
+    [span_field, delta_field]: [u32; 2],
+    buckets: &[(i32, u64)],
+) {
     let mut end = 0;
     for run in buckets.chunk_by(|(index, _), (next, _)| index + 1 == *next) {
         let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
@@ -157,12 +162,12 @@ fn spans(histogram: &mut Message, [span_field, delta_field]: [u32; 2], buckets: 
     }
 }
 
-/// The server about itself: drops by socket, and how this endpoint fares.
-fn write_own(families: &Families, out: &mut Vec<u8>) {
-    for row in own::rows(families) {
-        let mut family = Message::default();
+/// Writes the server's own metrics.
+fn write_self_metrics(families: &FamilyTable, out: &mut Vec<u8>) {
+    for row in self_metrics::self_metric_families(families) {
+        let mut family = ProtobufMessage::default();
         family.string(1, &row.name).string(2, row.help);
-        family.uint(3, if row.shape == Shape::Counter { 0 } else { 1 });
+        family.uint(3, if row.shape == FamilyType::Counter { 0 } else { 1 });
         for (label, value) in &row.samples {
             family.message(4, |metric| {
                 if let Some((name, value)) = label {
@@ -177,14 +182,14 @@ fn write_own(families: &Families, out: &mut Vec<u8>) {
     }
 }
 
-fn whole(count: f64) -> u64 {
+fn to_count(count: f64) -> u64 {
     // Casting a double saturates, and counts are not negative.
     count.round() as u64
 }
 
 #[test]
-fn runs_of_buckets_become_spans_and_counts_differences() {
-    let mut message = Message::default();
+fn bucket_runs_become_spans_and_counts_deltas() {
+    let mut message = ProtobufMessage::default();
     spans(&mut message, [12, 13], &[(-1, 5), (0, 3), (4, 3)]);
     let expected = [
         &b"\x62\x04\x08\x01\x10\x02"[..],

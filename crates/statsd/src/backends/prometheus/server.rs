@@ -1,5 +1,5 @@
-//! The smallest web server that Prometheus needs: a thread that accepts, a short-lived one for each of
-//! a few connections, one answer each.
+//! A minimal HTTP server for Prometheus: one thread accepts, and each of a limited number of
+//! connections gets a short-lived thread and one response.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -12,12 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{families::Families, protobuf, text};
+use super::{families::FamilyTable, protobuf, text};
 
-/// Scrapes at one time. More are turned away.
+/// Maximum concurrent scrapes; further connections are closed.
 const CONNECTIONS_MAX: usize = 16;
-/// How long one may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum duration of a scrape.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(30);
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -26,14 +26,17 @@ const PROTOBUF: &str =
 
 /// A running server. Dropping it closes the port.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct ScrapeServer {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
-    pub(super) fn start(address: SocketAddr, families: Arc<Mutex<Families>>) -> io::Result<Self> {
+impl ScrapeServer {
+    pub(super) fn start(
+        address: SocketAddr,
+        families: Arc<Mutex<FamilyTable>>,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -48,7 +51,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ScrapeServer {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         let mut here = self.address;
@@ -58,7 +61,7 @@ impl Drop for Server {
                 SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
             });
         }
-        // It waits in accept; a connection wakes it.
+        // The thread blocks in accept; a connection wakes it.
         if TcpStream::connect_timeout(&here, Duration::from_secs(1)).is_ok()
             && let Some(thread) = self.thread.take()
         {
@@ -67,7 +70,7 @@ impl Drop for Server {
     }
 }
 
-fn accept(listener: &TcpListener, stop: &AtomicBool, families: &Arc<Mutex<Families>>) {
+fn accept(listener: &TcpListener, stop: &AtomicBool, families: &Arc<Mutex<FamilyTable>>) {
     let open = Arc::new(AtomicUsize::new(0));
     loop {
         let accepted = listener.accept();
@@ -75,7 +78,7 @@ fn accept(listener: &TcpListener, stop: &AtomicBool, families: &Arc<Mutex<Famili
             return;
         }
         let Ok((peer, _)) = accepted else {
-            // Out of descriptors, as a rule: others will close theirs.
+            // Usually out of file descriptors: wait for other connections to close.
             thread::sleep(Duration::from_millis(50));
             continue;
         };
@@ -85,8 +88,8 @@ fn accept(listener: &TcpListener, stop: &AtomicBool, families: &Arc<Mutex<Famili
         }
         let (families, done) = (Arc::clone(families), Arc::clone(&open));
         let spawned = thread::Builder::new().name("scrape".into()).spawn(move || {
-            if let Err(error) = answer(peer, &families) {
-                tracing::debug!(%error, "a scrape broke off");
+            if let Err(error) = serve_scrape(peer, &families) {
+                tracing::debug!(%error, "scrape failed");
             }
             done.fetch_sub(1, Relaxed);
         });
@@ -96,32 +99,32 @@ fn accept(listener: &TcpListener, stop: &AtomicBool, families: &Arc<Mutex<Famili
     }
 }
 
-fn answer(mut peer: TcpStream, families: &Mutex<Families>) -> io::Result<()> {
-    peer.set_read_timeout(Some(PATIENCE))?;
-    peer.set_write_timeout(Some(PATIENCE))?;
-    let deadline = Instant::now() + PATIENCE;
+fn serve_scrape(mut peer: TcpStream, families: &Mutex<FamilyTable>) -> io::Result<()> {
+    peer.set_read_timeout(Some(SCRAPE_TIMEOUT))?;
+    peer.set_write_timeout(Some(SCRAPE_TIMEOUT))?;
+    let deadline = Instant::now() + SCRAPE_TIMEOUT;
     let mut request = Vec::new();
     let mut buffer = [0; 2048];
-    let wanted = loop {
+    let scrape = loop {
         let bytes = peer.read(&mut buffer)?;
         request.extend_from_slice(&buffer[..bytes]);
-        match wanted(&request) {
-            Some(wanted) => break wanted,
+        match parse_request(&request) {
+            Some(scrape) => break scrape,
             None if bytes == 0
                 || request.len() > REQUEST_BYTES_MAX
                 || Instant::now() > deadline =>
             {
-                break Wanted::Nonsense;
+                break ScrapeRequest::Malformed;
             }
             None => {}
         }
     };
     let lock = || families.lock().unwrap_or_else(PoisonError::into_inner);
-    let (status, kind, body) = match wanted {
-        Wanted::Text => ("200 OK", TEXT, text::render(&lock()).into_bytes()),
-        Wanted::Protobuf => ("200 OK", PROTOBUF, protobuf::render(&lock())),
-        Wanted::Else => ("404 Not Found", "text/plain", b"try /metrics\n".to_vec()),
-        Wanted::Nonsense => ("400 Bad Request", "text/plain", b"GET /metrics\n".to_vec()),
+    let (status, kind, body) = match scrape {
+        ScrapeRequest::Text => ("200 OK", TEXT, text::render(&lock()).into_bytes()),
+        ScrapeRequest::Protobuf => ("200 OK", PROTOBUF, protobuf::render(&lock())),
+        ScrapeRequest::NotFound => ("404 Not Found", "text/plain", b"try /metrics\n".to_vec()),
+        ScrapeRequest::Malformed => ("400 Bad Request", "text/plain", b"GET /metrics\n".to_vec()),
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
@@ -131,32 +134,32 @@ fn answer(mut peer: TcpStream, families: &Mutex<Families>) -> io::Result<()> {
     peer.write_all(&body)
 }
 
-enum Wanted {
+enum ScrapeRequest {
     Text,
     Protobuf,
-    Else,
-    Nonsense,
+    NotFound,
+    Malformed,
 }
 
-/// What a request asks for; `None` while its head is not all there.
-fn wanted(request: &[u8]) -> Option<Wanted> {
+/// Parses a request; `None` while its head is incomplete.
+fn parse_request(request: &[u8]) -> Option<ScrapeRequest> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut parsed = httparse::Request::new(&mut headers);
     match parsed.parse(request) {
         Ok(httparse::Status::Partial) => return None,
         Ok(httparse::Status::Complete(_)) => {}
-        Err(_) => return Some(Wanted::Nonsense),
+        Err(_) => return Some(ScrapeRequest::Malformed),
     }
     let path = parsed.path.unwrap_or_default().split('?').next().unwrap_or_default();
     if parsed.method != Some("GET") || path != "/metrics" {
-        return Some(Wanted::Else);
+        return Some(ScrapeRequest::NotFound);
     }
     let accept = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("accept"));
     let accept = accept.map(|header| String::from_utf8_lossy(header.value)).unwrap_or_default();
-    // Prometheus names what it likes best first.
+    // Prometheus lists its preferred format first.
     let first = accept.split(',').next().unwrap_or_default();
     let is_protobuf = first.contains("application/vnd.google.protobuf")
         && first.contains("io.prometheus.client.MetricFamily")
         && first.contains("delimited");
-    Some(if is_protobuf { Wanted::Protobuf } else { Wanted::Text })
+    Some(if is_protobuf { ScrapeRequest::Protobuf } else { ScrapeRequest::Text })
 }

@@ -1,4 +1,4 @@
-//! What a scrape shows after some flushes.
+//! Scrapes after several flushes.
 
 use std::{
     io::{Read as _, Write as _},
@@ -7,18 +7,18 @@ use std::{
 
 use super::*;
 use crate::{
-    Name,
-    backends::testing::{TIMESTAMP, made_at, snapshot},
-    flush::{Counter, Gauge, Samples},
-    settings::Observer,
+    MetricName,
+    backends::testing::{TIMESTAMP, snapshot, snapshot_at},
+    flush::{CounterMetric, GaugeMetric, TimerSamples},
+    settings::ObserverType,
     sketch::Sketch,
 };
 
-fn settings() -> settings::Prometheus {
-    settings::Prometheus { listen: ([127, 0, 0, 1], 0).into(), ..Default::default() }
+fn settings() -> settings::PrometheusSettings {
+    settings::PrometheusSettings { listen: ([127, 0, 0, 1], 0).into(), ..Default::default() }
 }
 
-fn get(prometheus: &Prometheus, path: &str, accept: &str) -> (String, Vec<u8>) {
+fn get(prometheus: &PrometheusBackend, path: &str, accept: &str) -> (String, Vec<u8>) {
     let mut stream = TcpStream::connect(prometheus.address()).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n").unwrap();
     let mut reply = Vec::new();
@@ -28,7 +28,7 @@ fn get(prometheus: &Prometheus, path: &str, accept: &str) -> (String, Vec<u8>) {
     (String::from_utf8(reply).unwrap(), body)
 }
 
-fn scrape(prometheus: &Prometheus) -> String {
+fn scrape(prometheus: &PrometheusBackend) -> String {
     let (head, body) = get(prometheus, "/metrics", "text/plain");
     assert!(
         head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"),
@@ -45,10 +45,10 @@ fn assert_lines(text: &str, lines: &[&str]) {
 }
 
 #[test]
-fn counters_and_sums_add_up_over_flushes() {
-    let mut prometheus = Prometheus::new(&settings()).unwrap();
+fn counters_and_sums_accumulate_across_flushes() {
+    let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
     for flush in 0..2 {
-        prometheus.flush(&Arc::new(made_at(TIMESTAMP + 10 * flush))).unwrap();
+        prometheus.flush(&Arc::new(snapshot_at(TIMESTAMP + 10 * flush))).unwrap();
     }
     let text = scrape(&prometheus);
     assert_lines(
@@ -77,13 +77,13 @@ fn counters_and_sums_add_up_over_flushes() {
 }
 
 #[test]
-fn a_histogram_has_classic_buckets_in_text_and_native_ones_in_protobuf() {
-    let settings = settings::Prometheus {
-        timers: Observer::Histogram,
+fn histogram_has_classic_buckets_in_text_and_native_in_protobuf() {
+    let settings = settings::PrometheusSettings {
+        timers: ObserverType::Histogram,
         buckets: vec![0.01, 0.02, 1.0],
         ..settings()
     };
-    let mut prometheus = Prometheus::new(&settings).unwrap();
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
     prometheus.flush(&snapshot()).unwrap();
     assert_lines(
         &scrape(&prometheus),
@@ -103,15 +103,16 @@ fn a_histogram_has_classic_buckets_in_text_and_native_ones_in_protobuf() {
     assert!(head.contains("Content-Type: application/vnd.google.protobuf;"), "{head}");
     let name = b"\x0a\x13api_latency_seconds";
     assert!(body.windows(name.len()).any(|found| found == name));
-    // Schema 3, as bounds grow by at most 1.1; then the zero threshold's tag.
+    // Schema 3, because bounds grow by at most 1.1, then the tag of the zero threshold.
     assert!(body.windows(3).any(|found| found == [0x28, 0x06, 0x31]));
 }
 
 #[test]
-fn a_name_that_another_kind_has_gets_its_kind() {
-    let mut prometheus = Prometheus::new(&settings()).unwrap();
-    let mut snapshot = Snapshot::clone(&snapshot());
-    let gauge = |name: &str, value| Gauge { name: Name::new(name), merged: false, value };
+fn conflicting_name_gets_type_suffix() {
+    let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
+    let mut snapshot = FlushSnapshot::clone(&snapshot());
+    let gauge =
+        |name: &str, value| GaugeMetric { name: MetricName::new(name), merged: false, value };
     snapshot.gauges = vec![
         gauge("api.hits_total", 1.0),
         gauge("api.latency_seconds_sum", 2.0),
@@ -138,11 +139,12 @@ fn a_name_that_another_kind_has_gets_its_kind() {
 #[test]
 fn bucket_bounds_in_milliseconds_are_exact() {
     let buckets = vec![0.009, 0.018, 0.07];
-    let settings = settings::Prometheus { timers: Observer::Histogram, buckets, ..settings() };
-    let mut prometheus = Prometheus::new(&settings).unwrap();
-    let mut snapshot = Snapshot::clone(&snapshot());
+    let settings =
+        settings::PrometheusSettings { timers: ObserverType::Histogram, buckets, ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let mut snapshot = FlushSnapshot::clone(&snapshot());
     snapshot.timers.truncate(1);
-    snapshot.timers[0].samples = Samples::Exact([9.0, 18.0, 70.0].into());
+    snapshot.timers[0].samples = TimerSamples::Exact([9.0, 18.0, 70.0].into());
     prometheus.flush(&Arc::new(snapshot)).unwrap();
     assert_lines(
         &scrape(&prometheus),
@@ -155,10 +157,11 @@ fn bucket_bounds_in_milliseconds_are_exact() {
 }
 
 #[test]
-fn tag_values_are_labels_as_they_were_sent() {
-    let mut prometheus = Prometheus::new(&settings()).unwrap();
-    let mut snapshot = Snapshot::clone(&snapshot());
-    let counter = |name: &str| Counter { name: Name::new(name), ..snapshot.counters[0].clone() };
+fn tag_values_become_labels_unchanged() {
+    let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
+    let mut snapshot = FlushSnapshot::clone(&snapshot());
+    let counter =
+        |name: &str| CounterMetric { name: MetricName::new(name), ..snapshot.counters[0].clone() };
     snapshot.counters = vec![
         counter("req;lang=\u{65e5}\u{672c}"),
         counter("req;path=/api/v1/users"),
@@ -180,16 +183,18 @@ fn tag_values_are_labels_as_they_were_sent() {
 }
 
 #[test]
-fn families_and_series_are_in_order_after_some_were_forgotten() {
-    let settings = settings::Prometheus { ttl: std::time::Duration::from_secs(15), ..settings() };
-    let mut prometheus = Prometheus::new(&settings).unwrap();
+fn families_and_series_are_sorted_after_eviction() {
+    let settings =
+        settings::PrometheusSettings { ttl: std::time::Duration::from_secs(15), ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
     let only = |time: i64, names: &[&str]| {
-        let snapshot = made_at(time);
+        let snapshot = snapshot_at(time);
         let counter = snapshot.counters[0].clone();
-        let counter = |name: &&str| Counter { name: Name::new(name), ..counter.clone() };
+        let counter =
+            |name: &&str| CounterMetric { name: MetricName::new(name), ..counter.clone() };
         let counters = names.iter().map(counter).collect();
         let (timers, gauges, sets) = (Vec::new(), Vec::new(), Vec::new());
-        Arc::new(Snapshot { counters, timers, gauges, sets, ..snapshot })
+        Arc::new(FlushSnapshot { counters, timers, gauges, sets, ..snapshot })
     };
     prometheus.flush(&only(1000, &["c", "b;x=2", "b;x=1", "a", "gone", "b;x=9"])).unwrap();
     prometheus.flush(&only(1010, &["c", "b;x=2", "b;x=1", "a"])).unwrap();
@@ -209,7 +214,7 @@ fn families_and_series_are_in_order_after_some_were_forgotten() {
 }
 
 #[test]
-fn a_mapping_file_names_and_drops() {
+fn mapping_file_renames_and_drops() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mapping.yml");
     std::fs::write(
@@ -221,15 +226,17 @@ fn a_mapping_file_names_and_drops() {
 ",
     )
     .unwrap();
-    let mut prometheus =
-        Prometheus::new(&settings::Prometheus { mapping: Some(path.clone()), ..settings() })
-            .unwrap();
+    let mut prometheus = PrometheusBackend::new(&settings::PrometheusSettings {
+        mapping: Some(path.clone()),
+        ..settings()
+    })
+    .unwrap();
     prometheus.flush(&snapshot()).unwrap();
     let text = scrape(&prometheus);
     assert_lines(
         &text,
         &[
-            // A rule's labels stand above tags, so the two keys are one series.
+            // A rule's labels override tags, so the two keys share one series.
             "http_hits{code=\"200\",job=\"api\"} 32",
             "# HELP pool_bytes A pool.",
             "pool_bytes -2560",
@@ -238,34 +245,38 @@ fn a_mapping_file_names_and_drops() {
     );
     assert!(!text.contains("users"), "{text}");
 
-    for wrong in ["name: 'no labels here!'", "name: a, labels: { 'a-b': x }"] {
-        std::fs::write(&path, format!("mappings:\n- {{ match: a, {wrong} }}\n")).unwrap();
-        let settings = settings::Prometheus { mapping: Some(path.clone()), ..settings() };
-        let error = Prometheus::new(&settings).unwrap_err().to_string();
-        assert!(error.contains("mapping.yml:2: ") && error.contains("is no name"), "{error}");
+    for invalid in ["name: 'no labels here!'", "name: a, labels: { 'a-b': x }"] {
+        std::fs::write(&path, format!("mappings:\n- {{ match: a, {invalid} }}\n")).unwrap();
+        let settings = settings::PrometheusSettings { mapping: Some(path.clone()), ..settings() };
+        let error = PrometheusBackend::new(&settings).unwrap_err().to_string();
+        assert!(
+            error.contains("mapping.yml:2: ") && error.contains("is not a valid Prometheus name"),
+            "{error}"
+        );
     }
 
     std::fs::write(&path, "mappings:\n- match: a\n").unwrap();
     let error =
-        Prometheus::new(&settings::Prometheus { mapping: Some(path), ..settings() }).unwrap_err();
+        PrometheusBackend::new(&settings::PrometheusSettings { mapping: Some(path), ..settings() })
+            .unwrap_err();
     assert!(error.to_string().ends_with("mapping.yml:2: a mapping needs name"), "{error}");
 }
 
 #[test]
-fn series_are_bounded_and_idle_ones_forgotten() {
-    let settings = settings::Prometheus {
+fn series_are_limited_and_idle_ones_evicted() {
+    let settings = settings::PrometheusSettings {
         series_max: 3,
         ttl: std::time::Duration::from_secs(15),
         ..settings()
     };
-    let mut prometheus = Prometheus::new(&settings).unwrap();
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
     let only = |time: i64, names: &[&str]| {
-        let mut snapshot = made_at(time);
+        let mut snapshot = snapshot_at(time);
         let (timers, gauges, sets) = (Vec::new(), Vec::new(), Vec::new());
         let counter = snapshot.counters[0].clone();
-        let named = |name: &&str| Counter { name: Name::new(name), ..counter.clone() };
+        let named = |name: &&str| CounterMetric { name: MetricName::new(name), ..counter.clone() };
         snapshot.counters = names.iter().map(named).collect();
-        Arc::new(Snapshot { timers, gauges, sets, ..snapshot })
+        Arc::new(FlushSnapshot { timers, gauges, sets, ..snapshot })
     };
     prometheus.flush(&only(1000, &["a", "b", "c", "d"])).unwrap();
     assert_eq!(prometheus.status().get("series"), Some(3.0));
@@ -278,16 +289,16 @@ fn series_are_bounded_and_idle_ones_forgotten() {
 }
 
 #[test]
-fn sketched_timers_are_shown_too() {
-    let settings = settings::Prometheus {
-        timers: Observer::Histogram,
+fn sketched_timers_are_exposed() {
+    let settings = settings::PrometheusSettings {
+        timers: ObserverType::Histogram,
         buckets: vec![0.015, 0.025],
         ..settings()
     };
-    let mut prometheus = Prometheus::new(&settings).unwrap();
-    let mut snapshot = Snapshot::clone(&snapshot());
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let mut snapshot = FlushSnapshot::clone(&snapshot());
     let sketch = snapshot.timers[0].cumulative.clone().unwrap();
-    snapshot.timers[0].samples = Samples::Sketched(sketch);
+    snapshot.timers[0].samples = TimerSamples::Sketched(sketch);
     prometheus.flush(&Arc::new(snapshot)).unwrap();
     assert_lines(
         &scrape(&prometheus),
@@ -301,16 +312,22 @@ fn sketched_timers_are_shown_too() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_errors() {
-    for (wrong, said) in [
-        (settings::Prometheus { buckets: vec![2.0, 1.0], ..settings() }, "buckets: bounds are"),
-        (settings::Prometheus { quantiles: vec![99.0], ..settings() }, "quantiles: a quantile is"),
+fn invalid_settings_are_errors() {
+    for (invalid, message) in [
         (
-            settings::Prometheus { native_bucket_factor: 1.0, ..settings() },
-            "native-bucket-factor: it is a number above 1",
+            settings::PrometheusSettings { buckets: vec![2.0, 1.0], ..settings() },
+            "buckets: bounds must be",
+        ),
+        (
+            settings::PrometheusSettings { quantiles: vec![99.0], ..settings() },
+            "quantiles: quantiles must be",
+        ),
+        (
+            settings::PrometheusSettings { native_bucket_factor: 1.0, ..settings() },
+            "native-bucket-factor: must be a number above 1",
         ),
     ] {
-        let error = Prometheus::new(&wrong).unwrap_err().to_string();
-        assert!(error.starts_with(said), "{error}");
+        let error = PrometheusBackend::new(&invalid).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! YAML as a tree with line numbers, for files of people who have them. Aliases are refused: a few of
-//! them can stand for more than any memory holds.
+//! Parses YAML into a tree with line numbers. Aliases are refused, because a few of them can expand
+//! to more than fits into memory.
 
 use yaml_rust2::{
     parser::{Event, MarkedEventReceiver, Parser},
@@ -8,27 +8,27 @@ use yaml_rust2::{
 
 use super::mapping::MappingProblem;
 
-/// Levels of lists in lists.
+/// Maximum nesting of lists and maps.
 const DEPTH_MAX: usize = 32;
 
-/// A value and the line it begins in, from 1.
+/// A value and its first line, from 1.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct YamlNode {
     pub(super) line: usize,
-    pub(super) value: Value,
+    pub(super) value: YamlValue,
 }
 
-/// What stands there.
+/// A YAML value.
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub(super) enum YamlValue {
     Scalar(String),
-    List(Vec<Node>),
-    Map(Vec<(String, Node)>),
+    List(Vec<YamlNode>),
+    Map(Vec<(String, YamlNode)>),
 }
 
-/// Parses the first document; `None` if there is nothing in it.
-pub(super) fn parse(text: &str) -> Result<Option<Node>, (usize, MappingProblem)> {
-    let mut tree = Tree::default();
+/// Parses the first document; `None` if it is empty.
+pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, (usize, MappingProblem)> {
+    let mut tree = YamlTree::default();
     Parser::new_from_str(text).load(&mut tree, false).map_err(|error| {
         (error.marker().line(), MappingProblem::Syntax { reason: error.info().to_owned() })
     })?;
@@ -39,53 +39,53 @@ pub(super) fn parse(text: &str) -> Result<Option<Node>, (usize, MappingProblem)>
 }
 
 #[derive(Default)]
-struct Tree {
-    root: Option<Node>,
-    /// Lists and maps that have begun and not ended; a map's key that waits for its value.
-    open: Vec<(Node, Option<String>)>,
+struct YamlTree {
+    root: Option<YamlNode>,
+    /// Unfinished lists and maps, each with the map key whose value is still missing.
+    open: Vec<(YamlNode, Option<String>)>,
     problem: Option<(usize, MappingProblem)>,
 }
 
-impl Tree {
-    fn begin(&mut self, line: usize, value: Value) {
+impl YamlTree {
+    fn open_node(&mut self, line: usize, value: YamlValue) {
         if self.open.len() >= DEPTH_MAX {
             self.problem.get_or_insert((line, MappingProblem::TooDeep));
         }
-        self.open.push((Node { line, value }, None));
+        self.open.push((YamlNode { line, value }, None));
     }
 
-    fn add(&mut self, node: Node) {
+    fn add(&mut self, node: YamlNode) {
         let Some((parent, key)) = self.open.last_mut() else {
             self.root = Some(node);
             return;
         };
         match (&mut parent.value, key.take(), node.value) {
-            (Value::List(list), _, value) => list.push(Node { line: node.line, value }),
-            (Value::Map(_), None, Value::Scalar(text)) => *key = Some(text),
-            (Value::Map(_), None, _) => {
+            (YamlValue::List(list), _, value) => list.push(YamlNode { line: node.line, value }),
+            (YamlValue::Map(_), None, YamlValue::Scalar(text)) => *key = Some(text),
+            (YamlValue::Map(_), None, _) => {
                 self.problem.get_or_insert((node.line, MappingProblem::KeyNotText));
-                // Something has to stand for the key, or the values would become keys.
+                // A placeholder key, otherwise values would be read as keys.
                 *key = Some(String::new());
             }
-            (Value::Map(map), Some(name), value) => {
-                map.push((name, Node { line: node.line, value }));
+            (YamlValue::Map(map), Some(name), value) => {
+                map.push((name, YamlNode { line: node.line, value }));
             }
-            (Value::Scalar(_), ..) => {}
+            (YamlValue::Scalar(_), ..) => {}
         }
     }
 }
 
-impl MarkedEventReceiver for Tree {
+impl MarkedEventReceiver for YamlTree {
     fn on_event(&mut self, event: Event, marker: Marker) {
-        // After a problem the rest is only read to its end.
+        // After an error, the remaining events are ignored.
         if self.problem.is_some() {
             return;
         }
         let line = marker.line();
         match event {
-            Event::Scalar(text, ..) => self.add(Node { line, value: Value::Scalar(text) }),
-            Event::SequenceStart(..) => self.begin(line, Value::List(Vec::new())),
-            Event::MappingStart(..) => self.begin(line, Value::Map(Vec::new())),
+            Event::Scalar(text, ..) => self.add(YamlNode { line, value: YamlValue::Scalar(text) }),
+            Event::SequenceStart(..) => self.open_node(line, YamlValue::List(Vec::new())),
+            Event::MappingStart(..) => self.open_node(line, YamlValue::Map(Vec::new())),
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some((node, _)) = self.open.pop() {
                     self.add(node);
@@ -98,11 +98,11 @@ impl MarkedEventReceiver for Tree {
 }
 
 #[test]
-fn a_tree_knows_its_lines() {
-    let tree = parse("a:\n- x: 1\n  y: [2, 3]\n").expect("fine").expect("something");
-    let Value::Map(top) = &tree.value else { panic!("{tree:?}") };
-    let Value::List(list) = &top[0].1.value else { panic!("{tree:?}") };
-    let Value::Map(entry) = &list[0].value else { panic!("{tree:?}") };
+fn nodes_record_their_lines() {
+    let tree = parse("a:\n- x: 1\n  y: [2, 3]\n").expect("valid YAML").expect("a document");
+    let YamlValue::Map(top) = &tree.value else { panic!("{tree:?}") };
+    let YamlValue::List(list) = &top[0].1.value else { panic!("{tree:?}") };
+    let YamlValue::Map(entry) = &list[0].value else { panic!("{tree:?}") };
     assert_eq!((entry[1].0.as_str(), entry[1].1.line), ("y", 3));
     assert!(matches!(parse(""), Ok(None)));
     assert!(matches!(parse("a: &x [1]\nb: *x"), Err((2, MappingProblem::Alias))));

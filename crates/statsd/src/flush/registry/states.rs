@@ -1,4 +1,4 @@
-//! What is kept of one metric between two flushes.
+//! The state of one metric between two flushes.
 
 use std::{mem, sync::Arc};
 
@@ -29,16 +29,16 @@ pub(crate) struct TimerState {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GaugeState {
-    /// The value at the end of the last interval, if there was one.
+    /// The value at the end of the last interval, if any.
     pub(super) before: Option<f64>,
-    /// What happened since.
+    /// Operations since then.
     pub(super) running: GaugeCell,
-    /// Flushes it survives without being touched, once gauges are being deleted.
+    /// Remaining flushes before the idle gauge is deleted, if deletion is on.
     pub(super) ttl: Option<u32>,
 }
 
 impl GaugeState {
-    /// Its value now.
+    /// The current value.
     pub(crate) fn value(&self) -> f64 {
         self.running.value(self.before)
     }
@@ -47,24 +47,25 @@ impl GaugeState {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SetState {
     pub(crate) members: hashbrown::HashSet<Box<[u8]>>,
-    /// Samples whose member did not fit.
+    /// Samples whose member exceeded the limit.
     pub(crate) refused: u64,
 }
 
 impl TimerState {
-    /// Begins again after having been deleted; goes on with its totals if that was just now.
-    pub(super) fn restart(&mut self, goes_on: bool, now_ms: u64) {
+    /// Restarts a deleted timer; `continues` retains its totals, if it was deleted by the last
+    /// flush.
+    pub(super) fn restart(&mut self, continues: bool, now_ms: u64) {
         self.clear();
-        if !goes_on {
+        if !continues {
             *self = Self { since_ms: now_ms, ..Self::default() };
         }
     }
 
     pub(super) fn clear(&mut self) {
-        // Memory of a busy interval is given back when it was a rare one.
-        let kept = 4 * self.samples.len().max(16);
+        // Release the memory of an exceptionally busy interval.
+        let capacity = 4 * self.samples.len().max(16);
         self.samples.clear();
-        self.samples.shrink_to(kept);
+        self.samples.shrink_to(capacity);
         self.sketched = None;
         self.count = 0.0;
     }
@@ -90,8 +91,8 @@ impl TimerState {
         }
     }
 
-    /// Adds the interval to the distribution since the beginning. Samples do not carry their rates
-    /// this far: each gets its share of the scaled-up count.
+    /// Adds the interval to the cumulative distribution. Rates of single samples are not stored, so
+    /// each sample is weighted by its share of the scaled count.
     pub(super) fn distribute(&mut self) {
         let cumulative = Arc::make_mut(self.cumulative.get_or_insert_default());
         if let Some(sketched) = &self.sketched {

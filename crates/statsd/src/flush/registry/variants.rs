@@ -1,92 +1,95 @@
-//! Spellings of one key: what receivers get that take names and tags as they were sent.
+//! Spellings of a key, for backends that use names and tags as they were sent.
 //!
-//! The registry keeps metrics by their sanitised keys, because that is what etsy's server does, what
-//! Graphite takes and what the management port shows. Most keys are sent in just that spelling: then
-//! one entry serves everybody. Once a key is sent in another spelling (`a/b` for `a-b`), its entry is
-//! *merged*: it holds all spellings together, and each spelling, that of the key itself included, has
-//! an entry of its own here. So `city=Zürich` and `city=Zrich` stay two series for those who can tell
-//! them apart.
+//! The registry stores metrics by sanitised key, like etsy's server; Graphite requires it and the
+//! management port displays it. Most keys are sent in exactly that spelling, and then one entry
+//! serves all backends. Once a key is sent in another spelling (`a/b` for `a-b`), its entry is
+//! *merged*: it aggregates all spellings, and each spelling, including that of the key itself, gets
+//! a separate entry here. So `city=Zürich` and `city=Zrich` remain two series for backends that can
+//! distinguish them.
 
 use super::{CounterState, GaugeState, SetState, TimerState};
 use crate::{
-    Name,
-    aggregate::Kind,
-    flush::{registry::Registry, table::Table},
+    MetricName,
+    aggregate::MetricType,
+    flush::{registry::KeyRegistry, table::MetricTable},
 };
 
-/// Entries of the spellings of merged keys, by kind.
+/// The spellings of merged keys, by metric type.
 #[derive(Debug, Default)]
-pub(crate) struct Variants {
-    pub(crate) counters: Table<CounterState>,
-    pub(crate) timers: Table<TimerState>,
-    pub(crate) gauges: Table<GaugeState>,
-    pub(crate) sets: Table<SetState>,
+pub(crate) struct VariantTables {
+    pub(crate) counters: MetricTable<CounterState>,
+    pub(crate) timers: MetricTable<TimerState>,
+    pub(crate) gauges: MetricTable<GaugeState>,
+    pub(crate) sets: MetricTable<SetState>,
 }
 
-/// Where the values of one cell of a shard go.
+/// The registry entries that receive the values of a shard's cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Destination {
+pub(super) struct CellTarget {
     /// The entry of the sanitised key.
     pub(super) key: u32,
-    /// The variant's entry, if the cell's spelling is not that of the key. If it is, the entry of the
-    /// key knows its variant.
+    /// The entry of the variant, if the cell's spelling differs from the key. Otherwise the key's
+    /// entry is linked to its variant.
     pub(super) variant: Option<u32>,
 }
 
-impl Variants {
-    /// How many places are taken by forgotten ones.
+impl VariantTables {
+    /// The number of entries of removed variants.
     pub(super) fn dead(&self) -> usize {
-        self.counters.dead() + self.timers.dead() + self.gauges.dead() + self.sets.dead()
+        self.counters.dead_count()
+            + self.timers.dead_count()
+            + self.gauges.dead_count()
+            + self.sets.dead_count()
     }
 }
 
-/// The places of `key`, which was sent as `sent`. From the first other spelling on, the values of the
-/// key's own are kept apart: its variant begins with what the entry has so far.
-pub(super) fn destination<S: Default + Clone>(
-    table: &mut Table<S>,
-    variants: &mut Table<S>,
-    key: &Name,
-    sent: &Name,
-) -> Destination {
-    let known = table.places();
-    let place = table.place(key);
-    let is_new = place == known;
-    let was_live = table.is_live(place);
-    let entry = table.entry(place);
+/// The entries for `key`, which was sent as `sent`. From the first other spelling on, the key's own
+/// spelling is also stored separately: its variant starts with a copy of the entry.
+pub(super) fn cell_target<S: Default + Clone>(
+    table: &mut MetricTable<S>,
+    variants: &mut MetricTable<S>,
+    key: &MetricName,
+    sent: &MetricName,
+) -> CellTarget {
+    let entries = table.entry_count();
+    let index = table.intern(key);
+    let is_new = index == entries;
+    let was_live = table.is_live(index);
+    let entry = table.entry(index);
     let is_own = sent == key;
-    if is_own && entry.merged && entry.other.is_none() {
-        let variant = variants.place(key);
-        variants.entry(variant).other = Some(place);
-        entry.other = Some(variant);
+    if is_own && entry.merged && entry.linked.is_none() {
+        let variant = variants.intern(key);
+        variants.entry(variant).linked = Some(index);
+        entry.linked = Some(variant);
     }
     if is_own {
-        return Destination { key: place, variant: None };
+        return CellTarget { key: index, variant: None };
     }
     if !entry.merged {
         entry.merged = true;
         if !is_new {
-            let variant = variants.place(key);
+            let variant = variants.intern(key);
             if was_live {
-                variants.wake(variant);
+                variants.activate(variant);
             }
-            let twin = variants.entry(variant);
-            twin.state = entry.state.clone();
-            (twin.hits, twin.last_flush) = (entry.hits, entry.last_flush);
-            twin.other = Some(place);
-            entry.other = Some(variant);
+            let own = variants.entry(variant);
+            own.state = entry.state.clone();
+            (own.hits, own.last_flush) = (entry.hits, entry.last_flush);
+            own.linked = Some(index);
+            entry.linked = Some(variant);
         }
     }
-    let variant = variants.place(sent);
-    variants.entry(variant).other = Some(place);
-    Destination { key: place, variant: Some(variant) }
+    let variant = variants.intern(sent);
+    variants.entry(variant).linked = Some(index);
+    CellTarget { key: index, variant: Some(variant) }
 }
 
-impl Registry {
-    /// After keys of one kind were deleted by hand: forgets their variants, too.
-    pub(crate) fn delete_variants(&mut self, kind: Kind) {
-        fn delete<S: Default>(table: &Table<S>, variants: &mut Table<S>) {
+impl KeyRegistry {
+    /// Removes the variants of manually deleted keys of one type.
+    pub(crate) fn delete_variants(&mut self, kind: MetricType) {
+        fn delete<S: Default>(table: &MetricTable<S>, variants: &mut MetricTable<S>) {
             variants.retain(|entry| {
-                let keep = entry.other.is_none_or(|key| table.is_live(key));
+                let keep = entry.linked.is_none_or(|key| table.is_live(key));
                 if !keep {
                     entry.last_flush = 0;
                 }
@@ -94,16 +97,16 @@ impl Registry {
             });
         }
         match kind {
-            Kind::Counter => delete(&self.counters, &mut self.variants.counters),
-            Kind::Timer => delete(&self.timers, &mut self.variants.timers),
-            Kind::Gauge => delete(&self.gauges, &mut self.variants.gauges),
-            Kind::Set => delete(&self.sets, &mut self.variants.sets),
+            MetricType::Counter => delete(&self.counters, &mut self.variants.counters),
+            MetricType::Timer => delete(&self.timers, &mut self.variants.timers),
+            MetricType::Gauge => delete(&self.gauges, &mut self.variants.gauges),
+            MetricType::Set => delete(&self.sets, &mut self.variants.sets),
         }
     }
 
-    /// Gives the places of forgotten entries away, and mends what pointed at others.
+    /// Removes dead entries and updates the links between tables.
     pub(super) fn compact(&mut self) {
-        fn compact<S: Default>(table: &mut Table<S>, variants: &mut Table<S>) {
+        fn compact<S: Default>(table: &mut MetricTable<S>, variants: &mut MetricTable<S>) {
             variants.relink(&table.compact());
             table.relink(&variants.compact());
         }

@@ -1,28 +1,28 @@
-//! Images written, read back, cut and damaged.
+//! Images that are written, read back, truncated and damaged.
 
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::image::{
-    CachedFork, Fork, Origin, Page, Pages, QualifiedName, Relation, RelationFile, RelationName,
-    Source,
+    CachedFork, CachedPage, CachedPages, Fork, ImageOrigin, ImageSource, QualifiedName, Relation,
+    RelationFile, RelationName,
 };
 
-fn origin() -> Origin {
-    Origin {
+fn origin() -> ImageOrigin {
+    ImageOrigin {
         server_version: 150_018,
         system_identifier: 7_412_345_678_901_234_567,
         page_bytes: 8192,
         buffers: 16_384,
         taken_at_us: 1_795_176_000_000_000,
-        source: Source::Memory,
+        source: ImageSource::Memory,
     }
 }
 
 fn relation(
     filenode: u32,
     name: Option<RelationName>,
-    pages: impl Iterator<Item = Page>,
+    pages: impl Iterator<Item = CachedPage>,
 ) -> Relation {
     Relation {
         file: RelationFile { database: 5, tablespace: 1663, filenode },
@@ -36,15 +36,15 @@ fn named(name: &str) -> QualifiedName {
     QualifiedName { schema: "public".into(), name: name.into() }
 }
 
-/// As after a mixed load: scattered pages, all usage counts.
+/// An image as after a mixed load: scattered pages, all usage counts.
 fn image() -> CacheImage {
     let scattered = (0..38_000_u32).filter(|block| block.wrapping_mul(2_654_435_761) % 7 < 5);
-    let mixed = scattered.map(|block| Page {
+    let mixed = scattered.map(|block| CachedPage {
         block,
         usage: (block.wrapping_mul(2_246_822_519) >> 13) as u8 % 6,
         is_dirty: block % 11 == 0,
     });
-    let whole = (0..5000).map(|block| Page { block, usage: 1, is_dirty: false });
+    let whole = (0..5000).map(|block| CachedPage { block, usage: 1, is_dirty: false });
     CacheImage {
         origin: origin(),
         databases: BTreeMap::from([(5, "shop".to_owned())]),
@@ -57,7 +57,7 @@ fn image() -> CacheImage {
 }
 
 #[test]
-fn what_is_saved_is_opened() {
+fn saved_image_can_be_opened() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
     image().save(&path, Generations(0)).unwrap();
@@ -66,14 +66,14 @@ fn what_is_saved_is_opened() {
 }
 
 #[test]
-fn a_mixed_load_takes_less_than_a_byte_a_page() {
+fn mixed_load_takes_less_than_one_byte_per_page() {
     let image = image();
-    let bytes = image.pack(Path::new("here")).unwrap();
+    let bytes = image.encode(Path::new("here")).unwrap();
     assert!((bytes.len() as u64) < image.page_count(), "{} {}", bytes.len(), image.page_count());
 }
 
 #[test]
-fn older_images_are_kept_as_many_as_asked() {
+fn requested_generations_are_retained() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
     for buffers in 1..=5 {
@@ -87,18 +87,18 @@ fn older_images_are_kept_as_many_as_asked() {
 }
 
 #[test]
-fn a_cut_image_is_told_wherever_it_is_cut() {
-    let bytes = image().pack(Path::new("here")).unwrap();
+fn truncated_image_is_detected_at_any_length() {
+    let bytes = image().encode(Path::new("here")).unwrap();
     for end in (0..bytes.len()).step_by(97).chain([bytes.len() - 1]) {
         let error = CacheImage::parse(&bytes[..end]).unwrap_err();
-        let is_told = matches!(error, BodyError::NotAnImage | BodyError::Cut);
-        assert!(is_told, "cut at {end}: {error}");
+        let is_detected = matches!(error, BodyError::NotAnImage | BodyError::Truncated);
+        assert!(is_detected, "cut at {end}: {error}");
     }
 }
 
 #[test]
-fn a_flipped_bit_is_told_wherever_it_is() {
-    let bytes = image().pack(Path::new("here")).unwrap();
+fn flipped_bit_is_detected_anywhere() {
+    let bytes = image().encode(Path::new("here")).unwrap();
     for at in (0..bytes.len()).step_by(41) {
         let mut bytes = bytes.clone();
         bytes[at] ^= 4;
@@ -107,39 +107,39 @@ fn a_flipped_bit_is_told_wherever_it_is() {
 }
 
 #[test]
-fn a_later_version_is_named() {
-    let mut bytes = image().pack(Path::new("here")).unwrap();
+fn later_format_version_is_rejected() {
+    let mut bytes = image().encode(Path::new("here")).unwrap();
     bytes[8] = 9;
     let error = CacheImage::parse(&bytes).unwrap_err();
     assert!(matches!(error, BodyError::Version { found: 9, known: 1 }), "{error}");
 }
 
 #[test]
-fn a_claim_of_terabytes_is_refused_before_they_are_reserved() {
-    let mut bytes = image().pack(Path::new("here")).unwrap();
+fn huge_body_length_is_rejected_before_allocation() {
+    let mut bytes = image().encode(Path::new("here")).unwrap();
     bytes[12..20].copy_from_slice(&(1_u64 << 45).to_le_bytes());
     assert!(matches!(CacheImage::parse(&bytes), Err(BodyError::TooLarge { .. })));
 }
 
 #[test]
-fn what_cannot_be_written_leaves_the_old_one() {
+fn failed_write_preserves_the_old_image() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
     image().save(&path, Generations(0)).unwrap();
-    // A folder in the way of the file that is written first.
+    // A directory in place of the temporary file.
     fs::create_dir(dir.path().join("cache.tmp")).unwrap();
     assert!(matches!(image().save(&path, Generations(1)), Err(ImageError::File(_))));
     assert_eq!(CacheImage::open(&path).unwrap(), image());
-    assert_eq!(Pages::default().len(), 0);
+    assert_eq!(CachedPages::default().len(), 0);
 }
 
 #[test]
-fn what_cannot_be_put_in_place_leaves_nothing_behind() {
+fn failed_rename_removes_the_temporary_file() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("folder");
     fs::create_dir(&folder).unwrap();
-    let told = image().save(&folder, Generations(0)).unwrap_err();
-    assert!(told.to_string().contains("renamed into place"), "{told}");
+    let error = image().save(&folder, Generations(0)).unwrap_err();
+    assert!(error.to_string().contains("renamed into place"), "{error}");
     let left: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(left, ["folder"]);

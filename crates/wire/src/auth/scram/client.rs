@@ -13,13 +13,13 @@ use super::{
 };
 use crate::Secret;
 
-/// What a client says about the TLS connection underneath.
+/// The client's channel binding capability for its TLS connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelBinding {
     /// It cannot bind: there is no TLS, or it does not know the server's certificate.
     Unsupported,
-    /// It could, but believes the server cannot. A server that offered it will refuse, because
-    /// somebody must have taken the offer out.
+    /// It could bind, but believes the server cannot. A server that offered it will refuse, because
+    /// a man in the middle must have removed the offer.
     NotOffered,
     /// It binds to this hash of the server's certificate, as `tls-server-end-point` prescribes.
     TlsServerEndPoint(
@@ -53,59 +53,59 @@ impl ChannelBinding {
     }
 }
 
-/// The beginning: the client has chosen its nonce.
+/// The first step: the client has chosen its nonce.
 #[derive(Debug)]
 pub struct ClientFirst {
-    knowledge: Knowledge,
+    secret: ProofSecret,
     binding: ChannelBinding,
-    /// `n=,r=<nonce>`, in base64 letters.
+    /// `n=,r=<nonce>`, in base64.
     bare: String,
     nonce: String,
 }
 
-/// What a client makes its proof of.
+/// The secret from which a client computes its proof.
 #[derive(Debug)]
-enum Knowledge {
+enum ProofSecret {
     Password(Secret, ClientKeys),
     Keys(ScramKeys),
 }
 
 impl ClientFirst {
-    /// Begins an exchange. `nonce` has to be random and never used before.
+    /// Starts an exchange. `nonce` must be random and never used before.
     pub fn new(password: Secret, binding: ChannelBinding, nonce: [u8; 18]) -> Self {
-        Self::begin(Knowledge::Password(password, ClientKeys::default()), binding, nonce)
+        Self::start(ProofSecret::Password(password, ClientKeys::default()), binding, nonce)
     }
 
-    /// Begins an exchange without the password, with keys that were made of it.
+    /// Starts an exchange with keys derived from the password.
     pub fn from_keys(keys: ScramKeys, binding: ChannelBinding, nonce: [u8; 18]) -> Self {
-        Self::begin(Knowledge::Keys(keys), binding, nonce)
+        Self::start(ProofSecret::Keys(keys), binding, nonce)
     }
 
-    fn begin(knowledge: Knowledge, binding: ChannelBinding, nonce: [u8; 18]) -> Self {
+    fn start(knowledge: ProofSecret, binding: ChannelBinding, nonce: [u8; 18]) -> Self {
         let nonce = BASE64.encode(nonce);
-        Self { knowledge, binding, bare: format!("n=,r={nonce}"), nonce }
+        Self { secret: knowledge, binding, bare: format!("n=,r={nonce}"), nonce }
     }
 
-    /// Takes keys that were computed before, and leaves those it computes there.
+    /// Reuses keys that were computed before, and stores newly computed keys.
     #[must_use]
     pub fn with_keys(mut self, shared: ClientKeys) -> Self {
-        if let Knowledge::Password(_, keys) = &mut self.knowledge {
+        if let ProofSecret::Password(_, keys) = &mut self.secret {
             *keys = shared;
         }
         self
     }
 
-    /// Name of the mechanism to ask for.
+    /// Name of the mechanism to request.
     pub fn mechanism(&self) -> &'static [u8] {
         self.binding.mechanism()
     }
 
-    /// `client-first-message`: what to send with the name of the mechanism.
+    /// `client-first-message`: to be sent with the name of the mechanism.
     pub fn message(&self) -> Vec<u8> {
         (self.binding.gs2_header() + &self.bare).into_bytes()
     }
 
-    /// What `server-first-message` asks for, judged but not answered.
+    /// The request in `server-first-message`, checked but not answered.
     fn challenge<'m>(&self, server_first: &'m [u8]) -> Result<Challenge<'m>, ScramError> {
         let server_first = text(server_first, b'r')?;
         let mut rest = server_first;
@@ -118,31 +118,31 @@ impl ClientFirst {
             return Err(ScramError::Nonce);
         }
         let iterations = NonZeroU32::new(iterations)
-            .filter(|wanted| wanted.get() <= ITERATIONS_MAX)
+            .filter(|iterations| iterations.get() <= ITERATIONS_MAX)
             .ok_or(ScramError::Iterations { iterations })?;
         Ok(Challenge { nonce, salt, iterations })
     }
 
-    /// Salt and iterations that `server-first-message` asks for, for a caller that has
-    /// [`ClientKeys::of`] compute the keys elsewhere before it calls [`ClientFirst::receive`]. `None`
-    /// if the keys are known: receiving costs nothing then.
+    /// Salt and iterations that `server-first-message` asks for. With them a caller can let
+    /// [`ClientKeys::get_or_compute`] compute the keys elsewhere before it calls
+    /// [`ClientFirst::receive`]. `None` if the keys are known: then `receive` is cheap.
     ///
     /// # Errors
     ///
     /// Those of [`ClientFirst::receive`].
     pub fn cost(&self, server_first: &[u8]) -> Result<Option<(Vec<u8>, NonZeroU32)>, ScramError> {
         let Challenge { salt, iterations, .. } = self.challenge(server_first)?;
-        let is_known = match &self.knowledge {
-            Knowledge::Password(password, keys) => {
-                keys.known(password, &salt, iterations).is_some()
+        let is_known = match &self.secret {
+            ProofSecret::Password(password, keys) => {
+                keys.get(password, &salt, iterations).is_some()
             }
-            Knowledge::Keys(_) => true,
+            ProofSecret::Keys(_) => true,
         };
         Ok((!is_known).then_some((salt, iterations)))
     }
 
-    /// Takes `server-first-message`. Costs the iterations it asks for, unless its keys are known:
-    /// 4,096 take about a millisecond.
+    /// Handles `server-first-message`. Computes the iterations it asks for, unless the keys are
+    /// known: 4,096 take about a millisecond.
     ///
     /// # Errors
     ///
@@ -157,10 +157,12 @@ impl ClientFirst {
         let without_proof = format!("c={},r={nonce}", BASE64.encode(binding));
         let auth_message = format!("{},{server_first},{without_proof}", self.bare);
 
-        let keys = match self.knowledge {
-            Knowledge::Password(password, keys) => keys.of(&password, &salt, iterations),
-            Knowledge::Keys(keys) if *keys.salt == *salt && keys.iterations == iterations => keys,
-            Knowledge::Keys(_) => return Err(ScramError::OtherKeys),
+        let keys = match self.secret {
+            ProofSecret::Password(password, keys) => {
+                keys.get_or_compute(&password, &salt, iterations)
+            }
+            ProofSecret::Keys(keys) if *keys.salt == *salt && keys.iterations == iterations => keys,
+            ProofSecret::Keys(_) => return Err(ScramError::KeyMismatch),
         };
         let ScramKeys { client_key, server_key, .. } = keys;
         let client_signature = hmac_sha256(&sha256(&*client_key), auth_message.as_bytes());
@@ -179,31 +181,31 @@ struct Challenge<'m> {
     iterations: NonZeroU32,
 }
 
-/// The end: the client has its proof, and knows what the server's must be.
+/// The last step: the client has computed its proof, and knows the expected proof of the server.
 pub struct ClientFinal {
     message: Vec<u8>,
     server_signature: [u8; 32],
 }
 
 impl std::fmt::Debug for ClientFinal {
-    /// Shows neither proof nor signature: with the exchange they allow guessing the password at home.
+    /// Hides proof and signature: with the exchange they allow an offline attack on the password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClientFinal").finish_non_exhaustive()
     }
 }
 
 impl ClientFinal {
-    /// `client-final-message`: what to send next.
+    /// `client-final-message`: to be sent next.
     pub fn message(&self) -> &[u8] {
         &self.message
     }
 
-    /// Takes `server-final-message`.
+    /// Handles `server-final-message`.
     ///
     /// # Errors
     ///
-    /// The server refused, or does not know the password itself. In the latter case nothing it says
-    /// may be believed.
+    /// The server refused, or does not know the password itself. In the latter case nothing it sent
+    /// can be trusted.
     pub fn verify(self, server_final: &[u8]) -> Result<(), ScramError> {
         let mut rest = text(server_final, b'v')?;
         if rest.starts_with("e=") {

@@ -1,9 +1,9 @@
-//! What a client makes of a password and a salt, kept for its next login.
+//! Keys that a client derives from a password and a salt, cached for its next login.
 //!
-//! The iterations are there to make guessing expensive, and a program that logs in a thousand times
-//! with one password pays for them a thousand times. The result is the same each time, for a server
+//! The iterations make guessing expensive, but a program that logs in a thousand times with one
+//! password pays for them a thousand times. The result is the same each time, because a server
 //! keeps the salt of a role until its password changes. Source: RFC 5802, section 5.1, which allows
-//! clients to keep exactly this.
+//! clients to cache exactly this.
 
 use std::{
     collections::HashMap,
@@ -17,20 +17,20 @@ use zeroize::Zeroizing;
 use super::{hmac_sha256, salted_password, sha256};
 use crate::Secret;
 
-/// Most keys that are kept. Beyond it all are forgotten: that many roles are rare, and a server
-/// that sends a new salt each time is not to fill our memory.
+/// Maximum number of cached keys. Beyond it the cache is cleared: so many roles are rare, and a
+/// server that sends a new salt each time must not exhaust memory.
 const COUNT_MAX: usize = 4_096;
 
 /// Keys that clients have computed, by password, salt and iterations. Clones share them, also
-/// between threads.
+/// across threads.
 ///
-/// They are as good as the password for a server that stores this salt. They are overwritten when
-/// the last clone is dropped, and never shown.
+/// They are equivalent to the password for a server that stores this salt. They are overwritten
+/// when the last clone is dropped, and never shown.
 #[derive(Clone, Default)]
 pub struct ClientKeys(Arc<Mutex<HashMap<[u8; 32], ScramKeys>>>);
 
-/// `ClientKey` and `ServerKey` of RFC 5802, with what they were made of beside the password. As good
-/// as the password for a server that keeps this salt and these iterations.
+/// `ClientKey` and `ServerKey` of RFC 5802, with their salt and iterations. Equivalent to the
+/// password for a server that stores this salt and these iterations.
 #[derive(Clone)]
 pub struct ScramKeys {
     pub(super) salt: Box<[u8]>,
@@ -46,52 +46,52 @@ impl fmt::Debug for ScramKeys {
 }
 
 impl ClientKeys {
-    /// How many are kept.
+    /// Number of cached keys.
     pub fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether none are kept.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The keys of a password, if they are known. Costs a hash.
-    pub fn known(
-        &self,
-        password: &Secret,
-        salt: &[u8],
-        iterations: NonZeroU32,
-    ) -> Option<ScramKeys> {
+    /// The keys of a password, if they are cached. Costs a hash.
+    pub fn get(&self, password: &Secret, salt: &[u8], iterations: NonZeroU32) -> Option<ScramKeys> {
         let name = name(password, salt, iterations);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
     }
 
-    /// The keys of a password, computed if they are not known, and known from then on. Computing
-    /// costs the iterations: 4,096 take about a millisecond.
-    pub fn of(&self, password: &Secret, salt: &[u8], iterations: NonZeroU32) -> ScramKeys {
-        if let Some(known) = self.known(password, salt, iterations) {
-            return known;
+    /// The keys of a password, computed and cached if necessary. Computing costs the iterations:
+    /// 4,096 take about a millisecond.
+    pub fn get_or_compute(
+        &self,
+        password: &Secret,
+        salt: &[u8],
+        iterations: NonZeroU32,
+    ) -> ScramKeys {
+        if let Some(keys) = self.get(password, salt, iterations) {
+            return keys;
         }
-        // Without the lock: another thread that wants the same meanwhile computes it as well, and
-        // one that wants something else does not wait.
+        // Computed without the lock: another thread that needs the same keys meanwhile computes
+        // them as well, and one that needs others does not wait.
         let keys = ScramKeys::new(password, salt, iterations);
         self.insert(name(password, salt, iterations), keys.clone());
         keys
     }
 
     fn insert(&self, name: [u8; 32], keys: ScramKeys) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= COUNT_MAX {
-            kept.clear();
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= COUNT_MAX {
+            cache.clear();
         }
-        kept.insert(name, keys);
+        cache.insert(name, keys);
     }
 }
 
 impl ScramKeys {
-    /// Keys from their parts, as [`ScramKeys::salt`] and its siblings give them: another process of the
-    /// same user hands them over.
+    /// Keys from their parts, as returned by [`ScramKeys::salt`] and its siblings: another process
+    /// of the same user hands them over.
     pub fn from_parts(
         salt: &[u8],
         iterations: NonZeroU32,
@@ -112,12 +112,12 @@ impl ScramKeys {
         self.iterations
     }
 
-    /// `ClientKey` of RFC 5802. A secret: it opens servers that keep this salt.
+    /// `ClientKey` of RFC 5802. A secret: it allows logins to servers that store this salt.
     pub fn client_key(&self) -> &[u8; 32] {
         &self.client_key
     }
 
-    /// `ServerKey` of RFC 5802. A secret: it lets its holder pass for the server.
+    /// `ServerKey` of RFC 5802. A secret: it allows impersonating the server.
     pub fn server_key(&self) -> &[u8; 32] {
         &self.server_key
     }
@@ -133,8 +133,8 @@ impl ScramKeys {
     }
 }
 
-/// A hash of all three. Lengths stand before what has no fixed one, so that no two can be mistaken
-/// for each other.
+/// A hash of all three. Fields of variable length are preceded by their length, so that different
+/// inputs cannot collide.
 fn name(password: &Secret, salt: &[u8], iterations: NonZeroU32) -> [u8; 32] {
     let mut text = Zeroizing::new(Vec::new());
     text.extend_from_slice(&iterations.get().to_be_bytes());
@@ -145,7 +145,7 @@ fn name(password: &Secret, salt: &[u8], iterations: NonZeroU32) -> [u8; 32] {
     sha256(&text)
 }
 
-/// How many there are, and nothing of them.
+/// Shows only the number of keys.
 impl fmt::Debug for ClientKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ClientKeys({})", self.len())
@@ -159,25 +159,27 @@ mod tests {
     const COST: NonZeroU32 = NonZeroU32::new(2).expect("it is not zero");
 
     #[test]
-    fn what_is_known_is_not_computed_again() {
+    fn cached_keys_are_not_recomputed() {
         let keys = ClientKeys::default();
         let password = Secret::from("sesame");
-        let computed = keys.of(&password, b"salt", COST);
+        let computed = keys.get_or_compute(&password, b"salt", COST);
         assert_eq!(keys.len(), 1);
-        // What stands there in place of the truth is what comes out: nobody computes it anew.
+        // The cached, wrong keys are returned, so they were not recomputed.
         let other = ScramKeys::new(&Secret::from("other"), b"salt", COST);
         keys.insert(name(&password, b"salt", COST), other.clone());
-        let found = keys.clone().of(&password, b"salt", COST);
+        let found = keys.clone().get_or_compute(&password, b"salt", COST);
         assert_eq!(found.client_key, other.client_key);
         assert_ne!(found.client_key, computed.client_key);
         assert_eq!(keys.len(), 1);
     }
 
     #[test]
-    fn keys_belong_to_password_salt_and_iterations() {
+    fn keys_depend_on_password_salt_and_iterations() {
         let keys = ClientKeys::default();
         let more = COST.saturating_add(1);
-        let of = |password: &str, salt: &[u8], cost| keys.of(&Secret::from(password), salt, cost);
+        let of = |password: &str, salt: &[u8], cost| {
+            keys.get_or_compute(&Secret::from(password), salt, cost)
+        };
         let first = of("ab", b"c", COST);
         for other in [of("a", b"bc", COST), of("ab", b"d", COST), of("ab", b"c", more)] {
             assert_ne!(first.client_key, other.client_key);
@@ -187,11 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn salts_without_end_fill_no_memory() {
+    fn endless_salts_do_not_exhaust_memory() {
         let keys = ClientKeys::default();
         let one = NonZeroU32::MIN;
         for salt in 0..COUNT_MAX + 2 {
-            keys.of(&Secret::from("x"), &salt.to_be_bytes(), one);
+            keys.get_or_compute(&Secret::from("x"), &salt.to_be_bytes(), one);
         }
         assert_eq!(keys.len(), 2);
     }

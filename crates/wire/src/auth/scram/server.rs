@@ -11,25 +11,26 @@ use super::{
     salted_password, sha256, text, xor,
 };
 
-/// What a server keeps of a password: enough to check a client's proof, not enough to make one.
+/// The secret that a server stores for a password: enough to check a client's proof, not enough to
+/// create one.
 ///
 /// Its text form is that of `pg_authid.rolpassword` and of poolers' user lists:
 /// `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, the last three in base64.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Verifier {
+pub struct ScramVerifier {
     iterations: NonZeroU32,
     salt: Vec<u8>,
     stored_key: [u8; 32],
     server_key: [u8; 32],
 }
 
-/// A text that is no [`Verifier`].
+/// A text that is not a [`ScramVerifier`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not of the form SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>")]
-pub struct VerifierError;
+pub struct ScramVerifierError;
 
-impl Verifier {
-    /// Makes the keys of a password. `salt` has to be random; PostgreSQL takes 16 bytes and 4,096
+impl ScramVerifier {
+    /// Derives the keys from a password. `salt` must be random; PostgreSQL uses 16 bytes and 4,096
     /// iterations.
     pub fn from_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Self {
         let salted = salted_password(password, salt, iterations);
@@ -41,7 +42,7 @@ impl Verifier {
         }
     }
 
-    /// What a server keeps of a password whose keys are known.
+    /// The server's secret for known client keys.
     pub fn from_keys(keys: &ScramKeys) -> Self {
         Self {
             iterations: keys.iterations,
@@ -51,21 +52,21 @@ impl Verifier {
         }
     }
 
-    /// A salt for a user of whom no stored one is known: the same at each login, and to nobody
-    /// without `secret` different from a random one.
+    /// A salt for a user without a stored one: the same at each login, and indistinguishable from a
+    /// random one without `secret`.
     pub fn mock_salt(secret: &[u8; 32], user: &[u8]) -> [u8; 16] {
         let hash = hmac_sha256(secret, &[b"salt ", user].concat());
         *hash.first_chunk().expect("a hash is longer")
     }
 
-    /// What stands for a user that does not exist. Nobody has its password, and a client cannot tell
-    /// it from somebody's whose password it does not have. `secret` has to be random and the same
-    /// for all logins. Source: `mock_scram_secret` in `auth-scram.c`.
+    /// The secret for a user that does not exist. No password matches it, and a client cannot
+    /// distinguish it from a real one with an unknown password. `secret` must be random and the
+    /// same for all logins. Source: `mock_scram_secret` in `auth-scram.c`.
     pub fn mock(secret: &[u8; 32], user: &[u8], iterations: NonZeroU32) -> Self {
         Self {
             iterations,
             salt: Self::mock_salt(secret, user).to_vec(),
-            // Its preimage is what a client would have to show.
+            // A client would have to present its preimage.
             stored_key: hmac_sha256(secret, &[b"stored ", user].concat()),
             server_key: hmac_sha256(secret, &[b"server ", user].concat()),
         }
@@ -76,7 +77,7 @@ impl Verifier {
         &self.salt
     }
 
-    /// How often the password was hashed.
+    /// Number of hash iterations.
     pub fn iterations(&self) -> NonZeroU32 {
         self.iterations
     }
@@ -93,10 +94,10 @@ impl Verifier {
     }
 }
 
-impl std::str::FromStr for Verifier {
-    type Err = VerifierError;
+impl std::str::FromStr for ScramVerifier {
+    type Err = ScramVerifierError;
 
-    fn from_str(text: &str) -> Result<Self, VerifierError> {
+    fn from_str(text: &str) -> Result<Self, ScramVerifierError> {
         let parse = || {
             let (cost, keys) = text.strip_prefix("SCRAM-SHA-256$")?.split_once('$')?;
             let (iterations, salt) = cost.split_once(':')?;
@@ -109,12 +110,12 @@ impl std::str::FromStr for Verifier {
                 server_key: key(server_key)?,
             })
         };
-        parse().ok_or(VerifierError)
+        parse().ok_or(ScramVerifierError)
     }
 }
 
-impl std::fmt::Debug for Verifier {
-    /// Shows no key: with the server key one can pose as the server.
+impl std::fmt::Debug for ScramVerifier {
+    /// Hides the keys: the server key allows impersonating the server.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Verifier").field("iterations", &self.iterations).finish_non_exhaustive()
     }
@@ -123,8 +124,8 @@ impl std::fmt::Debug for Verifier {
 /// The server has answered the client's first message and waits for its proof.
 #[derive(Debug)]
 pub struct ServerFirst {
-    verifier: Verifier,
-    /// What `c=` of the client has to decode to.
+    verifier: ScramVerifier,
+    /// The required decoded value of the client's `c=`.
     binding: Vec<u8>,
     nonce: String,
     message: String,
@@ -132,16 +133,16 @@ pub struct ServerFirst {
 }
 
 impl ServerFirst {
-    /// Takes `client-first-message`. `channel_binding` is the hash of the server's certificate, if
-    /// SCRAM-SHA-256-PLUS was offered; `plus` whether the client chose it; `nonce` has to be random
-    /// and never used before.
+    /// Handles `client-first-message`. `channel_binding` is the hash of the server's certificate if
+    /// SCRAM-SHA-256-PLUS was offered; `plus` is whether the client chose it; `nonce` must be
+    /// random and never used before.
     ///
     /// # Errors
     ///
-    /// The message is malformed, or what it says of channel binding contradicts what was offered or
+    /// The message is malformed, or its channel binding flag contradicts what was offered or
     /// chosen.
     pub fn receive(
-        verifier: Verifier,
+        verifier: ScramVerifier,
         client_first: &[u8],
         channel_binding: Option<&[u8]>,
         plus: bool,
@@ -155,7 +156,7 @@ impl ServerFirst {
             (None, "y", None) if !plus => &[],
             _ => return Err(ScramError::ChannelBinding),
         };
-        // An authorisation identity, `a=`, would stand here: PostgreSQL has none.
+        // An authorisation identity, `a=`, would be here: PostgreSQL does not support it.
         let bare = rest.strip_prefix(',').ok_or(ScramError::Malformed { attribute: b'a' })?;
         let mut rest = bare;
         attribute(&mut rest, b'n')?;
@@ -171,12 +172,12 @@ impl ServerFirst {
         Ok(Self { verifier, binding, nonce, message, client_first_bare: bare.to_owned() })
     }
 
-    /// `server-first-message`: what to send next.
+    /// `server-first-message`: to be sent next.
     pub fn message(&self) -> &[u8] {
         self.message.as_bytes()
     }
 
-    /// Takes `client-final-message`, checks the proof and gives `server-final-message`.
+    /// Handles `client-final-message`, checks the proof and returns `server-final-message`.
     ///
     /// # Errors
     ///
@@ -185,11 +186,11 @@ impl ServerFirst {
         self.finish(client_final).map(|end| end.message)
     }
 
-    /// Takes `client-final-message` and checks the proof.
+    /// Handles `client-final-message` and checks the proof.
     ///
     /// # Errors
     ///
-    /// The message is malformed or belongs to another exchange, the binding is another, or the
+    /// The message is malformed or belongs to another exchange, the channel binding differs, or the
     /// client does not know the password.
     pub fn finish(self, client_final: &[u8]) -> Result<ServerFinal, ScramError> {
         let client_final = text(client_final, b'c')?;
@@ -217,7 +218,7 @@ impl ServerFirst {
             return Err(ScramError::ClientUnproven);
         }
         let signature = hmac_sha256(&verifier.server_key, auth_message.as_bytes());
-        let Verifier { iterations, salt, server_key, .. } = verifier;
+        let ScramVerifier { iterations, salt, server_key, .. } = verifier;
         Ok(ServerFinal {
             message: format!("v={}", BASE64.encode(signature)).into_bytes(),
             keys: ScramKeys {
@@ -230,12 +231,12 @@ impl ServerFirst {
     }
 }
 
-/// The end: the client is known.
+/// The last step: the client is authenticated.
 #[derive(Debug)]
 pub struct ServerFinal {
-    /// `server-final-message`: what to send next.
+    /// `server-final-message`: to be sent next.
     pub message: Vec<u8>,
-    /// The client's keys, which its proof has shown: a proxy can log in with them where the same
-    /// secret is kept.
+    /// The client's keys, recovered from its proof: a proxy can log in with them to a server that
+    /// stores the same secret.
     pub keys: ScramKeys,
 }

@@ -8,7 +8,7 @@ const COST: NonZeroU32 = NonZeroU32::new(4096).unwrap();
 /// The whole exchange between `client` and a server that knows `verifier`.
 fn exchange(
     client: ClientFirst,
-    verifier: Verifier,
+    verifier: ScramVerifier,
     channel_binding: Option<&[u8]>,
 ) -> Result<(), ScramError> {
     let plus = client.mechanism() == SCRAM_SHA_256_PLUS;
@@ -22,13 +22,13 @@ fn client(password: &str, binding: ChannelBinding) -> ClientFirst {
     ClientFirst::new(Secret::from(password), binding, [1; 18])
 }
 
-fn verifier(password: &str) -> Verifier {
-    Verifier::from_password(password.as_bytes(), b"0123456789abcdef", COST)
+fn verifier(password: &str) -> ScramVerifier {
+    ScramVerifier::from_password(password.as_bytes(), b"0123456789abcdef", COST)
 }
 
-/// The arithmetic against RFC 7677, section 3: user `user`, password `pencil`.
+/// Test vectors of RFC 7677, section 3: user `user`, password `pencil`.
 #[test]
-fn proofs_are_those_of_the_rfc() {
+fn proofs_match_rfc_vectors() {
     let salt = BASE64.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
     let auth_message = "n=user,r=rOprNGfwEbeRWgbNEkqO,\
         r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,\
@@ -44,35 +44,35 @@ fn proofs_are_those_of_the_rfc() {
 }
 
 #[test]
-fn both_sides_know_the_password() {
+fn both_sides_authenticate() {
     let none = ChannelBinding::Unsupported;
     assert_eq!(exchange(client("sesame", none), verifier("sesame"), None), Ok(()));
-    // Prepared alike on both sides.
+    // Both sides apply SASLprep.
     let none = ChannelBinding::Unsupported;
     assert_eq!(exchange(client("I\u{ad}X", none), verifier("\u{2168}"), None), Ok(()));
 }
 
 #[test]
-fn a_wrong_password_is_found_out() {
+fn wrong_password_is_detected() {
     let wrong = exchange(client("sesam", ChannelBinding::Unsupported), verifier("sesame"), None);
     assert_eq!(wrong, Err(ScramError::ClientUnproven));
 }
 
 #[test]
-fn channel_binding_finds_who_sits_in_between() {
+fn channel_binding_detects_man_in_the_middle() {
     let bound = |hash: &[u8]| ChannelBinding::TlsServerEndPoint(hash.to_vec());
-    let seen = |binding, offered| exchange(client("x", binding), verifier("x"), offered);
-    assert_eq!(seen(bound(b"certificate"), Some(b"certificate")), Ok(()));
-    assert_eq!(seen(bound(b"certificate"), Some(b"forged")), Err(ScramError::ChannelBinding));
-    assert_eq!(seen(bound(b"certificate"), None), Err(ScramError::ChannelBinding));
-    assert_eq!(seen(ChannelBinding::NotOffered, None), Ok(()));
-    let offer_taken_out = seen(ChannelBinding::NotOffered, Some(b"certificate"));
-    assert_eq!(offer_taken_out, Err(ScramError::ChannelBinding));
-    assert_eq!(seen(ChannelBinding::Unsupported, Some(b"certificate")), Ok(()));
+    let result = |binding, offered| exchange(client("x", binding), verifier("x"), offered);
+    assert_eq!(result(bound(b"certificate"), Some(b"certificate")), Ok(()));
+    assert_eq!(result(bound(b"certificate"), Some(b"forged")), Err(ScramError::ChannelBinding));
+    assert_eq!(result(bound(b"certificate"), None), Err(ScramError::ChannelBinding));
+    assert_eq!(result(ChannelBinding::NotOffered, None), Ok(()));
+    let offer_removed = result(ChannelBinding::NotOffered, Some(b"certificate"));
+    assert_eq!(offer_removed, Err(ScramError::ChannelBinding));
+    assert_eq!(result(ChannelBinding::Unsupported, Some(b"certificate")), Ok(()));
 }
 
 #[test]
-fn a_server_without_the_password_is_found_out() {
+fn server_without_password_is_detected() {
     let client = client("sesame", ChannelBinding::Unsupported);
     let nonce = BASE64.encode([1; 18]);
     let challenge = format!("r={nonce}xyz,s=c2FsdA==,i=1");
@@ -82,7 +82,7 @@ fn a_server_without_the_password_is_found_out() {
 }
 
 #[test]
-fn challenges_that_break_the_rules_are_refused() {
+fn invalid_challenges_are_refused() {
     let nonce = BASE64.encode([1; 18]);
     let answer = |challenge: String| {
         client("x", ChannelBinding::Unsupported).receive(challenge.as_bytes()).map(drop)
@@ -101,7 +101,7 @@ fn challenges_that_break_the_rules_are_refused() {
 }
 
 #[test]
-fn a_server_may_refuse_in_words() {
+fn server_error_is_reported() {
     let nonce = BASE64.encode([1; 18]);
     let challenge = format!("r={nonce}x,s=c2FsdA==,i=1");
     let client = client("x", ChannelBinding::Unsupported).receive(challenge.as_bytes()).unwrap();
@@ -110,16 +110,16 @@ fn a_server_may_refuse_in_words() {
 }
 
 #[test]
-fn messages_cut_anywhere_are_errors() {
+fn truncated_messages_are_errors() {
     let begin = || client("x", ChannelBinding::Unsupported);
     let first = begin().message();
     let start = |message: &[u8]| ServerFirst::receive(verifier("x"), message, None, false, [9; 18]);
     for end in 0..first.len() {
-        // The client's nonce may have any length but none.
+        // The client's nonce may have any length except zero.
         assert_eq!(start(&first[..end]).is_err(), end <= b"n,,n=,r=".len(), "{end}");
     }
     let challenge = start(&first).unwrap();
-    // "i=4" is as good a cost as "i=4096".
+    // "i=4" is as valid as "i=4096".
     let first_digit = challenge.message().len() - b"4096".len();
     for end in 0..challenge.message().len() {
         let message = &challenge.message()[..end];
@@ -136,26 +136,26 @@ fn messages_cut_anywhere_are_errors() {
     }
 }
 
-/// What PostgreSQL 15 stored for `create role … password 'secret'`.
+/// The value that PostgreSQL 15 stored for `create role … password 'secret'`.
 #[test]
-fn a_verifier_of_postgresql_is_read_and_written() {
+fn postgresql_verifier_round_trips() {
     let text = "SCRAM-SHA-256$4096:0C0qv98orTOrEII2Qkzgqg==$7+/ldc/BJvIF8WLnNRszS1ZVqONGIoGTKv95oxmHiXk=:3wm6jxOZGQIo0FNZs9Jz5Jrl2xm3WbARK5dONb0Yeq4=";
-    let verifier: Verifier = text.parse().unwrap();
+    let verifier: ScramVerifier = text.parse().unwrap();
     assert_eq!(verifier.to_text(), text);
     let none = ChannelBinding::Unsupported;
     assert_eq!(exchange(client("secret", none), verifier.clone(), None), Ok(()));
     assert_eq!(format!("{verifier:?}"), "Verifier { iterations: 4096, .. }", "keys are not shown");
     for end in 0..text.len() {
-        assert_eq!(text[..end].parse::<Verifier>(), Err(VerifierError));
+        assert_eq!(text[..end].parse::<ScramVerifier>(), Err(ScramVerifierError));
     }
-    assert_eq!(text.replace("4096", "0").parse::<Verifier>(), Err(VerifierError));
+    assert_eq!(text.replace("4096", "0").parse::<ScramVerifier>(), Err(ScramVerifierError));
 }
 
 #[test]
-fn keys_that_a_login_has_shown_open_the_same_door_and_no_other() {
+fn recovered_keys_log_in_to_same_secret_only() {
     let cost = NonZeroU32::new(2).unwrap();
-    let verifier = Verifier::from_password(b"sesame", b"salt", cost);
-    let login = |verifier: Verifier, client: ClientFirst| {
+    let verifier = ScramVerifier::from_password(b"sesame", b"salt", cost);
+    let login = |verifier: ScramVerifier, client: ClientFirst| {
         let message = client.message();
         let server = ServerFirst::receive(verifier, &message, None, false, [2; 18])?;
         let client = client.receive(server.message())?;
@@ -165,16 +165,16 @@ fn keys_that_a_login_has_shown_open_the_same_door_and_no_other() {
     let of =
         |word: &str| ClientFirst::new(Secret::from(word), ChannelBinding::Unsupported, [1; 18]);
     let keys = login(verifier.clone(), of("sesame")).unwrap();
-    assert_eq!(Verifier::from_keys(&keys), verifier);
+    assert_eq!(ScramVerifier::from_keys(&keys), verifier);
     assert_eq!(format!("{keys:?}"), "ScramKeys(…)");
 
     let with = |keys| ClientFirst::from_keys(keys, ChannelBinding::Unsupported, [3; 18]);
     assert!(login(verifier, with(keys.clone())).is_ok());
-    let salted_anew = Verifier::from_password(b"sesame", b"tlas", cost);
-    assert_eq!(login(salted_anew, with(keys)).unwrap_err(), ScramError::OtherKeys);
+    let salted_anew = ScramVerifier::from_password(b"sesame", b"tlas", cost);
+    assert_eq!(login(salted_anew, with(keys)).unwrap_err(), ScramError::KeyMismatch);
 
-    let mock = Verifier::mock(&[7; 32], b"nobody", cost);
-    assert_eq!(mock, Verifier::mock(&[7; 32], b"nobody", cost), "the same at each login");
-    assert_ne!(Verifier::mock_salt(&[7; 32], b"a"), Verifier::mock_salt(&[7; 32], b"b"));
+    let mock = ScramVerifier::mock(&[7; 32], b"nobody", cost);
+    assert_eq!(mock, ScramVerifier::mock(&[7; 32], b"nobody", cost), "the same at each login");
+    assert_ne!(ScramVerifier::mock_salt(&[7; 32], b"a"), ScramVerifier::mock_salt(&[7; 32], b"b"));
     assert_eq!(login(mock, of("sesame")).unwrap_err(), ScramError::ClientUnproven);
 }

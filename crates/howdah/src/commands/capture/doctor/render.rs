@@ -1,4 +1,4 @@
-//! A diagnosis on a terminal and as JSON.
+//! Renders a diagnosis as text and as JSON.
 
 use std::{
     collections::BTreeSet,
@@ -9,17 +9,17 @@ use indicatif::HumanBytes;
 use serde_json::{Value, json};
 
 use super::{
-    Diagnosis, Remedy,
-    advice::{Finding, Need, Setting},
+    LoggingDiagnosis, Remedy,
+    advice::{Finding, Importance, LogSetting},
 };
 
-pub(super) fn table(out: &mut impl Write, diagnosis: &Diagnosis) -> io::Result<()> {
+pub(super) fn table(out: &mut impl Write, diagnosis: &LoggingDiagnosis) -> io::Result<()> {
     writeln!(out, "{}", diagnosis.subject)?;
     if diagnosis.findings.is_empty() {
         writeln!(out, "nothing is missing")?;
     }
-    for need in [Need::Needed, Need::Useful] {
-        let found = diagnosis.findings.iter().filter(|finding| finding.need() == need);
+    for need in [Importance::Required, Importance::Useful] {
+        let found = diagnosis.findings.iter().filter(|finding| finding.importance() == need);
         for (number, finding) in found.enumerate() {
             if number == 0 {
                 writeln!(out, "\n{}", need.as_str())?;
@@ -38,7 +38,7 @@ pub(super) fn table(out: &mut impl Write, diagnosis: &Diagnosis) -> io::Result<(
 fn row(out: &mut impl Write, finding: &Finding) -> io::Result<()> {
     let place = finding.place.as_ref().map_or(String::new(), |place| format!(" for {place}"));
     writeln!(out, "  {}{place}: {}", finding.setting.name(), finding.found)?;
-    writeln!(out, "    without: {}", finding.setting.loses())?;
+    writeln!(out, "    without: {}", finding.setting.consequence())?;
     match finding.adds_bytes {
         Some(bytes) if bytes >= 0 => {
             writeln!(out, "    volume:  about {} more", HumanBytes(bytes.unsigned_abs()))
@@ -50,8 +50,8 @@ fn row(out: &mut impl Write, finding: &Finding) -> io::Result<()> {
     }
 }
 
-/// Lines to copy.
-fn remedy(out: &mut impl Write, diagnosis: &Diagnosis) -> io::Result<()> {
+/// Prints the lines to copy.
+fn remedy(out: &mut impl Write, diagnosis: &LoggingDiagnosis) -> io::Result<()> {
     let lines = lines(diagnosis);
     if lines.is_empty() {
         return Ok(());
@@ -66,10 +66,10 @@ fn remedy(out: &mut impl Write, diagnosis: &Diagnosis) -> io::Result<()> {
     lines.iter().try_for_each(|line| writeln!(out, "  {line}"))
 }
 
-/// What to set, in the words of the place where it is set.
-fn lines(diagnosis: &Diagnosis) -> Vec<String> {
+/// The settings to change, in the syntax of the place where they are changed.
+fn lines(diagnosis: &LoggingDiagnosis) -> Vec<String> {
     let major = major(diagnosis);
-    let mut seen = BTreeSet::new();
+    let mut listed = BTreeSet::new();
     let mut lines = Vec::new();
     let mut restart = false;
     for finding in &diagnosis.findings {
@@ -84,11 +84,11 @@ fn lines(diagnosis: &Diagnosis) -> Vec<String> {
             }
             continue;
         }
-        if !seen.insert(setting) {
+        if !listed.insert(setting) {
             continue;
         }
         let value = setting.quoted(major);
-        restart |= setting == Setting::Collector;
+        restart |= setting == LogSetting::Collector;
         lines.push(match diagnosis.remedy {
             Remedy::Sql => format!("ALTER SYSTEM SET {} = {value};", setting.name()),
             _ => format!("{} = {value}", setting.name()),
@@ -97,29 +97,29 @@ fn lines(diagnosis: &Diagnosis) -> Vec<String> {
     if diagnosis.remedy == Remedy::Sql && !lines.is_empty() {
         lines.push("SELECT pg_reload_conf();".to_owned());
         if restart {
-            lines.push("-- logging_collector takes a restart".to_owned());
+            lines.push("-- logging_collector requires a restart".to_owned());
         }
     }
     lines
 }
 
-/// The major version in the subject; the newest where it is not known.
-fn major(diagnosis: &Diagnosis) -> u32 {
+/// The major version in the subject; the newest if unknown.
+fn major(diagnosis: &LoggingDiagnosis) -> u32 {
     let version = diagnosis.subject.split("PostgreSQL ").nth(1).unwrap_or_default();
     let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(u32::MAX)
 }
 
-pub(super) fn json(out: &mut impl Write, diagnosis: &Diagnosis) -> io::Result<()> {
+pub(super) fn json(out: &mut impl Write, diagnosis: &LoggingDiagnosis) -> io::Result<()> {
     let major = major(diagnosis);
     let finding = |finding: &Finding| -> Value {
         json!({
             "setting": finding.setting.name(),
-            "need": finding.need().as_str(),
+            "need": finding.importance().as_str(),
             "found": finding.found,
-            "wanted": finding.setting.wanted_by(major),
+            "wanted": finding.setting.recommended_for(major),
             "place": finding.place,
-            "loses": finding.setting.loses(),
+            "loses": finding.setting.consequence(),
             "adds_bytes": finding.adds_bytes,
         })
     };

@@ -1,18 +1,18 @@
-//! What a running server is set to log.
+//! Checks the log settings of a running server.
 
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use howdah_connect::{Client, Target};
+use howdah_connect::{Client, ConnectTarget};
 
 use super::{
-    Diagnosis, Remedy,
-    advice::{Finding, Setting, lacks_of_prefix},
+    LoggingDiagnosis, Remedy,
+    advice::{Finding, LogSetting, missing_escapes},
 };
 use crate::connection;
 
-/// Asks the server. Any role may: none of what is asked for is hidden from it.
-pub(super) fn examine(target: &Target) -> anyhow::Result<Diagnosis> {
+/// Queries the settings. Works with any role: none of these settings is restricted.
+pub(super) fn examine(target: &ConnectTarget) -> anyhow::Result<LoggingDiagnosis> {
     let mut client = connection::connect(target)?;
     let version = client.parameter("server_version").unwrap_or_default().to_owned();
     let subject = format!("{}: PostgreSQL {version}", client.endpoint());
@@ -25,28 +25,30 @@ pub(super) fn examine(target: &Target) -> anyhow::Result<Diagnosis> {
         .and_then(|number| number.parse::<u32>().ok())
         .map_or(u32::MAX, |number| number / 10_000);
     let mut findings = Vec::new();
-    for setting in Setting::ALL.iter().copied().filter(|setting| setting.since() <= major) {
+    for setting in LogSetting::ALL.iter().copied().filter(|setting| setting.since() <= major) {
         let value = settings.get(setting.name()).map(String::as_str);
-        if let Some(found) = value.and_then(|value| wrong(setting, value, &settings, remedy)) {
+        if let Some(found) =
+            value.and_then(|value| unsuitable_value(setting, value, &settings, remedy))
+        {
             findings.push(Finding::new(setting, found));
         }
     }
     for (place, name, value) in overrides {
-        if let Some(setting) = Setting::of_name(&name)
-            && let Some(found) = wrong(setting, &value, &settings, remedy)
+        if let Some(setting) = LogSetting::from_name(&name)
+            && let Some(found) = unsuitable_value(setting, &value, &settings, remedy)
         {
             findings.push(Finding { place: Some(place), ..Finding::new(setting, found) });
         }
     }
-    findings.sort_by_key(|finding| (finding.need(), finding.setting));
-    Ok(Diagnosis { subject, findings, notes: notes(remedy, major), remedy })
+    findings.sort_by_key(|finding| (finding.importance(), finding.setting));
+    Ok(LoggingDiagnosis { subject, findings, notes: notes(remedy, major), remedy })
 }
 
-type Settings = BTreeMap<String, String>;
+type InstalledSettings = BTreeMap<String, String>;
 
-fn settings(client: &mut Client) -> Result<Settings, howdah_connect::QueryError> {
+fn settings(client: &mut Client) -> Result<InstalledSettings, howdah_connect::QueryError> {
     let names: Vec<_> =
-        Setting::ALL.iter().map(|setting| format!("'{}'", setting.name())).collect();
+        LogSetting::ALL.iter().map(|setting| format!("'{}'", setting.name())).collect();
     let results = client.query(&format!(
         "select name, setting from pg_catalog.pg_settings where name in ({}) \
          or name in ('server_version_num', 'log_statement_sample_rate') \
@@ -54,11 +56,11 @@ fn settings(client: &mut Client) -> Result<Settings, howdah_connect::QueryError>
         names.join(", ")
     ))?;
     let rows = results.into_iter().flat_map(|result| result.rows);
-    let pair = |row: howdah_connect::Row| Some((row.text(0)?.into(), row.text(1)?.into()));
+    let pair = |row: howdah_connect::ResultRow| Some((row.text(0)?.into(), row.text(1)?.into()));
     Ok(rows.filter_map(pair).collect())
 }
 
-/// Where, name and value of settings of roles and databases.
+/// Settings of roles and databases: where, name and value.
 fn overrides(
     client: &mut Client,
 ) -> Result<Vec<(String, String, String)>, howdah_connect::QueryError> {
@@ -86,28 +88,33 @@ fn overrides(
     Ok(overrides)
 }
 
-/// What is wrong with a value, in words; nothing if it will do.
-fn wrong(setting: Setting, value: &str, all: &Settings, remedy: Remedy) -> Option<String> {
+/// The value, if it is not suitable for a capture; `None` if it is.
+fn unsuitable_value(
+    setting: LogSetting,
+    value: &str,
+    all: &InstalledSettings,
+    remedy: Remedy,
+) -> Option<String> {
     let other = |name: &str| all.get(name).map_or("", String::as_str);
     let managed = matches!(remedy, Remedy::Rds | Remedy::CloudSql);
     let stderr_only =
         other("log_destination").split(',').all(|one| !matches!(one.trim(), "csvlog" | "jsonlog"));
-    let will_do = match setting {
-        Setting::LogStatement => value == "all",
-        Setting::MinDurationSample => {
+    let is_suitable = match setting {
+        LogSetting::LogStatement => value == "all",
+        LogSetting::MinDurationSample => {
             value == "-1" || other("log_statement_sample_rate").parse() == Ok(1.0)
         }
-        Setting::TransactionSampleRate => value.parse() == Ok(0.0),
-        // The other formats have all fields anyway; managed services set their own.
-        Setting::LinePrefix => return stderr_only.then(|| lacks_of_prefix(value)).flatten(),
-        Setting::ParameterMaxLength
-        | Setting::ParameterMaxLengthOnError
-        | Setting::MinDurationStatement => value == "-1",
-        // LOG is above ERROR here.
-        Setting::MinMessages => !matches!(value, "fatal" | "panic"),
-        Setting::ErrorVerbosity => value == "default" || value == "terse" && !stderr_only,
-        // Higher levels leave out the statements of plain errors, and LOG is higher here.
-        Setting::MinErrorStatement => matches!(
+        LogSetting::TransactionSampleRate => value.parse() == Ok(0.0),
+        // The other formats have all fields regardless of the prefix.
+        LogSetting::LinePrefix => return stderr_only.then(|| missing_escapes(value)).flatten(),
+        LogSetting::ParameterMaxLength
+        | LogSetting::ParameterMaxLengthOnError
+        | LogSetting::MinDurationStatement => value == "-1",
+        // In this setting, LOG ranks above ERROR.
+        LogSetting::MinMessages => !matches!(value, "fatal" | "panic"),
+        LogSetting::ErrorVerbosity => value == "default" || value == "terse" && !stderr_only,
+        // Higher levels omit the statements of plain errors, and LOG ranks higher here.
+        LogSetting::MinErrorStatement => matches!(
             value,
             "error"
                 | "warning"
@@ -119,21 +126,21 @@ fn wrong(setting: Setting, value: &str, all: &Settings, remedy: Remedy) -> Optio
                 | "debug4"
                 | "debug5"
         ),
-        Setting::Messages => {
+        LogSetting::Messages => {
             ["C", "POSIX"].contains(&value) || value.starts_with("en_") || value.starts_with("C.")
         }
-        Setting::Collector => value == "on" || managed,
-        Setting::Duration | Setting::Disconnections => value == "on",
-        // A list of aspects from PostgreSQL 18 on.
-        Setting::Connections => !matches!(value, "off" | ""),
-        Setting::Timezone => ["UTC", "Etc/UTC", "GMT"].contains(&value),
-        Setting::QueryId => value != "off",
-        Setting::Destination => !stderr_only || managed,
+        LogSetting::Collector => value == "on" || managed,
+        LogSetting::Duration | LogSetting::Disconnections => value == "on",
+        // A list of aspects since PostgreSQL 18.
+        LogSetting::Connections => !matches!(value, "off" | ""),
+        LogSetting::Timezone => ["UTC", "Etc/UTC", "GMT"].contains(&value),
+        LogSetting::QueryId => value != "off",
+        LogSetting::Destination => !stderr_only || managed,
     };
-    (!will_do).then(|| value.to_owned())
+    (!is_suitable).then(|| value.to_owned())
 }
 
-fn remedy(settings: &Settings) -> Remedy {
+fn remedy(settings: &InstalledSettings) -> Remedy {
     let any = |prefix: &str| settings.keys().any(|name| name.starts_with(prefix));
     if any("rds.") {
         Remedy::Rds
@@ -146,13 +153,13 @@ fn remedy(settings: &Settings) -> Remedy {
 
 fn notes(remedy: Remedy, major: u32) -> Vec<String> {
     let mut notes = vec![
-        "roles can change log settings of their sessions: superusers, and who was granted SET on them"
+        "superusers and roles with the SET privilege on them can change log settings in their sessions"
             .to_owned(),
     ];
     match remedy {
         Remedy::Rds => notes.push(
             "on RDS and Aurora these are parameters of the DB parameter group; log_destination = \
-             csvlog adds .csv files, log_line_prefix can be changed from version 14 on"
+             csvlog adds .csv files; log_line_prefix can be changed since version 14"
                 .to_owned(),
         ),
         Remedy::CloudSql => notes.push(
@@ -163,7 +170,7 @@ fn notes(remedy: Remedy, major: u32) -> Vec<String> {
         Remedy::File | Remedy::Sql => {}
     }
     if major < 13 {
-        notes.push("before PostgreSQL 13, values are never cut".to_owned());
+        notes.push("before PostgreSQL 13, values are never truncated".to_owned());
     }
     notes
 }

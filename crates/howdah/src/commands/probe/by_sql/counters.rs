@@ -1,67 +1,67 @@
-//! Figures from the server's own counters, read once an interval.
+//! Probes that read the server's statistics counters once per interval.
 
 use std::{collections::HashMap, io, time::Duration};
 
 use anyhow::Context as _;
-use howdah_collect::{Reading, Server, VIEWS, View};
+use howdah_collect::{MonitorConnection, StatsView, VIEWS, ViewSample};
 use serde_json::{Value, json};
 
-use super::{Asking, Told};
+use super::{LimitedRows, SqlProbe};
 use crate::commands::probe::{checkpoints, durations, rows, sweep};
 
-/// Counters at one moment, by area and name.
-type Counts = HashMap<(String, String), f64>;
+/// Counter values at one time, by area and name.
+type CounterValues = HashMap<(String, String), f64>;
 
-/// Counters, and what they were before.
+/// Counters now, at the last report and at the start.
 #[derive(Debug, Default)]
-struct Growth {
-    first: Option<Counts>,
-    before: Option<Counts>,
-    now: Counts,
+struct CounterGrowth {
+    first: Option<CounterValues>,
+    before: Option<CounterValues>,
+    now: CounterValues,
 }
 
-impl Growth {
-    fn look(&mut self, now: Counts) {
+impl CounterGrowth {
+    fn update(&mut self, now: CounterValues) {
         self.now = now;
         self.first.get_or_insert_with(|| self.now.clone());
         self.before.get_or_insert_with(|| self.now.clone());
     }
 
-    /// How much a counter has grown in the interval. `None` if the server has none such.
+    /// Increase of a counter in the interval; `None` if the server does not have it.
     fn interval(&self, area: &str, name: &str) -> Option<f64> {
         self.since(self.before.as_ref(), area, name)
     }
 
-    /// The same since the beginning.
-    fn whole(&self, area: &str, name: &str) -> Option<f64> {
+    /// Increase of a counter since the start.
+    fn total(&self, area: &str, name: &str) -> Option<f64> {
         self.since(self.first.as_ref(), area, name)
     }
 
-    fn end_interval(&mut self) {
+    fn start_interval(&mut self) {
         self.before = Some(self.now.clone());
     }
 
-    fn since(&self, before: Option<&Counts>, area: &str, name: &str) -> Option<f64> {
+    fn since(&self, before: Option<&CounterValues>, area: &str, name: &str) -> Option<f64> {
         let key = (area.to_owned(), name.to_owned());
         let (now, before) = (self.now.get(&key)?, before?.get(&key)?);
-        // Statistics that were reset meanwhile began at 0.
+        // The statistics were reset in the meantime and restarted at 0.
         Some(if now < before { *now } else { now - before })
     }
 }
 
-fn view(name: &str) -> &'static View {
-    VIEWS.iter().find(|view| view.name == name).expect("it is one of the views")
+fn view(name: &str) -> &'static StatsView {
+    VIEWS.iter().find(|view| view.name == name).expect("the view exists")
 }
 
-fn read(server: &mut Server, name: &str) -> anyhow::Result<Option<Reading>> {
+fn read(server: &mut MonitorConnection, name: &str) -> anyhow::Result<Option<ViewSample>> {
     server.read(view(name)).with_context(|| format!("cannot read the statistics of {name}"))
 }
 
-/// Checkpoints, buffers and the log.
-fn counts(server: &mut Server) -> anyhow::Result<Counts> {
-    let mut counts = Counts::new();
+/// Counters of checkpoints, buffers and WAL.
+fn counts(server: &mut MonitorConnection) -> anyhow::Result<CounterValues> {
+    let mut counts = CounterValues::new();
     let Some(reading) = read(server, "wal")? else { return Ok(counts) };
-    let column = |name| reading.view.column(name).expect("the view has it");
+    let column = |name| reading.view.column(name).expect("the view has this column");
     let (area, figure, total) = (column("area"), column("figure"), column("total"));
     for row in reading.rows.iter() {
         let texts = row[area].text().zip(row[figure].text());
@@ -72,8 +72,9 @@ fn counts(server: &mut Server) -> anyhow::Result<Counts> {
     Ok(counts)
 }
 
-/// Reads and writes of relations; before 16, which has no such view, what other counters say.
-fn io_counts(server: &mut Server) -> anyhow::Result<Counts> {
+/// Counters of reads and writes of relations; before PostgreSQL 16, which lacks the view, from
+/// others.
+fn io_counts(server: &mut MonitorConnection) -> anyhow::Result<CounterValues> {
     let Some(reading) = read(server, "io")? else {
         let mut counts = counts(server)?;
         let written: f64 = [
@@ -89,8 +90,8 @@ fn io_counts(server: &mut Server) -> anyhow::Result<Counts> {
         counts.insert(("io".to_owned(), "reads".to_owned()), read.blocks_read as f64);
         return Ok(counts);
     };
-    let object = reading.view.column("object").expect("the view has it");
-    let mut counts = Counts::new();
+    let object = reading.view.column("object").expect("the view has this column");
+    let mut counts = CounterValues::new();
     for row in reading.rows.iter().filter(|row| row[object].text() != Some("wal")) {
         for (column, cell) in reading.view.columns.iter().zip(row) {
             if let Some(value) = cell.number() {
@@ -101,9 +102,9 @@ fn io_counts(server: &mut Server) -> anyhow::Result<Counts> {
     Ok(counts)
 }
 
-/// Cells of an operation that was counted and perhaps timed.
+/// Cells of an operation that was counted and possibly timed.
 fn operation(name: &str, calls: Option<f64>, ms: Option<f64>) -> Vec<(&'static str, Value)> {
-    // Nothing takes no time at all: then it was not measured.
+    // A time of zero means that it was not measured.
     let ms = ms.filter(|ms| *ms > 0.0);
     let mean = ms.zip(calls).filter(|(_, calls)| *calls > 0.0).map(|(ms, calls)| ms / calls);
     let rounded = |ms: f64| (ms * 1000.0).round() / 1000.0;
@@ -115,146 +116,147 @@ fn operation(name: &str, calls: Option<f64>, ms: Option<f64>) -> Vec<(&'static s
     ]
 }
 
-/// An operation, and the counters of its calls and its milliseconds.
-type Operation = (&'static str, &'static str, &'static str);
+/// Name of an operation, and of its counters for calls and milliseconds.
+type CounterOperation = (&'static str, &'static str, &'static str);
 
-fn tell_operations(
-    told: &mut Told<'_>,
+fn report_operations(
+    rows: &mut LimitedRows<'_>,
     kind: &str,
-    operations: &[Operation],
+    operations: &[CounterOperation],
     grown: impl Fn(&str) -> Option<f64>,
 ) -> io::Result<()> {
     for (name, calls, ms) in operations {
         let calls = grown(calls);
         if kind == "end" || calls.is_some_and(|calls| calls > 0.0) {
-            told.write(Some(kind), operation(name, calls, grown(ms)))?;
+            rows.write(Some(kind), operation(name, calls, grown(ms)))?;
         }
     }
     Ok(())
 }
 
-/// Reads and writes.
+/// Reads and writes of relations.
 #[derive(Debug, Default)]
-pub(in super::super) struct Io(Growth);
+pub(in super::super) struct SqlIo(CounterGrowth);
 
-const OF_IO: [Operation; 4] = [
+const IO_OPERATIONS: [CounterOperation; 4] = [
     ("read", "reads", "read_ms"),
     ("write", "writes", "write_ms"),
     ("extend", "extends", "extend_ms"),
     ("fsync", "fsyncs", "fsync_ms"),
 ];
 
-impl Asking for Io {
+impl SqlProbe for SqlIo {
     const COLUMNS: &'static [&'static str] = durations::COLUMNS;
-    const LACKS: &'static str = "single calls, relations, p50, p99 and max; times without \
-        track_io_timing; extensions and syncs before PostgreSQL 16, where reads and writes are pages";
-    const EVERY: Option<Duration> = None;
+    const LIMITATION: &'static str = "no single calls, relations, p50, p99 and max; no times without \
+        track_io_timing; before PostgreSQL 16, no extensions and syncs, and reads and writes are pages";
+    const INTERVAL: Option<Duration> = None;
 
-    fn look(&mut self, server: &mut Server) -> anyhow::Result<()> {
-        self.0.look(io_counts(server)?);
+    fn sample(&mut self, server: &mut MonitorConnection) -> anyhow::Result<()> {
+        self.0.update(io_counts(server)?);
         Ok(())
     }
 
-    fn tell_interval(&mut self, told: &mut Told<'_>) -> io::Result<()> {
-        tell_operations(told, "interval", &OF_IO, |name| self.0.interval("io", name))?;
-        self.0.end_interval();
+    fn report_interval(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
+        report_operations(rows, "interval", &IO_OPERATIONS, |name| self.0.interval("io", name))?;
+        self.0.start_interval();
         Ok(())
     }
 
-    fn tell_end(&mut self, told: &mut Told<'_>) -> io::Result<()> {
-        tell_operations(told, "end", &OF_IO, |name| self.0.whole("io", name))
+    fn report_summary(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
+        report_operations(rows, "end", &IO_OPERATIONS, |name| self.0.total("io", name))
     }
 }
 
-/// Writes and syncs of the log.
+/// Writes and syncs of WAL.
 #[derive(Debug, Default)]
-pub(in super::super) struct Wal(Growth);
+pub(in super::super) struct SqlWal(CounterGrowth);
 
-const OF_WAL: [Operation; 2] = [("write", "writes", "write_ms"), ("fsync", "syncs", "sync_ms")];
+const WAL_OPERATIONS: [CounterOperation; 2] =
+    [("write", "writes", "write_ms"), ("fsync", "syncs", "sync_ms")];
 
-impl Asking for Wal {
+impl SqlProbe for SqlWal {
     const COLUMNS: &'static [&'static str] = durations::COLUMNS;
-    const LACKS: &'static str = "flushes as commits wait for them, single calls, p50, p99 and max; \
-        times without track_wal_io_timing";
-    const EVERY: Option<Duration> = None;
+    const LIMITATION: &'static str = "no flushes as commits wait for them, single calls, p50, p99 and max; \
+        no times without track_wal_io_timing";
+    const INTERVAL: Option<Duration> = None;
 
-    fn look(&mut self, server: &mut Server) -> anyhow::Result<()> {
-        self.0.look(counts(server)?);
+    fn sample(&mut self, server: &mut MonitorConnection) -> anyhow::Result<()> {
+        self.0.update(counts(server)?);
         Ok(())
     }
 
-    fn tell_interval(&mut self, told: &mut Told<'_>) -> io::Result<()> {
-        tell_operations(told, "interval", &OF_WAL, |name| self.0.interval("wal", name))?;
-        self.0.end_interval();
+    fn report_interval(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
+        report_operations(rows, "interval", &WAL_OPERATIONS, |name| self.0.interval("wal", name))?;
+        self.0.start_interval();
         Ok(())
     }
 
-    fn tell_end(&mut self, told: &mut Told<'_>) -> io::Result<()> {
-        tell_operations(told, "end", &OF_WAL, |name| self.0.whole("wal", name))
+    fn report_summary(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
+        report_operations(rows, "end", &WAL_OPERATIONS, |name| self.0.total("wal", name))
     }
 }
 
-/// Buffers that were handed out.
+/// Buffer allocations.
 #[derive(Debug, Default)]
-pub(in super::super) struct Sweep(Growth);
+pub(in super::super) struct SqlSweep(CounterGrowth);
 
-impl Asking for Sweep {
+impl SqlProbe for SqlSweep {
     const COLUMNS: &'static [&'static str] = sweep::COLUMNS;
-    const LACKS: &'static str = "the hand, passes, and buffers examined for each: only the server's \
-        memory has them; allocations are those that the background writer has told, up to its delay ago";
-    const EVERY: Option<Duration> = None;
+    const LIMITATION: &'static str = "no hand, passes and examined buffers, which only the server's \
+        memory has; allocations lag by up to the delay of the background writer";
+    const INTERVAL: Option<Duration> = None;
 
-    fn look(&mut self, server: &mut Server) -> anyhow::Result<()> {
-        self.0.look(counts(server)?);
+    fn sample(&mut self, server: &mut MonitorConnection) -> anyhow::Result<()> {
+        self.0.update(counts(server)?);
         Ok(())
     }
 
-    fn tell_interval(&mut self, told: &mut Told<'_>) -> io::Result<()> {
+    fn report_interval(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
         let allocations = self.0.interval("buffers", "allocated").map(|count| count as u64);
-        self.0.end_interval();
-        told.write(Some("interval"), vec![("allocations", json!(allocations))])
+        self.0.start_interval();
+        rows.write(Some("interval"), vec![("allocations", json!(allocations))])
     }
 
-    fn tell_end(&mut self, told: &mut Told<'_>) -> io::Result<()> {
-        let allocations = self.0.whole("buffers", "allocated").map(|count| count as u64);
-        told.write(Some("end"), vec![("allocations", json!(allocations))])
+    fn report_summary(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
+        let allocations = self.0.total("buffers", "allocated").map(|count| count as u64);
+        rows.write(Some("end"), vec![("allocations", json!(allocations))])
     }
 }
 
-/// Checkpoints that have ended.
+/// Completed checkpoints.
 #[derive(Debug, Default)]
-pub(in super::super) struct Checkpoints {
-    growth: Growth,
+pub(in super::super) struct SqlCheckpoints {
+    growth: CounterGrowth,
     until_checkpoint: bool,
     is_done: bool,
-    /// Buffers of a checkpoint that may not have ended.
+    /// Buffers written by a checkpoint that may not be complete.
     written: f64,
 }
 
-impl Checkpoints {
-    /// Ends with the first one if `until_checkpoint`.
+impl SqlCheckpoints {
+    /// With `until_checkpoint`, ends after the first one.
     pub(in super::super) fn new(until_checkpoint: bool) -> Self {
         Self { until_checkpoint, ..Self::default() }
     }
 }
 
-impl Asking for Checkpoints {
+impl SqlProbe for SqlCheckpoints {
     const COLUMNS: &'static [&'static str] = checkpoints::COLUMNS;
-    const LACKS: &'static str = "beginnings, nesting, the commit log, files and WAL segments; `end` is \
-        when it was seen, and checkpoints that ended between two looks are one";
-    const EVERY: Option<Duration> = None;
+    const LIMITATION: &'static str = "no start times, nesting, commit log, files and WAL segments; `end` is \
+        when it was noticed, and checkpoints that end between two samples are merged";
+    const INTERVAL: Option<Duration> = None;
 
-    fn look(&mut self, server: &mut Server) -> anyhow::Result<()> {
-        self.growth.look(counts(server)?);
+    fn sample(&mut self, server: &mut MonitorConnection) -> anyhow::Result<()> {
+        self.growth.update(counts(server)?);
         Ok(())
     }
 
-    fn tell_interval(&mut self, told: &mut Told<'_>) -> io::Result<()> {
+    fn report_interval(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
         let grown = |name| self.growth.interval("checkpoints", name).unwrap_or_default();
         let (write, sync, done) = (grown("write_ms"), grown("sync_ms"), grown("done"));
         let written = grown("buffers");
-        // The server adds up both times when a checkpoint has ended, and counts it when it begins. Of one that
-        // took no millisecond there are only buffers, and no more of them.
+        // The server adds both times when a checkpoint is complete, and counts it when it starts.
+        // If it took less than a millisecond, the only sign is a buffer count that no longer grows.
         let has_ended = write + sync + done > 0.0 || written > 0.0 && written == self.written;
         self.written = written;
         if !has_ended {
@@ -268,14 +270,14 @@ impl Asking for Checkpoints {
             if phase != "sync" {
                 row.push(("buffers_written", buffers.clone()));
             }
-            told.write(None, row)?;
+            rows.write(None, row)?;
         }
-        self.growth.end_interval();
+        self.growth.start_interval();
         self.is_done = self.until_checkpoint;
         Ok(())
     }
 
-    fn tell_end(&mut self, _: &mut Told<'_>) -> io::Result<()> {
+    fn report_summary(&mut self, _: &mut LimitedRows<'_>) -> io::Result<()> {
         Ok(())
     }
 
@@ -288,25 +290,25 @@ impl Asking for Checkpoints {
 mod tests {
     use super::*;
 
-    fn counts(value: f64) -> Counts {
-        Counts::from([(("wal".to_owned(), "syncs".to_owned()), value)])
+    fn counts(value: f64) -> CounterValues {
+        CounterValues::from([(("wal".to_owned(), "syncs".to_owned()), value)])
     }
 
     #[test]
-    fn counters_grow_and_are_reset() {
-        let mut growth = Growth::default();
-        growth.look(counts(10.0));
+    fn counter_reset_restarts_growth_at_zero() {
+        let mut growth = CounterGrowth::default();
+        growth.update(counts(10.0));
         assert_eq!(growth.interval("wal", "syncs"), Some(0.0));
-        growth.look(counts(14.0));
+        growth.update(counts(14.0));
         assert_eq!(growth.interval("wal", "syncs"), Some(4.0));
-        growth.end_interval();
-        growth.look(counts(3.0));
+        growth.start_interval();
+        growth.update(counts(3.0));
         assert_eq!(growth.interval("wal", "syncs"), Some(3.0));
         assert_eq!(growth.interval("wal", "writes"), None);
     }
 
     #[test]
-    fn what_was_not_timed_has_no_time() {
+    fn untimed_operation_has_no_time() {
         let cell = |cells: &[(&str, Value)], name| {
             cells.iter().find(|(column, _)| *column == name).map(|(_, value)| value.clone())
         };

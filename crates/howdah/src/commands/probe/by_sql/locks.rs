@@ -1,7 +1,7 @@
 //! Waits for heavyweight locks, from snapshots of `pg_locks`.
 //!
-//! A wait is known by who waits for what, and the server says since when. It has ended when it is not there any
-//! more; how long it was then is what was last said.
+//! A wait is identified by process and lock, and the server reports how long it has lasted. It has
+//! ended when it is no longer listed; its duration is the one last reported.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,91 +10,93 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_collect::{Server, VIEWS};
-use howdah_probe::{Distribution, Figures};
+use howdah_collect::{MonitorConnection, VIEWS};
+use howdah_probe::{Distribution, DurationStats};
 use serde_json::{Value, json};
 
-use super::{Asking, LOOK, Told};
+use super::{LimitedRows, SAMPLE_INTERVAL, SqlProbe};
 use crate::commands::probe::{durations, extend, rows};
 
-/// Who waits for what: pid, kind of lock, mode and object.
-type Wait = (String, String, String, String);
+/// Identifies a wait: pid, kind of lock, mode and object.
+type LockWaitKey = (String, String, String, String);
 
-/// Waits, and how long they were when they were last seen.
+/// Waits, with their durations as last seen.
 #[derive(Debug, Default)]
-struct Snapshots {
-    open: HashMap<Wait, Seen>,
-    ended: Vec<(Wait, Seen)>,
+struct LockSnapshots {
+    open: HashMap<LockWaitKey, LockWaitSample>,
+    ended: Vec<(LockWaitKey, LockWaitSample)>,
 }
 
-/// A wait as it was last seen.
+/// The last sample of a wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct LockWaitSample {
     waited: Duration,
     blocked_by: String,
 }
 
-impl Snapshots {
-    fn look(&mut self, server: &mut Server) -> anyhow::Result<()> {
-        let view = VIEWS.iter().find(|view| view.name == "waiting").expect("it is a view");
+impl LockSnapshots {
+    fn sample(&mut self, server: &mut MonitorConnection) -> anyhow::Result<()> {
+        let view = VIEWS.iter().find(|view| view.name == "waiting").expect("the view exists");
         let reading = server.read(view).context("cannot read pg_locks")?;
-        let column = |name| view.column(name).expect("the view has it");
+        let column = |name| view.column(name).expect("the view has this column");
         let [pid, kind, mode, object] = ["pid", "type", "mode", "object"].map(column);
         let [waited, blocked_by] = ["waited", "blocked_by"].map(column);
         let rows = reading.iter().flat_map(|reading| reading.rows.iter());
-        let now: HashMap<Wait, Seen> = rows
+        let now: HashMap<LockWaitKey, LockWaitSample> = rows
             .map(|row| {
                 let text = |at: usize| row[at].text().unwrap_or_default().to_owned();
                 let waited = row[waited].number().unwrap_or_default();
                 let waited = Duration::try_from_secs_f64(waited).unwrap_or_default();
-                let seen = Seen { waited, blocked_by: text(blocked_by) };
-                ((text(pid), text(kind), text(mode), text(object)), seen)
+                let sample = LockWaitSample { waited, blocked_by: text(blocked_by) };
+                ((text(pid), text(kind), text(mode), text(object)), sample)
             })
             .collect();
-        self.take(now);
+        self.update(now);
         Ok(())
     }
 
-    fn take(&mut self, now: HashMap<Wait, Seen>) {
+    fn update(&mut self, now: HashMap<LockWaitKey, LockWaitSample>) {
         for (wait, before) in mem::take(&mut self.open) {
-            // A shorter wait for the same is another one.
-            if now.get(&wait).is_none_or(|seen| seen.waited < before.waited) {
+            // A shorter wait for the same lock is a new one.
+            if now.get(&wait).is_none_or(|sample| sample.waited < before.waited) {
                 self.ended.push((wait, before));
             }
         }
         self.open = now;
     }
 
-    /// Those that ended since the last time.
-    fn ended(&mut self) -> Vec<(Wait, Seen)> {
+    /// Takes the waits that ended since the last call.
+    fn take_ended(&mut self) -> Vec<(LockWaitKey, LockWaitSample)> {
         mem::take(&mut self.ended)
     }
 
-    /// Those that last still, as they are.
-    fn end_all(&mut self) {
-        self.take(HashMap::new());
+    /// Treats waits that are still open as ended.
+    fn finish_all(&mut self) {
+        self.update(HashMap::new());
     }
 }
 
 /// All waits for heavyweight locks.
 #[derive(Debug, Default)]
-pub(in super::super) struct Locks {
-    snapshots: Snapshots,
+pub(in super::super) struct SqlLocks {
+    snapshots: LockSnapshots,
     threshold: Option<Duration>,
     subjects: BTreeMap<String, Distribution>,
-    behind: BTreeMap<String, Distribution>,
+    blockers: BTreeMap<String, Distribution>,
     all: Distribution,
 }
 
-impl Locks {
-    /// Tells of each wait of at least `threshold`.
+impl SqlLocks {
+    /// Reports each wait of at threshold `threshold`.
     pub(in super::super) fn new(threshold: Option<Duration>) -> Self {
         Self { threshold, ..Self::default() }
     }
 
-    fn take(&mut self, told: &mut Told<'_>) -> io::Result<Distribution> {
+    fn drain(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<Distribution> {
         let mut interval = Distribution::default();
-        for ((pid, kind, _, object), Seen { waited, blocked_by }) in self.snapshots.ended() {
+        for ((pid, kind, _, object), LockWaitSample { waited, blocked_by }) in
+            self.snapshots.take_ended()
+        {
             let subject = format!("{kind} {object}");
             interval.add(waited);
             self.all.add(waited);
@@ -102,80 +104,80 @@ impl Locks {
             if is_known || self.subjects.len() < SUBJECTS_MAX {
                 self.subjects.entry(subject.clone()).or_default().add(waited);
             }
-            let is_known = self.behind.contains_key(&blocked_by);
-            if !blocked_by.is_empty() && (is_known || self.behind.len() < SUBJECTS_MAX) {
-                self.behind.entry(blocked_by.clone()).or_default().add(waited);
+            let is_known = self.blockers.contains_key(&blocked_by);
+            if !blocked_by.is_empty() && (is_known || self.blockers.len() < SUBJECTS_MAX) {
+                self.blockers.entry(blocked_by.clone()).or_default().add(waited);
             }
-            if self.threshold.is_some_and(|least| waited >= least) {
+            if self.threshold.is_some_and(|threshold| waited >= threshold) {
                 let pid = json!(pid.parse::<u32>().ok());
                 let mut row = vec![("operation", json!("lock")), ("subject", json!(subject))];
                 row.extend([("pid", pid), ("blocked_by", json!(blocked_by))]);
                 row.push(("max_ms", rows::ms(waited)));
-                told.write(Some("call"), row)?;
+                rows.write(Some("call"), row)?;
             }
         }
         Ok(interval)
     }
 }
 
-/// There may be very many relations.
+/// Maximum number of locks and blockers to keep: there may be very many relations.
 const SUBJECTS_MAX: usize = 10_000;
 
-fn cells(figures: &Figures) -> Vec<(&'static str, Value)> {
-    let mut row = vec![("operation", json!("lock")), ("calls", json!(figures.count))];
-    if figures.count > 0 {
-        row.extend(durations::times(figures));
+fn cells(stats: &DurationStats) -> Vec<(&'static str, Value)> {
+    let mut row = vec![("operation", json!("lock")), ("calls", json!(stats.count))];
+    if stats.count > 0 {
+        row.extend(durations::times(stats));
     }
     row
 }
 
-impl Asking for Locks {
+impl SqlProbe for SqlLocks {
     const COLUMNS: &'static [&'static str] = durations::COLUMNS;
-    const LACKS: &'static str = "waits shorter than the 100 ms between two looks; longer ones are \
-        samples, told up to 100 ms too short";
-    const EVERY: Option<Duration> = Some(LOOK);
+    const LIMITATION: &'static str = "misses waits shorter than the 100 ms between two samples; longer ones \
+        samples, rows up to 100 ms too short";
+    const INTERVAL: Option<Duration> = Some(SAMPLE_INTERVAL);
 
-    fn look(&mut self, server: &mut Server) -> anyhow::Result<()> {
-        self.snapshots.look(server)
+    fn sample(&mut self, server: &mut MonitorConnection) -> anyhow::Result<()> {
+        self.snapshots.sample(server)
     }
 
-    fn tell_interval(&mut self, told: &mut Told<'_>) -> io::Result<()> {
-        let interval = self.take(told)?.figures();
+    fn report_interval(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
+        let interval = self.drain(rows)?.stats();
         if interval.count == 0 {
             return Ok(());
         }
-        told.write(Some("interval"), cells(&interval))
+        rows.write(Some("interval"), cells(&interval))
     }
 
-    fn tell_end(&mut self, told: &mut Told<'_>) -> io::Result<()> {
-        self.snapshots.end_all();
-        self.take(told)?;
+    fn report_summary(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
+        self.snapshots.finish_all();
+        self.drain(rows)?;
         for (subject, distribution) in &self.subjects {
-            let mut row = cells(&distribution.figures());
+            let mut row = cells(&distribution.stats());
             row.push(("subject", json!(subject)));
-            told.write(Some("subject"), row)?;
+            rows.write(Some("subject"), row)?;
         }
-        for (pids, distribution) in &self.behind {
-            let mut row = cells(&distribution.figures());
+        for (pids, distribution) in &self.blockers {
+            let mut row = cells(&distribution.stats());
             row.push(("blocked_by", json!(pids)));
-            told.write(Some("blocker"), row)?;
+            rows.write(Some("blocker"), row)?;
         }
-        told.write(Some("end"), cells(&self.all.figures()))
+        rows.write(Some("end"), cells(&self.all.stats()))
     }
 }
 
 /// Waits for the lock to extend a relation.
 #[derive(Debug, Default)]
-pub(in super::super) struct Extensions {
-    snapshots: Snapshots,
+pub(in super::super) struct SqlExtensions {
+    snapshots: LockSnapshots,
     relations: BTreeMap<String, Distribution>,
     all: Distribution,
 }
 
-impl Extensions {
-    fn take(&mut self) -> Distribution {
+impl SqlExtensions {
+    fn drain(&mut self) -> Distribution {
         let mut interval = Distribution::default();
-        for ((_, kind, _, object), Seen { waited, .. }) in self.snapshots.ended() {
+        for ((_, kind, _, object), LockWaitSample { waited, .. }) in self.snapshots.take_ended() {
             if kind == "extend" {
                 interval.add(waited);
                 self.all.add(waited);
@@ -189,38 +191,38 @@ impl Extensions {
     }
 }
 
-fn waits(figures: &Figures) -> Vec<(&'static str, Value)> {
-    let mut row = vec![("waits", json!(figures.count))];
-    if figures.count > 0 {
-        row.extend(extend::wait_times(figures));
+fn waits(stats: &DurationStats) -> Vec<(&'static str, Value)> {
+    let mut row = vec![("waits", json!(stats.count))];
+    if stats.count > 0 {
+        row.extend(extend::wait_times(stats));
     }
     row
 }
 
-impl Asking for Extensions {
+impl SqlProbe for SqlExtensions {
     const COLUMNS: &'static [&'static str] = extend::COLUMNS;
-    const LACKS: &'static str = "nearly all waits: these are samples of pg_locks, 100 ms apart, and such \
-        waits last milliseconds; holds, and locks taken at once";
-    const EVERY: Option<Duration> = Some(LOOK);
+    const LIMITATION: &'static str = "misses nearly all waits: pg_locks is sampled every 100 ms, and these \
+        waits last milliseconds; no hold times, and no locks acquired without waiting";
+    const INTERVAL: Option<Duration> = Some(SAMPLE_INTERVAL);
 
-    fn look(&mut self, server: &mut Server) -> anyhow::Result<()> {
-        self.snapshots.look(server)
+    fn sample(&mut self, server: &mut MonitorConnection) -> anyhow::Result<()> {
+        self.snapshots.sample(server)
     }
 
-    fn tell_interval(&mut self, told: &mut Told<'_>) -> io::Result<()> {
-        let interval = self.take().figures();
-        told.write(Some("interval"), waits(&interval))
+    fn report_interval(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
+        let interval = self.drain().stats();
+        rows.write(Some("interval"), waits(&interval))
     }
 
-    fn tell_end(&mut self, told: &mut Told<'_>) -> io::Result<()> {
-        self.snapshots.end_all();
-        self.take();
+    fn report_summary(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()> {
+        self.snapshots.finish_all();
+        self.drain();
         for (relation, distribution) in &self.relations {
-            let mut row = waits(&distribution.figures());
+            let mut row = waits(&distribution.stats());
             row.push(("relation", json!(relation)));
-            told.write(Some("relation"), row)?;
+            rows.write(Some("relation"), row)?;
         }
-        told.write(Some("end"), waits(&self.all.figures()))
+        rows.write(Some("end"), waits(&self.all.stats()))
     }
 }
 
@@ -228,22 +230,23 @@ impl Asking for Extensions {
 mod tests {
     use super::*;
 
-    fn now(waits: &[(&str, u64)]) -> HashMap<Wait, Seen> {
+    fn now(waits: &[(&str, u64)]) -> HashMap<LockWaitKey, LockWaitSample> {
         let wait = |pid: &str| (pid.into(), "relation".into(), "m".into(), "orders".into());
-        let seen = |ms| Seen { waited: Duration::from_millis(ms), blocked_by: "9".to_owned() };
-        waits.iter().map(|(pid, ms)| (wait(pid), seen(*ms))).collect()
+        let sample =
+            |ms| LockWaitSample { waited: Duration::from_millis(ms), blocked_by: "9".to_owned() };
+        waits.iter().map(|(pid, ms)| (wait(pid), sample(*ms))).collect()
     }
 
     #[test]
-    fn a_wait_ends_when_it_is_not_there_any_more_or_begins_anew() {
-        let mut snapshots = Snapshots::default();
-        snapshots.take(now(&[("7", 50), ("8", 500)]));
-        assert_eq!(snapshots.ended(), []);
-        snapshots.take(now(&[("7", 150), ("8", 20)]));
-        let ended = snapshots.ended().into_iter();
-        let ended: Vec<_> = ended.map(|(wait, seen)| (wait.0, seen.waited)).collect();
+    fn wait_is_over_when_missing_or_restarted() {
+        let mut snapshots = LockSnapshots::default();
+        snapshots.update(now(&[("7", 50), ("8", 500)]));
+        assert_eq!(snapshots.take_ended(), []);
+        snapshots.update(now(&[("7", 150), ("8", 20)]));
+        let ended = snapshots.take_ended().into_iter();
+        let ended: Vec<_> = ended.map(|(wait, sample)| (wait.0, sample.waited)).collect();
         assert_eq!(ended, [("8".to_owned(), Duration::from_millis(500))]);
-        snapshots.end_all();
-        assert_eq!(snapshots.ended().len(), 2);
+        snapshots.finish_all();
+        assert_eq!(snapshots.take_ended().len(), 2);
     }
 }

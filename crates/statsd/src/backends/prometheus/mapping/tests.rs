@@ -1,28 +1,28 @@
-//! The examples of statsd_exporter's manual, and files that are wrong.
+//! The examples of statsd_exporter's manual, and invalid files.
 
 use super::*;
 
-fn mapping(text: &str) -> Mapping {
-    Mapping::parse(text, &settings::Prometheus::default()).unwrap()
+fn mapping(text: &str) -> NameMapping {
+    NameMapping::parse(text, &settings::PrometheusSettings::default()).unwrap()
 }
 
-fn mapped(mapping: &Mapping, name: &str, kind: Kind) -> Option<(String, String)> {
-    match mapping.look_up(name, kind) {
-        Lookup::Mapped(mapped) => {
+fn mapped(mapping: &NameMapping, name: &str, kind: MatchMetricType) -> Option<(String, String)> {
+    match mapping.map_name(name, kind) {
+        MappingResult::Mapped(mapped) => {
             let labels = mapped.labels.iter().map(|(name, value)| format!("{name}={value}"));
             Some((mapped.name.clone(), labels.collect::<Vec<_>>().join(",")))
         }
-        Lookup::Drop => Some(("(drop)".to_owned(), String::new())),
-        Lookup::NoRule => None,
+        MappingResult::Drop => Some(("(drop)".to_owned(), String::new())),
+        MappingResult::NoRule => None,
     }
 }
 
-fn is(name: &str, labels: &str) -> Option<(String, String)> {
+fn expected(name: &str, labels: &str) -> Option<(String, String)> {
     Some((name.to_owned(), labels.to_owned()))
 }
 
 #[test]
-fn globs_capture_what_lies_between_points() {
+fn globs_capture_name_parts() {
     let rules = mapping(
         r#"
 mappings:
@@ -40,37 +40,37 @@ mappings:
     job: "${1}_server"
 "#,
     );
-    let counter = |name| mapped(&rules, name, Kind::Counter);
+    let counter = |name| mapped(&rules, name, MatchMetricType::Counter);
     assert_eq!(
         counter("test.dispatcher.Foo.send.success"),
-        is(
+        expected(
             "dispatcher_events_total",
             "processor=Foo,action=send,outcome=success,job=test_dispatcher"
         )
     );
     assert_eq!(
         counter("foo_product.signup.facebook.failure"),
-        is("signup_facebook_total", "outcome=failure,job=foo_product_server")
+        expected("signup_facebook_total", "outcome=failure,job=foo_product_server")
     );
     assert_eq!(counter("test.web-server.foo.bar"), None);
     assert_eq!(counter("test.dispatcher.a.b"), None);
 }
 
 #[test]
-fn order_decides_or_else_what_is_most_specific() {
+fn first_or_most_specific_glob_wins() {
     let rules = "
 - { match: 'a.*.c', name: star }
 - { match: 'a.b.*', name: exact }
 - { match: '*.b.c', name: last }
 ";
     let ordered = mapping(&format!("mappings:{rules}"));
-    assert_eq!(mapped(&ordered, "a.b.c", Kind::Gauge), is("star", ""));
+    assert_eq!(mapped(&ordered, "a.b.c", MatchMetricType::Gauge), expected("star", ""));
     let specific = format!("defaults: {{ glob_disable_ordering: true }}\nmappings:{rules}");
-    assert_eq!(mapped(&mapping(&specific), "a.b.c", Kind::Gauge), is("exact", ""));
+    assert_eq!(mapped(&mapping(&specific), "a.b.c", MatchMetricType::Gauge), expected("exact", ""));
 }
 
 #[test]
-fn regular_expressions_come_after_globs_and_drop_what_they_say() {
+fn regexes_apply_after_globs_and_can_drop() {
     let rules = mapping(
         r#"
 mappings:
@@ -86,14 +86,14 @@ mappings:
   name: glob
 "#,
     );
-    let counter = |name| mapped(&rules, name, Kind::Counter);
-    assert_eq!(counter("test.a.b.counter"), is("b_total", "provider=a,all=test.a.b.counter"));
-    assert_eq!(counter("test.x.y.counter"), is("glob", ""));
-    assert_eq!(counter("else"), is("(drop)", ""));
+    let counter = |name| mapped(&rules, name, MatchMetricType::Counter);
+    assert_eq!(counter("test.a.b.counter"), expected("b_total", "provider=a,all=test.a.b.counter"));
+    assert_eq!(counter("test.x.y.counter"), expected("glob", ""));
+    assert_eq!(counter("else"), expected("(drop)", ""));
 }
 
 #[test]
-fn options_of_a_rule_stand_above_the_defaults() {
+fn rule_options_override_defaults() {
     let rules = mapping(
         r"
 defaults:
@@ -116,43 +116,48 @@ mappings:
 - { match: b, name: b }
 ",
     );
-    assert_eq!(rules.look_up("a", Kind::Counter), Lookup::NoRule);
-    let Lookup::Mapped(a) = rules.look_up("a", Kind::Observer) else { panic!() };
+    assert_eq!(rules.map_name("a", MatchMetricType::Counter), MappingResult::NoRule);
+    let MappingResult::Mapped(a) = rules.map_name("a", MatchMetricType::Observer) else { panic!() };
     assert_eq!((a.scale, a.ttl, a.honor_labels), (0.001, Some(Duration::ZERO), true));
     assert_eq!(a.help.as_deref(), Some("About a"));
     assert_eq!(
         (a.observing.observer, &a.observing.quantiles[..]),
-        (Observer::Summary, &[0.99][..])
+        (ObserverType::Summary, &[0.99][..])
     );
     assert_eq!(a.observing.quantile_age, Duration::from_secs(30));
-    let Lookup::Mapped(b) = rules.look_up("b", Kind::Observer) else { panic!() };
+    let MappingResult::Mapped(b) = rules.map_name("b", MatchMetricType::Observer) else { panic!() };
     assert_eq!(
         (b.observing.observer, &b.observing.buckets[..]),
-        (Observer::Histogram, &[1.0, 2.0][..])
+        (ObserverType::Histogram, &[1.0, 2.0][..])
     );
     assert_eq!(b.ttl, Some(Duration::from_secs(80)));
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line() {
-    for (text, line, said) in [
+fn errors_name_their_line() {
+    for (text, line, message) in [
         ("mappings:\n- match: a\n", 2, "a mapping needs name"),
         ("mappings:\n- name: a\n", 2, "a mapping needs match"),
         ("mappings:\n- match: a\n  nmae: b\n", 3, "unknown key \"nmae\""),
-        ("mappings: 5", 1, "mappings has to be a list"),
-        ("mappings:\n- match: '('\n  match_type: regex\n  name: a\n", 2, "\"(\" is no regular"),
-        ("mappings:\n- match: a\n  name: a\n  ttl: soon\n", 4, "ttl has to be a duration"),
-        ("defaults:\n  histogram_options:\n    buckets: [2, 1]\n", 3, "buckets has to be a list"),
+        ("mappings: 5", 1, "mappings must be a list"),
+        (
+            "mappings:\n- match: '('\n  match_type: regex\n  name: a\n",
+            2,
+            "\"(\" is not a valid regular",
+        ),
+        ("mappings:\n- match: a\n  name: a\n  ttl: soon\n", 4, "ttl must be a duration"),
+        ("defaults:\n  histogram_options:\n    buckets: [2, 1]\n", 3, "buckets must be a list"),
         ("mapings: []", 1, "unknown key \"mapings\""),
     ] {
-        let (at, problem) = Mapping::parse(text, &settings::Prometheus::default()).unwrap_err();
-        assert!(problem.to_string().starts_with(said), "{problem}");
+        let (at, problem) =
+            NameMapping::parse(text, &settings::PrometheusSettings::default()).unwrap_err();
+        assert!(problem.to_string().starts_with(message), "{problem}");
         assert_eq!(at, line, "{text}");
     }
 }
 
 #[test]
-fn templates_keep_what_is_no_reference() {
+fn templates_preserve_other_dollar_signs() {
     let capture = |at| (at == 1).then_some("one");
     assert_eq!(expand("$1-${1}x$2.$$ ${a} $", &capture), "one-onex.$$ ${a} $");
 }

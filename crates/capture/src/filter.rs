@@ -1,0 +1,22 @@
+//! Selects the events of a capture to keep.
+//!
+//! - [`EventFilter`] keeps the events that match a [`Filter`], and what their sessions need to have
+//!   the same effect: the login, prepared statements, settings.
+//! - [`SampleRate`] selects whole sessions, always the same ones: parts of a capture, or a sample.
+//! - [`Slices`] splits a stream of events by time; each slice is a separate capture.
+//! - [`OpenTransactions`] counts the transactions that are open where a capture ends.
+
+mod criteria;
+mod event_filter;
+mod open_transactions;
+mod preambles;
+#[cfg(feature = "grammar")]
+mod read_only;
+mod sample_rate;
+mod slices;
+
+pub use criteria::{ExclusionReason, Filter};
+pub use event_filter::{EventFilter, ExcludedCounts};
+pub use open_transactions::OpenTransactions;
+pub use sample_rate::{ParseSampleRateError, SampleRate};
+pub use slices::Slices;

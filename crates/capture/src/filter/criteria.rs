@@ -1,0 +1,102 @@
+//! [`Filter`]: the criteria for events to keep.
+
+use howdah_traffic::{Event, Timestamp};
+
+/// Criteria for events to keep. The default keeps all events.
+///
+/// Names are compared byte for byte. An empty list of names matches any name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Excludes events before this time.
+    pub from: Option<Timestamp>,
+    /// Excludes events at or after this time.
+    pub until: Option<Timestamp>,
+    /// Roles that sessions logged in as.
+    pub users: Vec<String>,
+    /// Databases that sessions are connected to.
+    pub databases: Vec<String>,
+    /// Sessions, by name in the capture.
+    pub sessions: Vec<String>,
+    /// `application_name`s.
+    pub applications: Vec<String>,
+    /// Keeps only statements that PostgreSQL's grammar shows to be read-only.
+    #[cfg(feature = "grammar")]
+    pub read_only: bool,
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident, $text:literal;)*) => {
+        /// The reason why an event was excluded.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum ExclusionReason { $($(#[$doc])* $variant,)* }
+
+        impl ExclusionReason {
+            /// All reasons, in the order in which they are checked.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// A phrase for people, to follow a count.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Before [`Filter::from`].
+    Before, "before the requested time";
+    /// At or after [`Filter::until`].
+    After, "after the requested time";
+    /// Of another session.
+    Session, "of other sessions";
+    /// Of another role, or of an unknown one.
+    User, "of other users";
+    /// Of another database, or of an unknown one.
+    Database, "of other databases";
+    /// Of another application, or of an unknown one.
+    Application, "of other applications";
+    /// Of a session that is not in the sample.
+    Sample, "of sessions not in the sample";
+    /// It changes something.
+    Writes, "not read-only: change data, schema or server";
+    /// It takes locks that can block others.
+    Locks, "not read-only: take locks";
+    /// It may make read-only transactions read-write.
+    AllowsWrites, "not read-only: let transactions write, such as BEGIN READ WRITE";
+    /// It calls a function with unknown effects.
+    UnknownFunction, "not known to be read-only: call functions that are not PostgreSQL's own";
+    /// It uses a name whose creation is not in the log, or was excluded.
+    UnknownName, "not known to be read-only: use a statement or cursor whose creation was excluded";
+    /// The grammar does not accept it.
+    Unreadable, "not known to be read-only: PostgreSQL's grammar does not accept them";
+}
+
+impl Filter {
+    /// Whether all events match.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The reason to exclude an event, judging by its time and names.
+    pub(crate) fn exclusion_reason(&self, event: &Event) -> Option<ExclusionReason> {
+        let is_excluded = |names: &[String], name: &str| {
+            !names.is_empty() && !names.iter().any(|wanted| wanted == name)
+        };
+        if self.from.is_some_and(|from| event.time < from) {
+            Some(ExclusionReason::Before)
+        } else if self.until.is_some_and(|until| event.time >= until) {
+            Some(ExclusionReason::After)
+        } else if is_excluded(&self.sessions, &event.session) {
+            Some(ExclusionReason::Session)
+        } else if is_excluded(&self.users, &event.user) {
+            Some(ExclusionReason::User)
+        } else if is_excluded(&self.databases, &event.database) {
+            Some(ExclusionReason::Database)
+        } else if is_excluded(&self.applications, &event.application) {
+            Some(ExclusionReason::Application)
+        } else {
+            None
+        }
+    }
+}

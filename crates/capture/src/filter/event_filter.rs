@@ -1,0 +1,193 @@
+//! [`EventFilter`]: keeps matching events, in sessions that remain consistent.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+use howdah_traffic::{Action, Event, SessionId};
+
+#[cfg(feature = "grammar")]
+use crate::filter::read_only::ReadOnlyNames;
+use crate::filter::{
+    criteria::{ExclusionReason, Filter},
+    preambles::{SessionPreambles, is_preamble, repeat_at},
+    sample_rate::SampleRate,
+};
+
+/// Excluded events, by reason.
+pub type ExcludedCounts = BTreeMap<ExclusionReason, u64>;
+
+/// Keeps the events that match.
+///
+/// Push events in the order of time, and after each push fetch the events that [`Self::poll`]
+/// returns. The first matching event of a session is preceded by earlier events of the session that
+/// did not match but are needed: its login, named prepared statements and settings, at the time of
+/// that event and with the source [`Inferred`](howdah_traffic::Source::Inferred). From then
+/// on, the session's named statements, settings and end are kept too, whatever application name it
+/// sets.
+///
+/// The counts add up: every event that is pushed is either kept or counted by reason.
+///
+/// ```text
+///   filter: from 10:00          log                         kept
+///                               09:58 connect               10:02 connect (inferred)
+///                               09:59 parse S_1             10:02 parse S_1 (inferred)
+///                               09:59 execute S_1
+///                               10:02 execute S_1           10:02 execute S_1
+/// ```
+#[derive(Debug, Default)]
+pub struct EventFilter {
+    filter: Filter,
+    sample: Option<SampleRate>,
+    #[cfg(feature = "grammar")]
+    read_only_names: ReadOnlyNames,
+    /// Excluded events of sessions that have no kept event yet.
+    preambles: SessionPreambles<ExclusionReason>,
+    /// Sessions that have a kept event and have not ended.
+    open: HashSet<SessionId>,
+    ready: VecDeque<Event>,
+    kept: u64,
+    excluded: ExcludedCounts,
+}
+
+impl EventFilter {
+    /// Keeps the events that match `filter`, in the sessions selected by `sample`.
+    pub fn new(filter: Filter, sample: Option<SampleRate>) -> Self {
+        Self { filter, sample, ..Self::default() }
+    }
+
+    /// Whether all events are kept.
+    pub fn keeps_everything(&self) -> bool {
+        self.filter.is_empty() && self.sample.is_none()
+    }
+
+    /// Processes an event.
+    pub fn push(&mut self, event: Event) {
+        if self.keeps_everything() {
+            return self.emit(event);
+        }
+        match self.exclusion_reason(&event) {
+            None => self.admit(event),
+            Some(ExclusionReason::Application) if self.belongs_to_open_session(&event) => {
+                self.admit(event);
+            }
+            Some(reason) => self.exclude(&event, reason),
+        }
+    }
+
+    /// The next event to keep.
+    pub fn poll(&mut self) -> Option<Event> {
+        self.ready.pop_front()
+    }
+
+    /// Number of events kept so far.
+    pub fn kept_count(&self) -> u64 {
+        self.kept
+    }
+
+    /// Events excluded so far, by reason.
+    pub fn excluded(&self) -> &ExcludedCounts {
+        &self.excluded
+    }
+
+    fn exclusion_reason(&mut self, event: &Event) -> Option<ExclusionReason> {
+        let by_name = self.filter.exclusion_reason(event);
+        if by_name.is_some() {
+            return by_name;
+        }
+        if self.sample.is_some_and(|sample| !sample.contains(&event.session)) {
+            return Some(ExclusionReason::Sample);
+        }
+        #[cfg(feature = "grammar")]
+        if self.filter.read_only {
+            return self.read_only_names.exclusion_reason(event);
+        }
+        None
+    }
+
+    /// Whether it is needed by its session, which has kept events.
+    fn belongs_to_open_session(&self, event: &Event) -> bool {
+        let goes = matches!(event.action, Action::Disconnect) || is_preamble(&event.action);
+        goes && self.open.contains(&event.session) && self.can_pass_unchecked(event)
+    }
+
+    #[cfg(feature = "grammar")]
+    fn can_pass_unchecked(&self, event: &Event) -> bool {
+        // The application is checked before the text, so a Parse was not checked for being
+        // read-only.
+        !self.filter.read_only || !matches!(event.action, Action::Parse { .. })
+    }
+
+    #[cfg(not(feature = "grammar"))]
+    fn can_pass_unchecked(&self, _event: &Event) -> bool {
+        true
+    }
+
+    fn admit(&mut self, event: Event) {
+        let begins = matches!(event.action, Action::Connect);
+        if begins || !self.open.contains(&event.session) {
+            let start = self.preambles.remove(&event.session);
+            for (earlier, reason) in start.events {
+                if begins {
+                    break;
+                }
+                if let Some(count) = self.excluded.get_mut(&reason) {
+                    *count -= 1;
+                }
+                self.emit(repeat_at(earlier, &event));
+            }
+        }
+        if matches!(event.action, Action::Disconnect) {
+            self.open.remove(&event.session);
+            #[cfg(feature = "grammar")]
+            self.read_only_names.remove_session(&event.session);
+        } else {
+            self.open.insert(event.session.clone());
+        }
+        self.emit(event);
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.kept += 1;
+        self.ready.push_back(event);
+    }
+
+    fn exclude(&mut self, event: &Event, reason: ExclusionReason) {
+        *self.excluded.entry(reason).or_default() += 1;
+        // A later event of its session may match.
+        let may_matter = matches!(
+            reason,
+            ExclusionReason::Before
+                | ExclusionReason::Application
+                | ExclusionReason::User
+                | ExclusionReason::Database
+        );
+        #[cfg(feature = "grammar")]
+        if may_matter
+            && self.filter.read_only
+            && self.read_only_names.exclusion_reason(event).is_some()
+        {
+            return;
+        }
+        if may_matter && self.may_be_included_later(event) {
+            self.preambles.record(event, reason);
+        }
+        if matches!(event.action, Action::Disconnect) {
+            self.open.remove(&event.session);
+        }
+    }
+
+    /// Whether a later event of the same session may match: its names match as far as they are
+    /// known.
+    fn may_be_included_later(&self, event: &Event) -> bool {
+        let may = |names: &[String], name: &str| {
+            names.is_empty() || name.is_empty() || names.iter().any(|wanted| wanted == name)
+        };
+        let filter = &self.filter;
+        may(&filter.sessions, &event.session)
+            && may(&filter.users, &event.user)
+            && may(&filter.databases, &event.database)
+            && self.sample.is_none_or(|sample| sample.contains(&event.session))
+    }
+}
+
+#[cfg(test)]
+mod tests;

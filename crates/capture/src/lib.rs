@@ -1,0 +1,15 @@
+//! Making captures: selecting the events to keep ([`filter`]), replacing their values ([`redact`]),
+//! and decoding the traffic of the pooler's clients into events ([`live`]).
+//!
+//! Events or bytes are processed one at a time, in the order of time, with bounded state per open
+//! session. The `dataset` crate stores captures.
+
+pub mod filter;
+pub mod live;
+pub mod redact;
+
+pub use filter::{
+    EventFilter, ExcludedCounts, ExclusionReason, Filter, OpenTransactions, ParseSampleRateError,
+    SampleRate, Slices,
+};
+pub use redact::{KeyError, RedactionKey, Redactor};

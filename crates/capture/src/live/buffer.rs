@@ -1,0 +1,465 @@
+//! [`CaptureBuffer`]: where a worker of the pooler records the traffic of its clients.
+//!
+//! # Cost
+//!
+//! Bytes from a client are copied once, in one record per read, with a header of 17 bytes; of the
+//! server's replies, only the ends of statements, errors and ReadyForQuery are recorded, about 20
+//! bytes each. The copy goes to the worker's own memory. A full chunk is handed over with one
+//! atomic addition and one message to the recorder's thread; if too much is queued there, the chunk
+//! is dropped and counted as missing. So nothing here ever blocks.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::Sender,
+    },
+};
+
+use howdah_wire::{Backend, Frontend, Header};
+
+use crate::live::record::{RecordKind, write_bytes};
+
+/// Bytes of a chunk, the unit that is handed over.
+pub(crate) const CHUNK_BYTES: usize = 256 << 10;
+
+/// Maximum time that records stay in the worker's buffer, in nanoseconds.
+const FLUSH_INTERVAL_NANOS: u64 = 500_000_000;
+
+/// Maximum bytes of a record before the payload: 13 of every record, and seven of backend messages.
+const PREFIX_BYTES_MAX: usize = 20;
+
+/// Maximum number of chunks whose memory is kept for reuse.
+const SPARE_MAX: usize = 4;
+
+/// The capture buffer of one worker.
+#[derive(Debug)]
+pub struct CaptureBuffer {
+    /// Number of the capture in this process.
+    capture: u32,
+    queue: Arc<BufferQueue>,
+    sender: Sender<BufferChunk>,
+    bytes: Vec<u8>,
+    /// When the first record in `bytes` was written.
+    oldest_nanos: u64,
+    /// Incremented at each gap. Clients recorded before a gap are not recorded after it until their
+    /// session is started again.
+    epoch: u32,
+    sessions: u32,
+    /// Ids of the statement texts that were written already.
+    texts: HashSet<u64>,
+    captures_copy_rows: bool,
+}
+
+/// State shared by a worker and the recorder's thread.
+#[derive(Debug)]
+pub(crate) struct BufferQueue {
+    /// The worker's number.
+    pub(crate) number: usize,
+    /// Bytes that are queued.
+    queued: AtomicUsize,
+    queued_max: usize,
+    /// The recorder has stopped reading.
+    closed: AtomicBool,
+    /// Bytes of clients, and of records, that were dropped.
+    pub(crate) lost_bytes: AtomicU64,
+    /// Number of gaps.
+    pub(crate) gaps: AtomicU64,
+    spare: Mutex<Vec<Vec<u8>>>,
+}
+
+/// A chunk of records.
+#[derive(Debug)]
+pub(crate) struct BufferChunk {
+    pub(crate) queue: Arc<BufferQueue>,
+    pub(crate) bytes: Vec<u8>,
+    /// Whether it is the worker's last chunk.
+    pub(crate) is_last: bool,
+}
+
+/// The state of a client that is or was recorded.
+#[derive(Clone, Debug, Default)]
+pub struct ClientMark {
+    capture: u32,
+    session: u32,
+    epoch: u32,
+    /// Position in the client's stream: bytes left of a body, and whether the body is omitted.
+    body_left: u32,
+    is_omitted: bool,
+    /// An incomplete message header.
+    header_prefix: [u8; Header::BYTES],
+    header_prefix_bytes: u8,
+    /// Requests of the extended protocol completed since the last backend record.
+    completed_requests: u16,
+}
+
+/// The state of a session when its recording starts.
+#[derive(Debug)]
+pub struct SessionStart<'a, Settings, Statements> {
+    /// Whether it has just logged in; otherwise it was open before.
+    pub is_new: bool,
+    /// The number of its pool, which identifies role and database.
+    pub pool: u32,
+    /// Its settings, by name and value.
+    pub settings: Settings,
+    /// Its prepared statements: name, a permanent id of the text, and the text with the types of
+    /// parameters, as in a Parse message.
+    pub statements: Statements,
+    /// Its unnamed statement, as in a Parse message; empty if there is none.
+    pub unnamed: &'a [u8],
+}
+
+impl BufferQueue {
+    pub(crate) fn new(number: usize, waiting_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            queued: AtomicUsize::new(0),
+            queued_max: waiting_max,
+            closed: AtomicBool::new(false),
+            lost_bytes: AtomicU64::new(0),
+            gaps: AtomicU64::new(0),
+            spare: Mutex::default(),
+        })
+    }
+
+    /// Makes the worker stop.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes waiting to be read.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Returns a processed chunk's memory.
+    pub(crate) fn recycle(&self, mut bytes: Vec<u8>) {
+        self.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+        bytes.clear();
+        if let Ok(mut spare) = self.spare.try_lock()
+            && spare.len() < SPARE_MAX
+            && bytes.capacity() <= 2 * CHUNK_BYTES
+        {
+            spare.push(bytes);
+        }
+    }
+
+    /// Makes the queue full until [`BufferQueue::unblock`].
+    pub(crate) fn block(&self) {
+        self.queued.fetch_add(self.queued_max, Ordering::Relaxed);
+    }
+
+    /// Reverts [`BufferQueue::block`].
+    pub(crate) fn unblock(&self) {
+        self.queued.fetch_sub(self.queued_max, Ordering::Relaxed);
+    }
+
+    fn is_full(&self) -> bool {
+        self.queued_bytes() >= self.queued_max
+    }
+}
+
+impl CaptureBuffer {
+    pub(crate) fn new(
+        capture: u32,
+        lane: Arc<BufferQueue>,
+        to: Sender<BufferChunk>,
+        keeps_rows: bool,
+    ) -> Self {
+        Self {
+            capture,
+            queue: lane,
+            sender: to,
+            bytes: Vec::new(),
+            oldest_nanos: 0,
+            epoch: 1,
+            sessions: 0,
+            texts: HashSet::new(),
+            captures_copy_rows: keeps_rows,
+        }
+    }
+
+    /// Whether the recorder has stopped reading, because writing has failed.
+    pub fn is_closed(&self) -> bool {
+        self.queue.closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether a client is being recorded.
+    #[inline]
+    pub fn is_recording(&self, client: &ClientMark) -> bool {
+        client.epoch == self.epoch && client.capture == self.capture
+    }
+
+    /// Whether recording of a client can start now; if not, the bytes it sent are counted as lost.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let has_room = !self.queue.is_full();
+        if !has_room {
+            self.queue.lost_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    /// Counts bytes of a client that are not recorded because it is inside a transaction.
+    pub fn count_skipped(&self, client: &ClientMark, bytes: usize) {
+        if client.capture == self.capture && client.session != 0 {
+            self.queue.lost_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Starts recording a client, which must be between two transactions without outstanding
+    /// requests.
+    pub fn start_session<'e>(
+        &mut self,
+        client: &mut ClientMark,
+        start: SessionStart<
+            'e,
+            impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
+            impl Iterator<Item = (&'e [u8], u64, &'e [u8])> + Clone,
+        >,
+        now: u64,
+    ) {
+        if client.capture != self.capture || client.session == 0 {
+            self.sessions += 1;
+            client.session = self.sessions;
+        }
+        let session = client.session;
+        *client = ClientMark {
+            capture: self.capture,
+            session,
+            epoch: self.epoch,
+            ..ClientMark::default()
+        };
+        for (_, id, text) in start.statements.clone() {
+            if self.texts.insert(id) {
+                let buf = self.start_record(RecordKind::StatementText, 0, now);
+                buf.extend_from_slice(&id.to_le_bytes());
+                write_bytes(buf, text);
+            }
+        }
+        let buf = self.start_record(RecordKind::SessionStart, session, now);
+        buf.push(start.is_new.into());
+        buf.extend_from_slice(&start.pool.to_le_bytes());
+        write_bytes(buf, start.unnamed);
+        write_count(buf, start.settings.clone().count());
+        for (name, value) in start.settings {
+            write_bytes(buf, name);
+            write_bytes(buf, value);
+        }
+        write_count(buf, start.statements.clone().count());
+        for (name, id, _) in start.statements {
+            write_bytes(buf, name);
+            buf.extend_from_slice(&id.to_le_bytes());
+        }
+        self.flush_if_full();
+    }
+
+    /// Records bytes from a client, in pieces of any size. Omits passwords, and rows of COPY unless
+    /// they are captured.
+    pub fn record_frontend(&mut self, client: &mut ClientMark, bytes: &[u8], now: u64) {
+        let (mut from, mut at) = (0, 0);
+        while at < bytes.len() {
+            if client.body_left > 0 {
+                let len = (bytes.len() - at).min(client.body_left as usize);
+                if client.is_omitted {
+                    self.write_frontend(client.session, &bytes[from..at], now);
+                    let left_out = u32::try_from(len).unwrap_or(u32::MAX);
+                    self.start_record(RecordKind::Omitted, client.session, now)
+                        .extend_from_slice(&left_out.to_le_bytes());
+                    from = at + len;
+                }
+                at += len;
+                client.body_left -= u32::try_from(len).unwrap_or(client.body_left);
+                continue;
+            }
+            let whole =
+                bytes.get(at..at + Header::BYTES).filter(|_| client.header_prefix_bytes == 0);
+            let header = match whole {
+                Some(front) => {
+                    at += Header::BYTES;
+                    Header::parse(front)
+                }
+                None => {
+                    let present = usize::from(client.header_prefix_bytes);
+                    let len = (Header::BYTES - present).min(bytes.len() - at);
+                    client.header_prefix[present..present + len]
+                        .copy_from_slice(&bytes[at..at + len]);
+                    at += len;
+                    client.header_prefix_bytes += len as u8;
+                    if usize::from(client.header_prefix_bytes) < Header::BYTES {
+                        break;
+                    }
+                    client.header_prefix_bytes = 0;
+                    Header::parse(&client.header_prefix)
+                }
+            };
+            let Ok(Some(header)) = header else {
+                // The stream cannot be parsed any further; the pooler disconnects the client.
+                self.write_frontend(client.session, &bytes[from..at], now);
+                client.epoch = 0;
+                return;
+            };
+            client.body_left = header.body_bytes;
+            client.is_omitted = match Frontend::from_tag(header.tag) {
+                Some(Frontend::CopyData) => !self.captures_copy_rows,
+                Some(Frontend::Authentication) | None => true,
+                Some(_) => false,
+            };
+        }
+        self.write_frontend(client.session, &bytes[from..], now);
+        self.flush_if_full();
+    }
+
+    /// Records a message to a client, with its body if it is needed and complete.
+    #[inline]
+    pub fn record_backend(
+        &mut self,
+        client: &mut ClientMark,
+        kind: Backend,
+        body: &[u8],
+        now: u64,
+    ) {
+        match kind {
+            Backend::DataRow => {}
+            Backend::ParseComplete
+            | Backend::BindComplete
+            | Backend::CloseComplete
+            | Backend::RowDescription
+            | Backend::NoData => {
+                client.completed_requests = client.completed_requests.saturating_add(1);
+            }
+            Backend::CommandComplete | Backend::ErrorResponse | Backend::ReadyForQuery => {
+                self.write_backend(client, kind, body, now);
+            }
+            Backend::EmptyQueryResponse
+            | Backend::PortalSuspended
+            | Backend::CopyInResponse
+            | Backend::CopyOutResponse
+            | Backend::FunctionCallResponse => self.write_backend(client, kind, &[], now),
+            _ => {}
+        }
+    }
+
+    /// Records that a client that waited for a server connection has one now.
+    pub fn record_server_assigned(&mut self, client: &ClientMark, now: u64) {
+        self.start_record(RecordKind::ServerAssigned, client.session, now);
+    }
+
+    /// Records a request to cancel a client's statement.
+    pub fn record_cancel(&mut self, client: &ClientMark, now: u64) {
+        self.start_record(RecordKind::Cancel, client.session, now);
+    }
+
+    /// Records the disconnect of a client that is or was recorded.
+    pub fn record_disconnect(&mut self, client: &ClientMark, now: u64) {
+        if client.capture == self.capture && client.session != 0 {
+            self.start_record(RecordKind::SessionEnd, client.session, now);
+        }
+    }
+
+    /// When [`Self::flush`] is due, in nanoseconds of the worker's clock; `None` if the buffer is
+    /// empty.
+    pub fn flush_deadline(&self) -> Option<u64> {
+        (!self.bytes.is_empty()).then(|| self.oldest_nanos.saturating_add(FLUSH_INTERVAL_NANOS))
+    }
+
+    /// Hands over the buffered records.
+    pub fn flush(&mut self) {
+        if !self.bytes.is_empty() {
+            self.send(false);
+        }
+    }
+
+    /// Hands over the buffered records and ends.
+    pub fn finish(mut self) {
+        self.send(true);
+    }
+
+    fn write_frontend(&mut self, session: u32, bytes: &[u8], now: u64) {
+        if !bytes.is_empty() {
+            let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            let buf = self.start_record_with(RecordKind::Frontend, session, now, len.to_le_bytes());
+            buf.extend_from_slice(&bytes[..len as usize]);
+        }
+    }
+
+    fn write_backend(&mut self, client: &mut ClientMark, kind: Backend, body: &[u8], now: u64) {
+        let completed = std::mem::take(&mut client.completed_requests);
+        let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        let mut rest = [0; 7];
+        rest[0] = kind.tag().0;
+        rest[1..3].copy_from_slice(&completed.to_le_bytes());
+        rest[3..].copy_from_slice(&len.to_le_bytes());
+        let buf = self.start_record_with(RecordKind::Backend, client.session, now, rest);
+        buf.extend_from_slice(&body[..len as usize]);
+        self.flush_if_full();
+    }
+
+    /// Starts a record.
+    #[inline]
+    fn start_record(&mut self, kind: RecordKind, session: u32, now: u64) -> &mut Vec<u8> {
+        self.start_record_with(kind, session, now, [])
+    }
+
+    /// Starts a record with the given payload bytes.
+    #[inline]
+    fn start_record_with<const N: usize>(
+        &mut self,
+        kind: RecordKind,
+        session: u32,
+        now: u64,
+        rest: [u8; N],
+    ) -> &mut Vec<u8> {
+        if self.bytes.is_empty() {
+            self.oldest_nanos = now;
+        }
+        let mut front = [0; PREFIX_BYTES_MAX];
+        front[0] = kind as u8;
+        front[1..5].copy_from_slice(&session.to_le_bytes());
+        front[5..13].copy_from_slice(&now.to_le_bytes());
+        front[13..13 + N].copy_from_slice(&rest);
+        self.bytes.extend_from_slice(&front[..13 + N]);
+        &mut self.bytes
+    }
+
+    #[inline]
+    fn flush_if_full(&mut self) {
+        if self.bytes.len() >= CHUNK_BYTES {
+            self.send(false);
+        }
+    }
+
+    fn send(&mut self, is_last: bool) {
+        if self.queue.is_full() && !is_last {
+            return self.drop_chunk();
+        }
+        let spare = self.queue.spare.try_lock().ok().and_then(|mut spare| spare.pop());
+        let next = if is_last { Vec::new() } else { spare.unwrap_or_else(new_chunk) };
+        let bytes = std::mem::replace(&mut self.bytes, next);
+        self.queue.queued.fetch_add(bytes.len(), Ordering::Relaxed);
+        let chunk = BufferChunk { queue: Arc::clone(&self.queue), bytes, is_last };
+        if self.sender.send(chunk).is_err() {
+            self.queue.close();
+        }
+    }
+
+    /// Drops the buffered records, which makes a gap.
+    fn drop_chunk(&mut self) {
+        let dropped = self.bytes.len() as u64;
+        self.queue.lost_bytes.fetch_add(dropped, Ordering::Relaxed);
+        self.queue.gaps.fetch_add(1, Ordering::Relaxed);
+        self.bytes.clear();
+        self.texts.clear();
+        self.epoch = self.epoch.wrapping_add(1).max(1);
+        let now = self.oldest_nanos;
+        self.start_record(RecordKind::Gap, 0, now).extend_from_slice(&dropped.to_le_bytes());
+    }
+}
+
+fn new_chunk() -> Vec<u8> {
+    Vec::with_capacity(CHUNK_BYTES + CHUNK_BYTES / 4)
+}
+
+fn write_count(buf: &mut Vec<u8>, count: usize) {
+    buf.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+}

@@ -1,0 +1,81 @@
+//! [`CaptureHarness`]: a capture buffer that is decoded in place, without threads and files.
+
+use std::sync::{Arc, mpsc};
+
+use howdah_traffic::{Event, Timestamp};
+
+use crate::live::{
+    buffer::{BufferChunk, BufferQueue, CaptureBuffer},
+    counts::RecorderCounts,
+    decoder::Decoder,
+    session::CopyRowLimits,
+};
+
+/// The buffer and decoder of one worker, for tests of decoding. All sessions have the role `u` and
+/// the database `d`; time 0 is the epoch.
+#[derive(Debug)]
+pub struct CaptureHarness {
+    buffer: Option<CaptureBuffer>,
+    queue: Arc<BufferQueue>,
+    chunks: mpsc::Receiver<BufferChunk>,
+    decoder: Decoder,
+}
+
+impl CaptureHarness {
+    /// Creates a harness with this queue size, and this limit on the rows of one message's COPYs.
+    pub fn new(buffer_bytes: usize, rows_bytes_max: usize) -> Self {
+        let (to, pieces) = mpsc::channel();
+        let lane = BufferQueue::new(0, buffer_bytes);
+        let rows = CopyRowLimits { counts_bytes: true, bytes_max: rows_bytes_max };
+        let who_is = |_| Some(("u".into(), "d".into()));
+        Self {
+            buffer: Some(CaptureBuffer::new(1, Arc::clone(&lane), to, rows_bytes_max > 0)),
+            queue: lane,
+            chunks: pieces,
+            decoder: Decoder::new(Box::new(who_is), rows, Timestamp::from_micros(0)),
+        }
+    }
+
+    /// The buffer to write to.
+    ///
+    /// # Panics
+    ///
+    /// After [`CaptureHarness::finish`].
+    #[expect(clippy::expect_used, reason = "the caller guarantees it")]
+    pub fn buffer(&mut self) -> &mut CaptureBuffer {
+        self.buffer.as_mut().expect("the buffer has not ended")
+    }
+
+    /// Drops the records that were written and not read yet, as if the queue were full.
+    pub fn drop_unread(&mut self) {
+        self.queue.block();
+        self.buffer().flush();
+        self.queue.unblock();
+    }
+
+    /// Emits the events of the records written so far.
+    pub fn read(&mut self, emit: &mut dyn FnMut(&Event)) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.flush();
+        }
+        for chunk in self.chunks.try_iter() {
+            self.decoder.decode(0, &chunk.bytes, emit);
+            chunk.queue.recycle(chunk.bytes);
+        }
+    }
+
+    /// Emits the remaining events and ends.
+    pub fn finish(&mut self, emit: &mut dyn FnMut(&Event)) {
+        if let Some(buffer) = self.buffer.take() {
+            buffer.finish();
+        }
+        self.read(emit);
+        self.decoder.finish(emit);
+    }
+
+    /// The counts so far.
+    pub fn tally(&self) -> RecorderCounts {
+        let gaps = self.queue.gaps.load(std::sync::atomic::Ordering::Relaxed);
+        RecorderCounts { gaps, ..self.decoder.tally }
+    }
+}

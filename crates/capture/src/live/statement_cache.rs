@@ -1,0 +1,44 @@
+//! [`StatementCache`]: recently prepared statements, shared by all sessions that prepare them.
+//!
+//! Applications send the same few statements again and again, many with a Parse for each execution.
+//! A cached text need not be searched for secrets or copied.
+
+use std::sync::Arc;
+
+use howdah_traffic::Hashed;
+use howdah_wire::frontend::Parse;
+
+use crate::live::session::ParsedStatement;
+
+/// Cache entries; texts with the same entry replace each other.
+const CACHE_ENTRIES: usize = 1024;
+
+/// Longer texts are not cached, so that all of them together take at most 4 MB.
+const TEXT_BYTES_MAX: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct StatementCache(Vec<Option<Arc<ParsedStatement>>>);
+
+impl Default for StatementCache {
+    fn default() -> Self {
+        Self(vec![None; CACHE_ENTRIES])
+    }
+}
+
+impl StatementCache {
+    /// The statement of a Parse message.
+    pub(crate) fn get_or_parse(&mut self, parse: &Parse<'_>) -> Arc<ParsedStatement> {
+        let parsed = || Arc::new(ParsedStatement::from_parse(parse));
+        if parse.sql.len() > TEXT_BYTES_MAX {
+            return parsed();
+        }
+        let hash = Hashed::new(parse.sql).hash() as usize;
+        let Some(entry) = self.0.get_mut(hash % CACHE_ENTRIES) else { return parsed() };
+        // The text of an entry whose secrets were removed never equals a text that has one, and a
+        // text without secrets is unchanged, so comparing is safe.
+        match entry {
+            Some(prepared) if prepared.matches(parse) => Arc::clone(prepared),
+            _ => Arc::clone(entry.insert(parsed())),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! [`Redactor`]: removes users' values from events.
+//!
+//! Removed: string, bit-string and number constants, bound values, comments, error messages,
+//! `application_name`, and values in `SET name =` where the name is that of an application's own
+//! setting. Kept: names of roles, databases, schemas, tables, columns, functions, statements and
+//! portals; times, durations, SQLSTATEs; NULL, TRUE, FALSE; the number 0; characters of a value
+//! that are neither letters nor digits. A value that is written like a name, in double quotes,
+//! counts as a name.
+//!
+//! A text that cannot be tokenized safely is replaced as a whole.
+
+mod key;
+mod statement;
+mod value;
+
+use std::sync::Arc;
+
+use howdah_traffic::{Action, Bound, Event, Parameter, Text, WireDetail};
+
+pub use self::key::{KeyError, RedactionKey};
+use self::value::ValueRedactor;
+
+/// Replaces values by others of the same shape.
+///
+/// With one key, equal values get equal replacements, whether they are constants or bound, so that
+/// skew and cacheability are preserved. Letters become letters, digits digits, dates dates; a text
+/// keeps its length in characters if these are ASCII. Two values may get the same replacement; the
+/// shorter they are, the more likely.
+///
+/// Without the key, the replacement of a value reveals only its shape.
+#[derive(Debug)]
+pub struct Redactor {
+    values: ValueRedactor,
+    /// Texts that could not be tokenized and were replaced as a whole.
+    withheld: u64,
+    last_application: Option<(Arc<str>, Arc<str>)>,
+}
+
+impl Redactor {
+    /// Creates a redactor; the same key gives the same replacements.
+    pub fn new(key: &RedactionKey) -> Self {
+        Self { values: ValueRedactor::new(key), withheld: 0, last_application: None }
+    }
+
+    /// Number of SQL texts that were replaced as a whole, and of function calls without their
+    /// arguments: they cannot be replayed.
+    pub fn withheld(&self) -> u64 {
+        self.withheld
+    }
+
+    /// Returns the event without values.
+    pub fn redact(&mut self, mut event: Event) -> Event {
+        event.application = self.redact_application(&event.application);
+        if let Some(wire) = &mut event.wire {
+            self.redact_wire(wire);
+        }
+        if let Some(error) = &mut event.outcome.error {
+            // Messages quote values in various ways, and functions write their own messages.
+            *error = format!("redacted {:08x}", self.values.token(error.as_bytes())).into();
+        }
+        match &mut event.action {
+            Action::Simple { sql } | Action::Copy { sql, .. } | Action::Parse { sql, .. } => {
+                self.redact_sql(sql);
+            }
+            Action::Bind(bound) | Action::Execute(bound) | Action::Fetch(bound) => {
+                self.redact_bound(bound, event.wire.as_deref());
+            }
+            Action::Connect | Action::Disconnect | Action::Call { .. } | Action::Cancel => {}
+        }
+        event
+    }
+
+    /// Removes copied rows and arguments of function calls, which consist only of values, and
+    /// replaces the values of `application_name` and of the application's own settings.
+    fn redact_wire(&mut self, wire: &mut WireDetail) {
+        if let Some(copy) = &mut wire.copy_in {
+            copy.data.iter_mut().for_each(|data| *data = None);
+        }
+        // The types of arguments are not known, and many are binary.
+        self.withheld += u64::from(wire.arguments.take().is_some());
+        let is_application_setting = |name: &Text| {
+            name.as_bytes().contains(&b'.')
+                || name.as_bytes().eq_ignore_ascii_case(b"application_name")
+        };
+        for (_, value) in wire.settings.iter_mut().filter(|(name, _)| is_application_setting(name))
+        {
+            *value = format!("redacted {:08x}", self.values.token(value.as_bytes())).into();
+        }
+    }
+
+    fn redact_application(&mut self, name: &Arc<str>) -> Arc<str> {
+        if name.is_empty() {
+            return name.clone();
+        }
+        match &self.last_application {
+            Some((cached, redacted)) if cached == name => redacted.clone(),
+            _ => {
+                let redacted: Arc<str> =
+                    format!("app {:08x}", self.values.token(name.as_bytes())).into();
+                self.last_application = Some((name.clone(), redacted.clone()));
+                redacted
+            }
+        }
+    }
+
+    fn redact_bound(&mut self, bound: &mut Bound, wire: Option<&WireDetail>) {
+        self.redact_sql(&mut bound.sql);
+        for (index, parameter) in bound.parameters.iter_mut().flatten().enumerate() {
+            match parameter {
+                Parameter::Null => {}
+                Parameter::Value(value) if wire.is_some_and(|wire| wire.is_binary(index)) => {
+                    *value = self.values.redact_binary(value.as_bytes()).into();
+                }
+                Parameter::Value(value) | Parameter::Truncated(value) => {
+                    *value = self.values.redact(value.as_bytes()).into();
+                }
+            }
+        }
+    }
+
+    fn redact_sql(&mut self, sql: &mut Text) {
+        *sql = match statement::redact(sql.as_bytes(), &self.values) {
+            Some(redacted) => redacted.into(),
+            None => {
+                self.withheld += 1;
+                format!("redacted '{:08x}'", self.values.token(sql.as_bytes())).into()
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

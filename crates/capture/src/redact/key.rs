@@ -1,0 +1,56 @@
+//! The key that replacements depend on.
+
+use ring::{
+    hmac,
+    rand::{SecureRandom, SystemRandom},
+};
+use zeroize::Zeroizing;
+
+/// A secret key. With it, one can test whether a replacement may be that of a guessed value.
+#[derive(Clone, Debug)]
+pub struct RedactionKey(pub(super) hmac::Key);
+
+/// The key cannot be created.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The key is short enough to be guessed.
+    #[error("the key has {bytes} bytes; it must have at least {BYTES_MIN}")]
+    TooShort {
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// The system has no random bytes.
+    #[error("the system provides no random numbers")]
+    NoRandomness,
+}
+
+const BYTES_MIN: usize = 16;
+
+impl RedactionKey {
+    /// Creates a key from secret bytes, such as the content of a file, ignoring a line break at the
+    /// end.
+    ///
+    /// # Errors
+    ///
+    /// There are fewer than 16 bytes.
+    pub fn from_secret(bytes: &[u8]) -> Result<Self, KeyError> {
+        let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        if bytes.len() < BYTES_MIN {
+            return Err(KeyError::TooShort { bytes: bytes.len() });
+        }
+        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, bytes)))
+    }
+
+    /// Creates a random key that cannot be reproduced.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random bytes.
+    pub fn random() -> Result<Self, KeyError> {
+        let mut bytes = Zeroizing::new([0; 32]);
+        SystemRandom::new().fill(&mut *bytes).map_err(|_| KeyError::NoRandomness)?;
+        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &*bytes)))
+    }
+}

@@ -1,0 +1,93 @@
+//! Classifies one query.
+
+use crate::{
+    Change, ChangedPart, CompareSettings, Interval, QueryVerdict, samples::Query,
+    statistics::bootstrap::ratio_interval,
+};
+
+/// The statistics of one query, taken from those of all queries.
+pub(super) struct Evidence {
+    /// The shift, if there were enough executions.
+    pub(super) change: Option<Change>,
+    /// The noise measured with a control run, in logarithms.
+    pub(super) noise: Option<f64>,
+}
+
+/// Minimum executions in both runs for a verdict on the tail: with fewer, the tail is a handful of
+/// them.
+const TAIL_EXECUTIONS_MIN: u64 = 200;
+
+/// Minimum factor of the mean for a verdict on the tail. A tail is noisier than the median.
+const TAIL_CHANGE_MIN: f64 = 2.0;
+
+/// Minimum change of the mean for a verdict on the tail, in multiples of
+/// [`CompareSettings::floor`].
+const TAIL_FLOORS_MIN: f64 = 10.0;
+
+/// Confidence level of the interval of the means' ratio.
+const TAIL_CONFIDENCE: f64 = 0.99;
+
+/// The floor is lowered with a control run, which measures what the floor guards against.
+const FLOOR_SHARE_WITH_CONTROL: f64 = 0.2;
+
+/// Classifies a query that both runs executed; also returns the interval of the means' ratio if it
+/// was computed.
+///
+/// A change of typical executions must be certain (the adjusted p-value), large (the factor beyond
+/// [`CompareSettings::change_min`] and twice the noise) and relevant (beyond
+/// [`CompareSettings::floor`]). Otherwise the mean may have changed because some executions did:
+/// then resampled blocks of time must agree that it did by at least
+/// [`CompareSettings::change_min`].
+pub(super) fn classify(
+    base: &Query,
+    run: &Query,
+    evidence: &Evidence,
+    settings: &CompareSettings,
+    seed: u64,
+) -> (QueryVerdict, Option<Interval>) {
+    let Some(change) = evidence.change else { return (QueryVerdict::TooFew, None) };
+    let floor_us = settings.floor.as_secs_f64()
+        * 1e6
+        * if evidence.noise.is_some() { FLOOR_SHARE_WITH_CONTROL } else { 1.0 };
+    let large = settings.change_min.get().ln().max(2.0 * evidence.noise.unwrap_or(0.0));
+    let factor = change.factor.estimate;
+    let [p50_us] = base.percentiles_us([0.5]);
+    let moved_us = (factor - 1.0).abs() * p50_us as f64;
+    let certain = change.q <= settings.false_discoveries_max;
+    if certain && factor.ln().abs() >= large && moved_us >= floor_us {
+        return (direction(factor, ChangedPart::Typical), None);
+    }
+    match tail_change(base, run, floor_us, seed) {
+        Some(mean) if is_beyond(mean, large) => {
+            (direction(mean.estimate, ChangedPart::Tail), Some(mean))
+        }
+        mean => (QueryVerdict::NoChange, mean),
+    }
+}
+
+fn direction(factor: f64, part: ChangedPart) -> QueryVerdict {
+    if factor > 1.0 { QueryVerdict::Slower(part) } else { QueryVerdict::Faster(part) }
+}
+
+/// Whether the whole interval is at least `large` (in logarithms) away from 1.
+fn is_beyond(interval: Interval, large: f64) -> bool {
+    interval.low.ln() >= large || interval.high.ln() <= -large
+}
+
+/// The change of the mean, if it is large enough to be examined.
+fn tail_change(base: &Query, run: &Query, floor_us: f64, seed: u64) -> Option<Interval> {
+    let estimate = run.mean_us() / base.mean_us().max(f64::MIN_POSITIVE);
+    let moved_us = (run.mean_us() - base.mean_us()).abs();
+    let is_relevant = base.timed().min(run.timed()) >= TAIL_EXECUTIONS_MIN
+        && estimate.ln().abs() >= TAIL_CHANGE_MIN.ln()
+        && moved_us >= TAIL_FLOORS_MIN * floor_us;
+    is_relevant.then(|| {
+        let pair = (&*base.durations_us(), &*run.durations_us());
+        let (low, high) = ratio_interval(pair, mean, TAIL_CONFIDENCE, seed);
+        Interval { estimate, low, high }
+    })
+}
+
+fn mean(values: &mut [f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}

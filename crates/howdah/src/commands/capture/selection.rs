@@ -1,0 +1,253 @@
+//! Options that select events and redact values, for all commands that process events.
+
+use std::{
+    fs,
+    path::PathBuf,
+    str::FromStr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::Context as _;
+use howdah_capture::{EventFilter, ExcludedCounts, Filter, RedactionKey, Redactor, SampleRate};
+use howdah_traffic::{Event, Timestamp};
+use serde_json::{Value, json};
+
+use crate::{context::CommandContext, errors};
+
+/// Selection of events. Different options are combined with AND, values of one option with OR.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Event selection")]
+pub(crate) struct SelectArgs {
+    /// Events from this time on, such as 2026-11-20T12:43:00Z; UTC without an offset
+    #[arg(long, value_name = "TIME")]
+    from: Option<TimeArg>,
+    /// Events before this time
+    #[arg(long, value_name = "TIME")]
+    until: Option<TimeArg>,
+    /// Events of sessions logged in as this role; repeatable
+    #[arg(long, value_name = "ROLE")]
+    user: Vec<String>,
+    /// Events of sessions in this database; repeatable
+    #[arg(long, value_name = "NAME")]
+    database: Vec<String>,
+    /// Events of the session with this name in the capture; repeatable
+    #[arg(long, value_name = "SESSION")]
+    session: Vec<String>,
+    /// Events of sessions with this application_name; repeatable
+    #[arg(long, value_name = "NAME")]
+    application: Vec<String>,
+    /// Only statements known to change nothing, according to PostgreSQL's grammar
+    #[arg(long)]
+    #[cfg_attr(not(feature = "grammar"), arg(value_parser = refuse_without_grammar))]
+    read_only: bool,
+}
+
+impl SelectArgs {
+    /// The filter that the options describe.
+    pub(crate) fn filter(&self) -> EventFilter {
+        self.filter_with_sample(None)
+    }
+
+    /// Whether only statements without changes are selected.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// The filter, restricted to a sample of the sessions.
+    pub(super) fn filter_with_sample(&self, sample: Option<SampleRate>) -> EventFilter {
+        let filter = Filter {
+            from: self.from.map(|time| time.0),
+            until: self.until.map(|time| time.0),
+            users: self.user.clone(),
+            databases: self.database.clone(),
+            sessions: self.session.clone(),
+            applications: self.application.clone(),
+            #[cfg(feature = "grammar")]
+            read_only: self.read_only,
+        };
+        EventFilter::new(filter, sample)
+    }
+}
+
+/// Rejects a flag that this build does not support: clap passes "true" if it is given.
+#[cfg(not(feature = "grammar"))]
+fn refuse_without_grammar(value: &str) -> Result<bool, &'static str> {
+    match value {
+        "true" => Err("this build cannot parse statements (build with --features grammar)"),
+        _ => Ok(false),
+    }
+}
+
+/// A point in time, which may be written without its last parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TimeArg(Timestamp);
+
+impl FromStr for TimeArg {
+    type Err = howdah_traffic::ParseTimestampError;
+
+    /// Parses RFC 3339; a missing offset, second or time of day is UTC, 0 or midnight.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let whole = text.parse();
+        let rest = ["Z", ":00Z", "T00:00:00Z"];
+        let guessed = rest.iter().find_map(|rest| format!("{text}{rest}").parse().ok());
+        guessed.map_or(whole, Ok).map(Self)
+    }
+}
+
+/// Redaction of values.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Redaction")]
+pub(super) struct RedactArgs {
+    /// Replace constants, bound values, comments, error messages and application names
+    #[arg(long)]
+    redact: bool,
+    /// Key file for reproducible replacements; without it, they are random
+    #[arg(long, value_name = "FILE", requires = "redact")]
+    redact_key: Option<PathBuf>,
+}
+
+impl RedactArgs {
+    /// Whether values are redacted.
+    pub(super) fn is_on(&self) -> bool {
+        self.redact
+    }
+
+    /// The redactor, if values are redacted.
+    pub(super) fn redactor(&self) -> anyhow::Result<Option<Redactor>> {
+        if !self.redact {
+            return Ok(None);
+        }
+        let key = match &self.redact_key {
+            None => RedactionKey::random()?,
+            Some(path) => {
+                let key_error = || format!("cannot use the key {}", path.display());
+                let secret = fs::read(path).with_context(key_error)?;
+                let key = RedactionKey::from_secret(&secret).with_context(key_error);
+                key.map_err(|error| errors::wrong_usage(format!("{error:#}")))?
+            }
+        };
+        Ok(Some(Redactor::new(&key)))
+    }
+}
+
+/// Time span of a filter's input, and whether any event passed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InputSpan {
+    span: Option<(Timestamp, Timestamp)>,
+    has_passed: bool,
+}
+
+impl InputSpan {
+    /// Records an input event.
+    pub(super) fn record(&mut self, time: Timestamp) {
+        let (first, last) = self.span.unwrap_or((time, time));
+        self.span = Some((first.min(time), last.max(time)));
+    }
+
+    /// Records that an event passed.
+    pub(super) fn record_passed(&mut self) {
+        self.has_passed = true;
+    }
+
+    /// If no event passed, a line with the time span of the input: it may be the wrong day.
+    pub(super) fn line(&self) -> Option<String> {
+        let (first, last) = self.span.filter(|_| !self.has_passed)?;
+        Some(format!("no events selected: the input covers {first} to {last}"))
+    }
+}
+
+/// Counts of excluded events, shared with another thread that consumes the events.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Exclusions(Arc<Mutex<(ExcludedCounts, InputSpan)>>);
+
+impl Exclusions {
+    fn lock(&self) -> MutexGuard<'_, (ExcludedCounts, InputSpan)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports the excluded events by reason.
+    pub(crate) fn report(&self, ctx: &CommandContext) {
+        let (left, input_span) = &*self.lock();
+        for line in lines(left).into_iter().chain(input_span.line()) {
+            ctx.report(line);
+        }
+    }
+}
+
+/// An iterator over the events that pass a filter.
+#[derive(Debug)]
+pub(crate) struct FilteredEvents<I> {
+    events: I,
+    filter: EventFilter,
+    input_span: InputSpan,
+    left: Exclusions,
+}
+
+impl<I> FilteredEvents<I> {
+    pub(crate) fn new(events: I, filter: EventFilter) -> Self {
+        Self { events, filter, input_span: InputSpan::default(), left: Exclusions::default() }
+    }
+
+    /// Whether all events pass.
+    pub(crate) fn is_unfiltered(&self) -> bool {
+        self.filter.keeps_everything()
+    }
+
+    /// A handle to the counts of excluded events.
+    pub(crate) fn exclusions(&self) -> Exclusions {
+        self.left.clone()
+    }
+}
+
+impl<I: Iterator<Item = Result<Event, E>>, E> Iterator for FilteredEvents<I> {
+    type Item = Result<Event, E>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(event) = self.filter.poll() {
+                self.input_span.record_passed();
+                return Some(Ok(event));
+            }
+            match self.events.next() {
+                Some(Ok(event)) => {
+                    self.input_span.record(event.time);
+                    self.filter.push(event);
+                }
+                other => {
+                    *self.left.lock() = (self.filter.excluded().clone(), self.input_span);
+                    return other;
+                }
+            }
+        }
+    }
+}
+
+/// Lines about excluded events by reason.
+pub(super) fn lines(left: &ExcludedCounts) -> Vec<String> {
+    left.iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("left out, {}: {count}", reason.as_str()))
+        .collect()
+}
+
+/// Excluded events by reason, for a manifest.
+pub(super) fn document(left: &ExcludedCounts) -> Value {
+    let counted = left.iter().filter(|(_, count)| **count > 0);
+    counted.map(|(reason, count)| json!({ "text": reason.as_str(), "count": count })).collect()
+}
+
+#[test]
+fn partial_times_are_completed() {
+    let time = |text: &str| text.parse::<TimeArg>().map(|time| time.0.to_string());
+    let expected = || Ok("2026-11-20T12:43:00.000000Z".to_owned());
+    for text in [
+        "2026-11-20T12:43:00Z",
+        "2026-11-20T13:43:00+01:00",
+        "2026-11-20 12:43:00",
+        "2026-11-20 12:43",
+    ] {
+        assert_eq!(time(text), expected(), "{text}");
+    }
+    assert_eq!(time("2026-11-20"), Ok("2026-11-20T00:00:00.000000Z".to_owned()));
+    assert!(time("yesterday").is_err());
+}

@@ -1,0 +1,70 @@
+//! [`SettingsCheck`]: result of `--check` for a server's settings, and of `howdah config check`.
+
+use std::{io::Write as _, path::Path};
+
+use crate::{context::CommandContext, outcome::CommandOutcome};
+
+/// Problems with a server's settings.
+#[derive(Debug, Default)]
+pub(super) struct SettingsCheck {
+    /// Settings that are recognised but have no or a different effect.
+    pub(super) warnings: Vec<String>,
+    /// Errors; empty if the settings can be used.
+    pub(super) errors: Vec<String>,
+}
+
+impl SettingsCheck {
+    /// Creates the check from settings or the error in reading them. `errors` extracts problems
+    /// with the settings from an error; any other error says nothing about them.
+    ///
+    /// # Errors
+    ///
+    /// The settings could not be checked.
+    pub(super) fn from_result<R>(
+        read: anyhow::Result<R>,
+        warnings: impl FnOnce(&R) -> Vec<String>,
+        errors: impl FnOnce(&anyhow::Error) -> Option<Vec<String>>,
+    ) -> anyhow::Result<Self> {
+        match read {
+            Ok(read) => Ok(Self { warnings: warnings(&read), errors: Vec::new() }),
+            Err(error) => match errors(&error) {
+                Some(errors) => Ok(Self { warnings: Vec::new(), errors }),
+                None => Err(error),
+            },
+        }
+    }
+
+    /// Prefixes each problem with the file.
+    pub(super) fn in_file(mut self, path: Option<&Path>) -> Self {
+        let Some(path) = path else { return self };
+        let place = |text: &mut String| text.insert_str(0, &format!("{}: ", path.display()));
+        self.warnings.iter_mut().chain(&mut self.errors).for_each(place);
+        self
+    }
+
+    /// Prints one problem per line.
+    pub(super) fn print(&self, ctx: &CommandContext) -> anyhow::Result<()> {
+        let mut out = ctx.stdout();
+        for warning in &self.warnings {
+            writeln!(out, "warning: {warning}")?;
+        }
+        for errors in &self.errors {
+            writeln!(out, "{errors}")?;
+        }
+        Ok(())
+    }
+
+    /// `Done` if the settings can be used.
+    pub(super) fn outcome(&self) -> CommandOutcome {
+        if self.errors.is_empty() { CommandOutcome::Done } else { CommandOutcome::CheckFailed }
+    }
+
+    /// Prints the result of `--check`.
+    pub(super) fn finish(&self, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+        self.print(ctx)?;
+        if self.outcome() == CommandOutcome::Done {
+            writeln!(ctx.stdout(), "ok")?;
+        }
+        Ok(self.outcome())
+    }
+}

@@ -1,0 +1,293 @@
+//! Detects the envelopes around a log and removes them, layer by layer.
+
+use serde::Serialize;
+
+use super::{
+    container::{Cri, TimestampedLines, split_cri, split_timestamp},
+    journal::{JournalExport, JournalJson},
+    json::{ObjectSplitter, members},
+    json_envelopes::{self, JsonEnvelopes},
+    layer::{Layer, LayerOutput},
+    pgreplay::{self, Pgreplay},
+    pgreplay_go::{self, PgreplayGo},
+    stamp::Calendar,
+    syslog::{SyslogHeader, SyslogLayer},
+};
+use crate::InputState;
+
+/// An envelope around a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Envelope {
+    /// Lines of a container runtime for Kubernetes: time, stream, tag.
+    Cri,
+    /// Lines with a time in ISO 8601: `kubectl logs --timestamps`, CloudWatch's export to S3.
+    Timestamps,
+    /// JSON of a container runtime, a cloud or CloudNativePG.
+    Json,
+    /// syslog files and `journalctl`'s own lines.
+    Syslog,
+    /// `journalctl -o json`.
+    JournalJson,
+    /// `journalctl -o export`.
+    JournalExport,
+    /// Not a log, but items of pgreplay-go.
+    PgreplayGo,
+    /// Not a log, but a replay file of pgreplay.
+    Pgreplay,
+}
+
+impl Envelope {
+    /// Every envelope, in the order of declaration.
+    pub const ALL: [Self; 8] = [
+        Self::Cri,
+        Self::Timestamps,
+        Self::Json,
+        Self::Syslog,
+        Self::JournalJson,
+        Self::JournalExport,
+        Self::PgreplayGo,
+        Self::Pgreplay,
+    ];
+
+    /// A phrase for display: the origin of a log.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cri => "a container log (CRI)",
+            Self::Timestamps => "lines with timestamps",
+            Self::Json => "JSON envelopes",
+            Self::Syslog => "syslog",
+            Self::JournalJson => "the journal, as JSON",
+            Self::JournalExport => "the journal, exported",
+            Self::PgreplayGo => "pgreplay-go items",
+            Self::Pgreplay => "a pgreplay replay file",
+        }
+    }
+
+    /// What is missing from a capture made from it, compared with one made from a log; empty for
+    /// logs.
+    pub const fn limitation(self) -> &'static str {
+        match self {
+            Self::PgreplayGo => {
+                "durations, errors, names of statements and portals, and cancels; \
+                 whatever pgreplay-go could not parse is missing without a trace"
+            }
+            Self::Pgreplay => {
+                "durations, errors, names of portals, application names and the time zone; \
+                 COPY is blanked out"
+            }
+            _ => "",
+        }
+    }
+
+    fn layer(self, settings: &EnvelopeOptions) -> Box<dyn Layer> {
+        let bytes_max = settings.record_bytes_max;
+        // An envelope is larger than its contents, mainly because of escapes.
+        let envelope_bytes_max = bytes_max.saturating_mul(2).saturating_add(ENVELOPE_BYTES);
+        match self {
+            Self::Cri => Box::new(Cri::new(envelope_bytes_max)),
+            Self::Timestamps => Box::new(TimestampedLines::new(envelope_bytes_max)),
+            Self::Json => Box::new(JsonEnvelopes::new(envelope_bytes_max)),
+            Self::Syslog => Box::new(SyslogLayer::new(envelope_bytes_max, settings.calendar)),
+            Self::JournalJson => Box::new(JournalJson::new(envelope_bytes_max)),
+            Self::JournalExport => Box::new(JournalExport::new(envelope_bytes_max)),
+            Self::PgreplayGo => Box::new(PgreplayGo::new(envelope_bytes_max)),
+            Self::Pgreplay => Box::new(Pgreplay::new(envelope_bytes_max)),
+        }
+    }
+}
+
+/// Size of an envelope without its contents.
+const ENVELOPE_BYTES: usize = 64 << 10;
+
+/// Options of the layers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EnvelopeOptions {
+    pub(crate) record_bytes_max: usize,
+    pub(crate) calendar: Calendar,
+}
+
+/// The layers around a log.
+#[derive(Debug, Default)]
+pub(super) struct LayerChain {
+    layers: Vec<Box<dyn Layer>>,
+    envelopes: Vec<Envelope>,
+    /// The beginning of the contents, while they may have a further envelope.
+    sample: Option<Vec<u8>>,
+}
+
+/// Maximum nesting of envelopes: an operator's JSON in a container's log in a cloud's.
+const LAYERS_MAX: usize = 4;
+
+/// Bytes that an envelope is detected from.
+const SAMPLE_BYTES: usize = 32 << 10;
+
+impl LayerChain {
+    /// A chain that detects all envelopes.
+    pub(super) fn new() -> Self {
+        Self { sample: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// A chain for exactly this envelope.
+    pub(super) fn expecting(envelope: Envelope, settings: &EnvelopeOptions) -> Self {
+        let layers = vec![envelope.layer(settings)];
+        Self { layers, envelopes: vec![envelope], sample: None }
+    }
+
+    /// The envelopes removed so far, outermost first.
+    pub(super) fn envelopes(&self) -> &[Envelope] {
+        &self.envelopes
+    }
+
+    /// Whether bytes are passed through unchanged.
+    pub(super) fn is_passthrough(&self) -> bool {
+        self.layers.is_empty() && self.sample.is_none()
+    }
+
+    /// The prefix added in front of the server's own.
+    pub(super) fn added_prefix(&self) -> Option<&'static str> {
+        self.layers.iter().find_map(|layer| layer.added_prefix())
+    }
+
+    /// Reads the next bytes of the file and the state of the input; appends the contents to
+    /// `output`.
+    pub(super) fn feed(
+        &mut self,
+        bytes: &[u8],
+        state: InputState,
+        settings: &EnvelopeOptions,
+        output: &mut LayerOutput,
+    ) {
+        let contents = self.feed_layers(0, bytes.to_vec(), state, output);
+        self.detect_next(contents, state, settings, output);
+    }
+
+    /// Passes bytes through the layers from `first` on.
+    fn feed_layers(
+        &mut self,
+        first: usize,
+        bytes: Vec<u8>,
+        state: InputState,
+        output: &mut LayerOutput,
+    ) -> Vec<u8> {
+        let saved = std::mem::replace(&mut output.log, bytes);
+        for layer in &mut self.layers[first..] {
+            let outside = std::mem::take(&mut output.log);
+            layer.feed(&outside, output);
+            match state {
+                InputState::Open => {}
+                InputState::Idle => layer.idle(output),
+                InputState::End => layer.finish(output),
+            }
+        }
+        std::mem::replace(&mut output.log, saved)
+    }
+
+    /// Looks for a further envelope while there may be one, then emits the contents.
+    fn detect_next(
+        &mut self,
+        mut contents: Vec<u8>,
+        state: InputState,
+        settings: &EnvelopeOptions,
+        output: &mut LayerOutput,
+    ) {
+        while let Some(mut sample) = self.sample.take() {
+            sample.append(&mut contents);
+            let is_enough = match state {
+                InputState::Open => sample.len() >= SAMPLE_BYTES,
+                InputState::Idle => sample.contains(&b'\n'),
+                InputState::End => true,
+            };
+            let envelope = detect(&sample, settings.calendar);
+            match envelope.filter(|_| is_enough && self.layers.len() < LAYERS_MAX) {
+                Some(envelope) => {
+                    self.layers.push(envelope.layer(settings));
+                    self.envelopes.push(envelope);
+                    contents = self.feed_layers(self.layers.len() - 1, sample, state, output);
+                    self.sample = Some(Vec::new());
+                    if contents.is_empty() {
+                        return;
+                    }
+                }
+                None if is_enough => contents = sample,
+                None => {
+                    self.sample = Some(sample);
+                    return;
+                }
+            }
+        }
+        output.log.append(&mut contents);
+    }
+}
+
+/// Detects the envelope of a log that begins with `sample`, if any.
+pub(super) fn detect(sample: &[u8], calendar: Calendar) -> Option<Envelope> {
+    let start = sample.iter().position(|byte| !byte.is_ascii_whitespace() && *byte != b'\x1e');
+    match sample.get(start?..)? {
+        [b'{' | b'[', ..] => detect_in_objects(sample),
+        _ if pgreplay::is_replay_file(sample) => Some(Envelope::Pgreplay),
+        _ => detect_in_lines(sample, calendar),
+    }
+}
+
+fn detect_in_objects(sample: &[u8]) -> Option<Envelope> {
+    let mut envelope = None;
+    let mut objects = ObjectSplitter::new(sample.len());
+    let mut seen = 0;
+    objects.feed(sample, |object, _| {
+        if let (Ok(object), None, true) = (object, envelope, seen < OBJECTS_MAX) {
+            seen += 1;
+            envelope = detect_in_object(object);
+        }
+    });
+    envelope
+}
+
+/// Maximum number of objects and lines that are examined.
+const OBJECTS_MAX: usize = 20;
+const LINES_MAX: usize = 50;
+
+fn detect_in_object(object: &[u8]) -> Option<Envelope> {
+    let has = |name: &[u8]| members(object).any(|(known, _)| known == name);
+    if has(b"error_severity") {
+        return None;
+    }
+    if has(b"MESSAGE") && has(b"__REALTIME_TIMESTAMP") {
+        return Some(Envelope::JournalJson);
+    }
+    if pgreplay_go::is_item(object) {
+        return Some(Envelope::PgreplayGo);
+    }
+    json_envelopes::open_envelope(object, 0, &mut Vec::new()).map(|_| Envelope::Json)
+}
+
+/// Line envelopes are detected by the majority of the first lines, because each line has a header.
+fn detect_in_lines(sample: &[u8], calendar: Calendar) -> Option<Envelope> {
+    let is_export =
+        sample.starts_with(b"__CURSOR=") || sample.starts_with(b"__REALTIME_TIMESTAMP=");
+    if is_export {
+        return Some(Envelope::JournalExport);
+    }
+    let mut lines = 0;
+    let mut counts = [0; 3];
+    // An incomplete last line counts only if there is no other.
+    let whole = memchr::memrchr(b'\n', sample).map_or(sample, |end| &sample[..end]);
+    for line in whole.split(|byte| *byte == b'\n') {
+        if line.is_empty() || line.starts_with(b"\t") || line.starts_with(b"-- ") {
+            continue;
+        }
+        lines += 1;
+        counts[0] += usize::from(split_cri(line).is_some());
+        counts[1] += usize::from(SyslogHeader::split(line, calendar).is_some());
+        counts[2] += usize::from(split_timestamp(line).is_some());
+        if lines == LINES_MAX {
+            break;
+        }
+    }
+    let kinds = [Envelope::Cri, Envelope::Syslog, Envelope::Timestamps];
+    kinds.into_iter().zip(counts).find(|(_, count)| count * 2 > lines).map(|(kind, _)| kind)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! The common interface of all layers around a log: bytes in, bytes of the contents out.
+
+use crate::{excerpt::shorten, problem::InputProblem};
+
+/// Removes one envelope from a log.
+///
+/// A layer is fed chunks of any size and appends the contents to [`LayerOutput::log`]. It does no
+/// I/O. It never fails: unreadable input is [reported](LayerOutput::add_problem) with its line
+/// number in the envelope.
+pub(super) trait Layer: Send + std::fmt::Debug {
+    /// Reads the next bytes of the envelope.
+    fn feed(&mut self, bytes: &[u8], output: &mut LayerOutput);
+
+    /// Nothing arrived for a while: emits whatever looks complete.
+    fn idle(&mut self, output: &mut LayerOutput) {
+        let _ = output;
+    }
+
+    /// The input has ended.
+    fn finish(&mut self, output: &mut LayerOutput);
+
+    /// The prefix added in front of the server's own, in PostgreSQL's syntax.
+    fn added_prefix(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// The output of a layer.
+#[derive(Debug, Default)]
+pub(super) struct LayerOutput {
+    /// Contents of the envelope.
+    pub(super) log: Vec<u8>,
+    /// Unreadable or foreign input.
+    pub(super) problems: Vec<Issue>,
+}
+
+/// A problem with an envelope, and how often it occurred.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issue {
+    /// Its kind.
+    pub reason: InputProblem,
+    /// How often it occurred.
+    pub count: u64,
+    /// Line of the first occurrence, from 1.
+    pub line: u64,
+    /// Beginning of the first occurrence.
+    pub excerpt: String,
+}
+
+impl LayerOutput {
+    /// Reports a problem. After the first few, those of one reason are only counted, so that a file
+    /// full of them needs no memory.
+    pub(super) fn add_problem(&mut self, reason: InputProblem, line: u64, excerpt: &[u8]) {
+        match self
+            .problems
+            .iter_mut()
+            .filter(|problem| problem.reason == reason)
+            .nth(SAMPLES_MAX - 1)
+        {
+            Some(problem) => problem.count += 1,
+            None => self.problems.push(Issue { reason, count: 1, line, excerpt: shorten(excerpt) }),
+        }
+    }
+}
+
+/// Samples of one reason between two queries of the problems.
+const SAMPLES_MAX: usize = 3;
+
+/// Appends one entry of a log service as lines of a log: newlines inside it are followed by a tab,
+/// as the server writes them, unless another line of the same message begins there.
+pub(super) fn push_entry(text: &[u8], log: &mut Vec<u8>) {
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    let head = &text[..text.len().min(COMMON_PREFIX_BYTES)];
+    let mut rest = text;
+    while let Some(newline) = memchr::memchr(b'\n', rest) {
+        log.extend_from_slice(&rest[..=newline]);
+        rest = &rest[newline + 1..];
+        let is_line_of_its_own = head.len() == COMMON_PREFIX_BYTES && rest.starts_with(head);
+        if !rest.starts_with(b"\t") && !is_line_of_its_own {
+            log.push(b'\t');
+        }
+    }
+    log.extend_from_slice(rest);
+    log.push(b'\n');
+}
+
+/// Length of the common beginning of a message's lines: a time, down to the minute.
+pub(super) const COMMON_PREFIX_BYTES: usize = 16;
+
+#[test]
+fn entry_with_several_lines_is_one_message() {
+    let mut log = Vec::new();
+    push_entry(b"2026-11-20 12:00:00.000 UTC LOG:  a\nb\n\tc\n", &mut log);
+    push_entry(
+        b"2026-11-20 12:00:00.000 UTC LOG:  d\n2026-11-20 12:00:00.000 UTC DETAIL:  e",
+        &mut log,
+    );
+    let expected = "2026-11-20 12:00:00.000 UTC LOG:  a\n\tb\n\tc\n\
+                    2026-11-20 12:00:00.000 UTC LOG:  d\n2026-11-20 12:00:00.000 UTC DETAIL:  e\n";
+    assert_eq!(String::from_utf8_lossy(&log), expected);
+}
+
+#[test]
+fn number_of_stored_problems_is_bounded() {
+    let mut output = LayerOutput::default();
+    (1..=1000).for_each(|line| output.add_problem(InputProblem::NotARecord, line, b"x"));
+    assert_eq!(output.problems.len(), SAMPLES_MAX);
+    assert_eq!(output.problems.iter().map(|problem| problem.count).sum::<u64>(), 1000);
+}

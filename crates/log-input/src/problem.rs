@@ -1,0 +1,26 @@
+//! Problems of an envelope or archive.
+
+/// Why input was skipped, or what was wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum InputProblem {
+    /// Output of another program between the entries.
+    NotARecord,
+    /// The input ended inside an entry.
+    CutShort,
+    /// An entry over the size limit.
+    TooLong,
+    /// A truncated or damaged archive or pgreplay file.
+    Damaged,
+    /// A line or object without the envelope that its neighbours have.
+    BadEnvelope,
+    /// Syslog lost part of a message, so the message was skipped.
+    LostParts,
+    /// Entries run from new to old and were reversed.
+    Backwards,
+    /// Entries run from new to old, and are too many to reverse.
+    BackwardsTooLong,
+    /// Messages of several hosts are mixed in one log.
+    SeveralServers,
+    /// A line of another program in a shared log.
+    OtherProgram,
+}

@@ -1,0 +1,147 @@
+//! Detects padded fields of a prefix, as in `%-12u` and `%8p`, by sums that stay constant.
+//!
+//! If the length of a value and the number of spaces after it have the same sum in every line, the
+//! field is padded on the right; likewise with the spaces before it. After a value longer than the
+//! width only the prefix's own spaces follow.
+
+use super::LineHead;
+
+/// Which tokens of similar heads are padded, and which spaces between them are the padding.
+pub(super) struct Padding {
+    tokens: Vec<PaddingKind>,
+}
+
+/// How a token is padded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PaddingKind {
+    /// Not padded. Literal text keeps its spaces.
+    No,
+    /// `%-12u`: padded on the right.
+    Right(usize),
+    /// `%12u`: padded on the left.
+    Left(usize),
+    /// Literal text between padded tokens: the number of its own spaces at the front and at the
+    /// end, where its neighbours are padded.
+    Between { front: Option<usize>, end: Option<usize> },
+}
+
+/// The width of a padded column, and the number of the prefix's own spaces next to it.
+struct PaddedColumn {
+    width: usize,
+    own: usize,
+}
+
+impl Padding {
+    /// No padding.
+    pub(super) fn none(heads: &[&LineHead<'_>]) -> Self {
+        Self { tokens: vec![PaddingKind::No; heads[0].tokens.len()] }
+    }
+
+    /// Examines every place where the number of spaces varies.
+    pub(super) fn detect(heads: &[&LineHead<'_>]) -> Self {
+        let mut padding = Self::none(heads);
+        // Text before the first field is not padding.
+        for at in 1..padding.tokens.len() {
+            padding.detect_at(at, heads);
+        }
+        padding
+    }
+
+    fn detect_at(&mut self, at: usize, heads: &[&LineHead<'_>]) {
+        let texts = || heads.iter().map(|head| head.tokens[at].1);
+        let values = |at: usize| heads.iter().map(move |head| head.tokens[at].1.len());
+        let leading: Vec<_> = texts().map(|it| it.len() - it.trim_ascii_start().len()).collect();
+        let trailing: Vec<_> = texts().map(|it| it.len() - it.trim_ascii_end().len()).collect();
+        let is_space = texts().all(|text| text.trim_ascii().is_empty());
+        let both = || values(at - 1).zip(values(at + 1)).map(|(one, other)| one + other);
+        let has_next = at + 1 < self.tokens.len();
+        let right = PaddedColumn::detect(values(at - 1), &leading, is_space);
+        // Spaces alone pad one neighbour, or both together.
+        let left = match &right {
+            Some(_) if is_space => None,
+            _ if has_next => PaddedColumn::detect(values(at + 1), &trailing, is_space),
+            _ => None,
+        };
+        if right.is_none() && left.is_none() {
+            if is_space && has_next {
+                self.split_between(
+                    at,
+                    PaddedColumn::detect(both(), &leading, true),
+                    values(at - 1).max(),
+                );
+            }
+            return;
+        }
+        if let Some(column) = &right {
+            self.tokens[at - 1] = PaddingKind::Right(column.width);
+        }
+        if let Some(column) = &left {
+            self.tokens[at + 1] = PaddingKind::Left(column.width);
+        }
+        let own = |column: Option<PaddedColumn>| column.map(|column| column.own);
+        self.tokens[at] = PaddingKind::Between { front: own(right), end: own(left) };
+    }
+
+    /// Divides a common width between two values: the longest value on the left decides where they
+    /// meet.
+    fn split_between(&mut self, at: usize, column: Option<PaddedColumn>, longest: Option<usize>) {
+        let (Some(column), Some(longest)) = (column, longest) else { return };
+        self.tokens[at - 1] = PaddingKind::Right(longest);
+        self.tokens[at] = PaddingKind::Between { front: Some(column.own), end: None };
+        self.tokens[at + 1] = PaddingKind::Left(column.width.saturating_sub(longest));
+    }
+
+    /// The escape of a token, with its width.
+    pub(super) fn escape_with_width(&self, at: usize, escape: &str) -> String {
+        match (self.tokens[at], escape.strip_prefix('%')) {
+            (PaddingKind::Right(width), Some(letter)) => format!("%-{width}{letter}"),
+            (PaddingKind::Left(width), Some(letter)) => format!("%{width}{letter}"),
+            _ => escape.to_owned(),
+        }
+    }
+
+    /// Literal text without the padding of its neighbours.
+    pub(super) fn strip_padding(&self, at: usize, text: &[u8]) -> Vec<u8> {
+        let PaddingKind::Between { front, end } = self.tokens[at] else { return text.to_vec() };
+        let mut text = text.to_vec();
+        if let Some(own) = front {
+            text = [&b" ".repeat(own), text.trim_ascii_start()].concat();
+        }
+        if let Some(own) = end {
+            text = [text.trim_ascii_end(), &b" ".repeat(own)].concat();
+        }
+        text
+    }
+}
+
+impl PaddedColumn {
+    /// The width of values with these numbers of spaces next to them; `None` if the spaces are not
+    /// padding.
+    fn detect(
+        values: impl Iterator<Item = usize>,
+        spaces: &[usize],
+        is_space: bool,
+    ) -> Option<Self> {
+        let least = *spaces.iter().min()?;
+        let sums: Vec<_> = values.zip(spaces).map(|(value, more)| (value + more, *more)).collect();
+        let column = sums.iter().map(|(sum, _)| *sum).min()?;
+        let is_varied = spaces.iter().any(|more| *more != least);
+        // Values longer than the width have only the prefix's own spaces.
+        let fits = sums.iter().all(|(sum, more)| *sum == column || *more == least);
+        let is_exceeded = sums.iter().any(|(sum, _)| *sum > column);
+        let own = match is_exceeded {
+            true => least,
+            false if is_space => least.min(1),
+            false => 0,
+        };
+        (is_varied && fits).then(|| Self { width: column - own, own })
+    }
+}
+
+/// A text with each run of spaces reduced to one, so that texts compare equal regardless of
+/// padding.
+pub(super) fn with_single_spaces(text: &[u8]) -> Vec<u8> {
+    let mut single = text.to_vec();
+    single.dedup_by(|one, other| *one == b' ' && *other == b' ');
+    single
+}

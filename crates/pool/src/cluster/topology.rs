@@ -1,0 +1,144 @@
+//! [`ClusterTopology`]: derives the state of each member from the health reports of all.
+
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
+
+use super::{
+    CheckFindings, CheckSeq, ClusterState, HealthReport, LagHistory, LsnHistory, PrimaryConflict,
+    PrimaryDetector, ServerStatus, TimelineRegression,
+};
+use crate::{
+    config::{ClusterPool, ConfiguredRole},
+    core::time::Time,
+};
+
+/// Receives health reports and updates the member states that workers read.
+#[derive(Debug)]
+pub(crate) struct ClusterTopology {
+    state: Arc<ClusterState>,
+    check_failure_timeout: Option<Duration>,
+    max_lag: Option<Duration>,
+    max_lag_bytes: Option<NonZeroU64>,
+    detector: PrimaryDetector,
+    lag_history: LagHistory,
+    lsn_history: LsnHistory,
+}
+
+impl ClusterTopology {
+    pub(crate) fn new(cluster: &ClusterPool, state: Arc<ClusterState>) -> Self {
+        let settings = &cluster.settings;
+        let roles = cluster.servers.iter().map(|server| server.role);
+        Self {
+            state,
+            check_failure_timeout: settings.check_failure_timeout,
+            max_lag: settings.max_lag,
+            max_lag_bytes: settings.max_lag_bytes,
+            detector: PrimaryDetector::new(
+                roles,
+                settings.primary_rejoin_delay,
+                settings.require_same_system_identifier,
+            ),
+            lag_history: LagHistory::default(),
+            lsn_history: LsnHistory::default(),
+        }
+    }
+
+    /// Handles a server's report, for the check with this number, which started after so many
+    /// suspicions. Returns whether the report is still valid.
+    pub(crate) fn handle_health_report(
+        &mut self,
+        server: usize,
+        (check, suspicions): (CheckSeq, u32),
+        report: &HealthReport,
+        now: Time,
+    ) -> bool {
+        self.detector.observe(server, Some(report.clone()), now);
+        let statuses = self.statuses(now);
+        if statuses[server] == ServerStatus::Primary && !report.is_in_recovery {
+            self.lag_history.record(server, report.lsn, now);
+            if let Some(inserted) = report.insert_lsn {
+                let of = (server, report.timeline);
+                self.lsn_history.record(of, check, inserted, &self.state.write_tracker);
+            }
+        }
+        // WAL positions of another system mean nothing, whether it is allowed here or not.
+        let is_own_system = !self.detector.is_foreign(server);
+        let replayed = if report.is_in_recovery && is_own_system {
+            self.lsn_history.replayed(report.timeline, report.lsn)
+        } else {
+            CheckSeq::default()
+        };
+        let lag = self
+            .lag_history
+            .lag_at(report.lsn, now)
+            .filter(|_| report.is_in_recovery && is_own_system);
+        let is_lagging = lag.is_some_and(|(bytes, time)| {
+            self.max_lag_bytes.is_some_and(|max| bytes > max.get())
+                || self.max_lag.is_some_and(|max| time > max)
+        });
+        let findings = CheckFindings {
+            timeline: report.timeline,
+            lsn: report.lsn,
+            lag_bytes: lag.map(|(bytes, _)| bytes),
+            lag: lag.map(|(_, time)| time),
+            is_lagging,
+            system_identifier: report.system_identifier,
+            is_foreign: self.detector.is_excluded(server),
+            replayed,
+        };
+        // The others first, so that there are never two primaries.
+        self.update_others(server, &statuses);
+        self.state.members[server].check_succeeded(suspicions, statuses[server], findings, now)
+    }
+
+    /// Handles a check without an answer. Returns whether the server was reachable before.
+    pub(crate) fn handle_check_failure(&mut self, server: usize, reason: &str, now: Time) -> bool {
+        self.detector.observe(server, None, now);
+        // It may have been the last server with unknown status.
+        let statuses = self.statuses(now);
+        self.update_others(server, &statuses);
+        let member = &self.state.members[server];
+        member.set_status(statuses[server], self.detector.is_excluded(server));
+        member.check_failed(now, reason, self.check_failure_timeout)
+    }
+
+    fn update_others(&self, server: usize, statuses: &[ServerStatus]) {
+        let members = self.state.members.iter().zip(statuses).enumerate();
+        for (at, (member, status)) in members.filter(|(at, _)| *at != server) {
+            member.set_status(*status, self.detector.is_excluded(at));
+        }
+    }
+
+    /// The system identifier of the primary, if known.
+    pub(crate) fn system_identifier(&self) -> Option<i64> {
+        self.detector.system_identifier()
+    }
+
+    /// Takes the primary of an older timeline that was accepted since the last call.
+    pub(crate) fn take_timeline_regression(&mut self) -> Option<TimelineRegression> {
+        self.detector.take_timeline_regression()
+    }
+
+    /// Forgets the reports of unreachable servers and their timelines.
+    pub(crate) fn reset(&mut self, now: Time) {
+        self.detector.reset();
+        let statuses = self.statuses(now);
+        for (at, (member, status)) in self.state.members.iter().zip(&statuses).enumerate() {
+            member.set_status(*status, self.detector.is_excluded(at));
+        }
+    }
+
+    /// Why there is no primary although several servers claim to be it.
+    pub(crate) fn conflict(&self) -> Option<PrimaryConflict> {
+        self.detector.conflict()
+    }
+
+    fn statuses(&mut self, now: Time) -> Vec<ServerStatus> {
+        let configured = |(status, role): (ServerStatus, &ConfiguredRole)| match role {
+            ConfiguredRole::Auto => status,
+            ConfiguredRole::Primary => ServerStatus::Primary,
+            ConfiguredRole::Replica => ServerStatus::Replica,
+        };
+        let statuses = self.detector.statuses(now).into_iter();
+        statuses.zip(self.detector.roles()).map(configured).collect()
+    }
+}

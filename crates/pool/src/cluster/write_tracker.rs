@@ -1,0 +1,310 @@
+//! [`WriteTracker`] and [`LsnHistory`]: track which standbys have replayed a client's writes
+//! (read-your-writes).
+//!
+//! ```text
+//! client writes      ReadyForQuery: its token is the number of the next check, 8
+//! check 8            the primary is at 0/5000: all commits acknowledged by then are below that
+//! check 9            a standby has replayed up to 0/4F00: the position of the primary at check 7
+//! check 12           it has replayed up to 0/5000: as of check 8, so the client may read there
+//! ```
+//!
+//! The position of a commit is never queried: the next queried position of the primary is not below
+//! it. So a client has a number, a standby has one, and a read costs a comparison. Checks are
+//! numbered over the whole process, so the numbers stay valid when the configuration is reloaded.
+
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use super::thinning::thin;
+
+/// The number of the next check.
+static NEXT_SEQ: AtomicU64 = AtomicU64::new(1);
+
+/// The number of a health check, in the order in which they are sent.
+///
+/// 0 comes before all others: every server has replayed what was written before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CheckSeq(u64);
+
+impl CheckSeq {
+    /// Numbers a check that is sent after this call.
+    pub(crate) fn allocate() -> Self {
+        Self(NEXT_SEQ.fetch_add(1, Ordering::SeqCst))
+    }
+
+    pub(super) const fn get(self) -> u64 {
+        self.0
+    }
+
+    pub(super) const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The next check: it will be sent after this call, so it covers everything acknowledged so
+    /// far.
+    pub(crate) fn upcoming() -> Self {
+        Self(NEXT_SEQ.load(Ordering::SeqCst))
+    }
+}
+
+/// A client's writes: for each shard, the check by which a standby there must have replayed
+/// everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CausalToken(Vec<CheckSeq>);
+
+impl CausalToken {
+    /// Records a write on a shard.
+    pub(crate) fn raise(&mut self, shard: u32, written: CheckSeq) {
+        let Ok(at) = usize::try_from(shard) else { return };
+        if self.0.len() <= at {
+            self.0.resize(at + 1, CheckSeq::default());
+        }
+        self.0[at] = self.0[at].max(written);
+    }
+
+    /// Adds the writes of a sub-request.
+    pub(crate) fn merge(&mut self, part: &Self) {
+        for (shard, written) in (0..).zip(&part.0) {
+            self.raise(shard, *written);
+        }
+    }
+
+    /// The check for a shard; 0 if it did not write there.
+    pub(crate) fn for_shard(&self, shard: usize) -> CheckSeq {
+        self.0.get(shard).copied().unwrap_or_default()
+    }
+
+    /// The shards that it wrote on.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = u32> {
+        let shards = (0..).zip(&self.0);
+        shards.filter(|(_, written)| **written > CheckSeq::default()).map(|(shard, _)| shard)
+    }
+}
+
+/// The latest writes in a cluster and the checks that cover them; shared by the workers and the
+/// monitor.
+#[derive(Debug, Default)]
+pub(crate) struct WriteTracker {
+    /// The highest check that a client waits for.
+    newest_write: AtomicU64,
+    /// Whether a client has written since the last check of the primary.
+    check_requested: AtomicBool,
+    /// The last check that the primary has answered.
+    answered: AtomicU64,
+    /// Whether a client waits for a standby to replay more.
+    replay_requested: AtomicBool,
+}
+
+impl WriteTracker {
+    /// Records a write. Returns the check by which a standby must have replayed it, and whether the
+    /// primary must be checked for it now.
+    pub(crate) fn record_write(&self) -> (CheckSeq, bool) {
+        // In this order: the check that clears the request is sent after the write is recorded.
+        let written = self.record_deferrable_write();
+        (written, !self.check_requested.swap(true, Ordering::SeqCst))
+    }
+
+    /// Records a write for which checking the primary is not urgent. Returns the check by which a
+    /// standby must have replayed it.
+    pub(crate) fn record_deferrable_write(&self) -> CheckSeq {
+        let written = CheckSeq::upcoming();
+        self.newest_write.fetch_max(written.0, Ordering::SeqCst);
+        written
+    }
+
+    /// The primary is about to be checked.
+    pub(crate) fn start_primary_check(&self) {
+        self.check_requested.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether the primary must be checked.
+    pub(crate) fn is_primary_check_due(&self) -> bool {
+        self.check_requested.load(Ordering::SeqCst)
+    }
+
+    /// Whether a client that reads its own writes has ever written.
+    pub(crate) fn has_writes(&self) -> bool {
+        self.newest_write.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether another check of a standby that has replayed so much may allow more reads there.
+    pub(crate) fn can_advance(&self, replayed: CheckSeq) -> bool {
+        let newest = self.newest_write.load(Ordering::SeqCst);
+        replayed.0 < newest.min(self.answered.load(Ordering::SeqCst))
+    }
+
+    /// Records that the primary has answered a check.
+    fn record_answer(&self, check: CheckSeq) {
+        self.answered.store(check.0, Ordering::SeqCst);
+    }
+
+    /// Records that a client waits for a standby to replay more.
+    pub(crate) fn request_replay(&self) {
+        self.replay_requested.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a client waits for that; cleared by the call, and set again by clients that still
+    /// wait.
+    pub(crate) fn take_replay_request(&self) -> bool {
+        self.replay_requested.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// Most entries stored.
+const ENTRIES_MAX: usize = 512;
+
+/// The WAL position of the primary at each check.
+///
+/// Both increase. If a standby is far behind, more entries are needed than fit: then older ones are
+/// thinned out, and a standby that catches up still finds one eventually.
+#[derive(Debug, Default)]
+pub(crate) struct LsnHistory {
+    /// Index of the primary, and its timeline.
+    primary: Option<(usize, u32)>,
+    entries: VecDeque<(CheckSeq, u64)>,
+}
+
+impl LsnHistory {
+    /// Records the WAL insert position of the primary. Unflushed WAL is included, since a commit
+    /// may be acknowledged before the flush.
+    pub(crate) fn record(
+        &mut self,
+        primary: (usize, u32),
+        check: CheckSeq,
+        insert_lsn: u64,
+        tracker: &WriteTracker,
+    ) {
+        if self.primary.replace(primary) != Some(primary) {
+            self.entries.clear();
+        }
+        // An equal position at a later check is more useful; a lower one means that the server has
+        // crashed and lost unflushed WAL.
+        while self.entries.back().is_some_and(|(_, lsn)| *lsn >= insert_lsn) {
+            self.entries.pop_back();
+        }
+        if self.entries.len() >= ENTRIES_MAX {
+            thin(&mut self.entries, ENTRIES_MAX, |(check, _)| check.0);
+        }
+        self.entries.push_back((check, insert_lsn));
+        tracker.record_answer(check);
+    }
+
+    /// The last check at which the primary was not ahead of what a standby on `timeline` has
+    /// replayed. Positions on another timeline are not comparable: the two may have diverged
+    /// before.
+    pub(crate) fn replayed(&self, timeline: u32, lsn: u64) -> CheckSeq {
+        if self.primary.is_none_or(|(_, of_primary)| of_primary != timeline) {
+            return CheckSeq::default();
+        }
+        let beyond = self.entries.partition_point(|(_, entry_lsn)| *entry_lsn <= lsn);
+        beyond.checked_sub(1).and_then(|at| self.entries.get(at)).map_or(CheckSeq(0), |it| it.0)
+    }
+}
+
+/// Page headers take 24 bytes, or 40 at the start of a segment. No record that starts after one
+/// ends before this.
+const PAGE_HEADER_BYTES: u64 = 48;
+
+/// The latest possible end of the last record, given the position of the next insert. That position
+/// may be after the header of a page without a record, which a standby does not report until there
+/// is one: it reports the end of the previous page. So a position within or just after a header
+/// stands for that end. If a record continues on the page, none can end between header and
+/// position.
+pub(crate) fn end_of_wal(next_insert: u64, page_bytes: u64) -> u64 {
+    match next_insert.checked_rem(page_bytes) {
+        Some(on_page) if on_page < PAGE_HEADER_BYTES => next_insert - on_page,
+        _ => next_insert,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_after_write_covers_it() {
+        let tracker = WriteTracker::default();
+        let before = CheckSeq::allocate();
+        let (written, is_first) = tracker.record_write();
+        assert!(
+            before < written && is_first && !tracker.record_write().1,
+            "a check is due already"
+        );
+        assert!(!tracker.can_advance(before), "the primary must answer first");
+        tracker.start_primary_check();
+        let check = CheckSeq::allocate();
+        assert!(check >= written);
+        // A write before the answer requires another check.
+        let (second, is_first) = tracker.record_write();
+        assert!(is_first && second > check);
+        let mut history = LsnHistory::default();
+        history.record((0, 1), check, 500, &tracker);
+        assert!(history.replayed(1, 499) < written && history.replayed(1, 500) >= written);
+        assert!(
+            history.replayed(1, 10_000) < second,
+            "the position of the second write is unknown"
+        );
+        assert!(tracker.can_advance(before) && !tracker.can_advance(check));
+    }
+
+    #[test]
+    fn standby_has_replayed_up_to_last_entry_reached() {
+        let (tracker, mut history) = (WriteTracker::default(), LsnHistory::default());
+        let record = |history: &mut LsnHistory, number: u64, lsn: u64| {
+            history.record((0, 1), CheckSeq(number), lsn, &tracker);
+        };
+        assert_eq!(history.replayed(1, 100), CheckSeq(0));
+        record(&mut history, 1, 100);
+        record(&mut history, 2, 200);
+        record(&mut history, 5, 200);
+        record(&mut history, 6, 300);
+        let replayed = |history: &LsnHistory, lsn| history.replayed(1, lsn).0;
+        assert_eq!(
+            [99, 100, 200, 299, 300, 900].map(|it| replayed(&history, it)),
+            [0, 1, 5, 5, 6, 6]
+        );
+        // It has crashed and lost unflushed WAL.
+        record(&mut history, 8, 250);
+        assert_eq!([249, 250, 300].map(|it| replayed(&history, it)), [5, 8, 8]);
+    }
+
+    #[test]
+    fn lsns_of_different_timelines_are_not_compared() {
+        let (tracker, mut history) = (WriteTracker::default(), LsnHistory::default());
+        history.record((0, 1), CheckSeq(1), 100, &tracker);
+        history.record((1, 2), CheckSeq(2), 90, &tracker);
+        assert_eq!(history.replayed(1, 1000), CheckSeq(0), "it follows the previous primary");
+        assert_eq!(history.replayed(0, 1000), CheckSeq(0), "its timeline is unknown");
+        assert_eq!(history.replayed(2, 90), CheckSeq(2));
+    }
+
+    #[test]
+    fn standby_hours_behind_still_finds_an_entry() {
+        let (tracker, mut history) = (WriteTracker::default(), LsnHistory::default());
+        for number in 1..=100_000 {
+            history.record((0, 1), CheckSeq(number), number * 10, &tracker);
+        }
+        assert!(history.entries.len() <= ENTRIES_MAX);
+        // Coarse for old entries, exact for recent ones, and never too high.
+        for (lsn, least) in [(500_000, 43_000), (990_000, 98_000), (999_990, 99_999)] {
+            let found = history.replayed(1, lsn).0;
+            assert!((least..=lsn / 10).contains(&found), "{lsn}: {found}");
+        }
+    }
+
+    #[test]
+    fn page_without_record_counts_as_end_of_previous_page() {
+        for (lsn, end) in [
+            (0x300_0028, 0x300_0000),
+            (0x300_2018, 0x300_2000),
+            (0x300_2000, 0x300_2000),
+            (0x300_2030, 0x300_2030),
+            (0x300_1ff8, 0x300_1ff8),
+        ] {
+            assert_eq!(end_of_wal(lsn, 8192), end, "{lsn:x}");
+        }
+        assert_eq!(end_of_wal(7, 0), 7, "the page size is unknown");
+    }
+}

@@ -1,0 +1,78 @@
+//! Keys that behave differently from PgBouncer 1.25.
+
+/// Keys and how they differ, ordered by name.
+pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
+    ("admin_users", "also with `auth_type = any`: other users have no access to the console"),
+    (
+        "application_name_add_host",
+        "sets the template `%a - %h:%p`; if the name would be too long for a server, the client's part is truncated",
+    ),
+    (
+        "auth_hba_file",
+        "also supports `samehost`, `samenet`, regular expressions and includes; an unsupported rule is an error, it is not ignored",
+    ),
+    ("auth_query", "a result for another user than the requested one is refused"),
+    ("auth_type", "`pam` and `ldap` are errors"),
+    ("autodb_idle_timeout", "applies to each pool; its counts stay in the totals of all databases"),
+    (
+        "client_login_timeout",
+        "the startup packet must arrive within 15 s (`timeouts.client-startup`), since silent connections use up the limit on logins",
+    ),
+    ("client_tls_protocols", "TLS 1.2 and 1.3; older versions are not supported"),
+    (
+        "client_tls_sslmode",
+        "the files are read at start and by `--check`: a missing file is an error",
+    ),
+    ("default_pool_size", "exact across all workers"),
+    ("disable_pqexec", "the error has SQLSTATE 08P01"),
+    ("dns_max_ttl", "connections to an address that is gone are replaced as they become idle"),
+    ("log_connections", "clients only; structured log lines"),
+    ("log_disconnections", "clients only; structured log lines"),
+    ("log_stats", "averages over all pools together"),
+    ("max_client_conn", "clients that are logging in are counted separately"),
+    ("max_prepared_statements", "unnamed statements are retained as well if drivers reuse them"),
+    ("max_user_client_connections", "clients of all databases together"),
+    (
+        "min_pool_size",
+        "per pool, across all workers; open from the start if the database has a `user`, otherwise from \
+         the first client on; closed if another pool needs the connections",
+    ),
+    (
+        "pool_idle_timeout",
+        "its counts stay in the totals of its database; a pool with `min_pool_size` is never removed",
+    ),
+    ("server_check_query", "run by the simple query protocol; an empty query by default"),
+    (
+        "server_login_retry",
+        "the longest pause: the first is short, and each one doubles. Meanwhile logins of new clients fail \
+         at once, and clients that have logged in wait",
+    ),
+    (
+        "server_reset_query",
+        "in modes other than session, only the state that a client has changed is reset",
+    ),
+    ("server_tls_protocols", "TLS 1.2 and 1.3; older versions are not supported"),
+    ("stats_period", "at least a second"),
+    ("tcp_defer_accept", "on by default"),
+    (
+        "track_extra_parameters",
+        "every parameter that servers report is restored for a client, listed or not; listed ones are also allowed in startup packets",
+    ),
+    ("unix_socket_dir", "`listen.unix-directories` can have several"),
+];
+
+/// How a key differs from PgBouncer's, if it does.
+pub(crate) fn difference(key: &str) -> Option<&'static str> {
+    DIFFERENCES.iter().find(|(name, _)| *name == key).map(|(_, text)| *text)
+}
+
+#[test]
+fn differences_are_for_keys_with_effect() {
+    use super::{KEYS, KeyEffect};
+    assert!(DIFFERENCES.is_sorted_by_key(|(name, _)| *name));
+    for (name, _) in DIFFERENCES {
+        let key = KEYS.iter().find(|key| key.name == *name);
+        let has_effect = key.is_some_and(|key| matches!(key.effect, KeyEffect::Sets(..)));
+        assert!(has_effect, "{name}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Admin commands: pausing, reconnecting, reloading, killing.
+
+use super::Core;
+use crate::{
+    CoreIo,
+    core::{
+        refusal::ClientRefusal,
+        state::{
+            client::{ClientConnection, ClientState},
+            ids::{ClientId, PoolId, ServerId},
+            server::{ServerConnection, ServerState},
+        },
+        time::Time,
+    },
+};
+
+impl Core {
+    /// A [`crate::AdminState`] has changed: closes idle servers that must not be used, and serves
+    /// clients that may have one now.
+    pub fn admin_state_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
+        self.now = now;
+        for pool in self.known_pools() {
+            self.close_unusable_idle(pool, io);
+        }
+        for pool in self.known_pools() {
+            self.open_for_waiting(pool, io);
+            self.serve_waiting_clients(pool, io);
+        }
+        self.run_deferred(io);
+    }
+
+    /// Closes idle servers of a pool that must not be used.
+    pub(super) fn close_unusable_idle(&mut self, pool: PoolId, io: &mut dyn CoreIo) {
+        let idle = self.pools.get(pool.index()).and_then(Option::as_ref).map(|it| it.idle.clone());
+        for id in idle.into_iter().flatten() {
+            let server = self.servers.get(id);
+            if server.is_some_and(|it| it.state == ServerState::Idle) && self.must_close(id) {
+                self.close_server(id, io);
+            }
+        }
+    }
+
+    /// [`Core::set_pool`] has changed pools: closes servers that are useless or surplus, those in
+    /// use when they are released; disconnects clients of removed databases, those in a transaction
+    /// at its end; and serves clients that may have a server now.
+    pub fn pools_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
+        self.now = now;
+        self.resample_mirrors();
+        for index in 0..self.clients.slots() {
+            self.disconnect_if_removed(index, io);
+        }
+        self.admin_state_changed(now, io);
+    }
+
+    /// Disconnects a client whose database was removed, if it is idle.
+    pub(super) fn disconnect_if_removed(&mut self, index: usize, io: &mut dyn CoreIo) {
+        let Some((id, client)) = self.clients.occupant(index) else { return };
+        let pool = self.pools[client.owner_pool.index()].as_ref();
+        let closes = pool.is_some_and(|pool| pool.spec.is_closing);
+        if closes && client.is_external() && self.can_disconnect(client) {
+            self.refuse(id, &ClientRefusal::DatabaseRemoved, io);
+        }
+    }
+
+    /// Whether a client can be disconnected without losing work: it has no request and is outside
+    /// of a transaction, with or without a server, or its login is not finished.
+    pub(super) fn can_disconnect(&self, client: &ClientConnection) -> bool {
+        match client.state {
+            ClientState::Welcome => true,
+            ClientState::Idle => !client.has_unprocessed_input(),
+            ClientState::Waiting | ClientState::FanOut => false,
+            ClientState::Linked(server) => {
+                let is_settled =
+                    self.servers.get(server).is_some_and(ServerConnection::is_quiescent);
+                is_settled && !client.has_unprocessed_input()
+            }
+        }
+    }
+
+    /// Closes all clients and servers of a pool, whatever they are doing (KILL).
+    pub fn kill_pool(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
+        self.now = now;
+        for index in 0..self.clients.slots() {
+            if let Some((id, client)) = self.clients.occupant(index)
+                && client.is_external()
+                && (client.pool == pool || client.owner_pool == pool)
+            {
+                self.refuse(id, &ClientRefusal::Killed, io);
+            }
+        }
+        for index in 0..self.servers.slots() {
+            if let Some((id, server)) = self.servers.occupant(index)
+                && server.pool == pool
+                && matches!(server.state, ServerState::Idle | ServerState::Cleaning)
+            {
+                self.close_server(id, io);
+            }
+        }
+        self.run_deferred(io);
+    }
+
+    /// Disconnects a client (KILL_CLIENT). Returns whether it existed.
+    pub fn kill_client(&mut self, id: ClientId, now: Time, io: &mut dyn CoreIo) -> bool {
+        self.now = now;
+        let is_there = self.clients.get(id).is_some();
+        self.refuse(id, &ClientRefusal::Killed, io);
+        self.run_deferred(io);
+        is_there
+    }
+
+    /// Whether a free server must be closed, because it is not to be used any more, is not to be
+    /// used now, or is surplus. The caller must then close it: this call has counted it against the
+    /// surplus.
+    #[inline]
+    pub(super) fn must_close(&mut self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let Some(pool) = &self.pools[server.pool.index()] else { return false };
+        let is_idle = || pool.waiting.is_empty();
+        pool.spec.is_paused()
+            || (pool.spec.is_closing || self.closes_idle_servers) && is_idle()
+            || pool.spec.epoch() != server.epoch
+            || pool.has_surplus
+                && self.servers.get_mut(id).is_some_and(|it| it.permits.release_surplus())
+    }
+
+    /// Whether a server is to be replaced because its pool's epoch has changed (RECONNECT).
+    #[inline]
+    pub(super) fn is_outdated(&self, server: &ServerConnection) -> bool {
+        let pool = self.pools[server.pool.index()].as_ref();
+        pool.is_some_and(|pool| pool.spec.epoch() != server.epoch)
+    }
+
+    fn known_pools(&self) -> Vec<PoolId> {
+        let pools = (0..).map(PoolId).zip(&self.pools);
+        pools.filter(|(_, pool)| pool.is_some()).map(|(id, _)| id).collect()
+    }
+}

@@ -1,0 +1,57 @@
+//! Faults that the simulator must detect. Outside of tests none is injected.
+
+/// A fault injected by a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InjectedFault {
+    /// A server is assigned to another client with replies outstanding.
+    CrossTalk,
+    /// Session state is not reset.
+    DirtyReuse,
+    /// A server is assigned to another client while a CancelRequest to it is in flight.
+    StrayCancel,
+    /// The pooler's own replies are sent twice.
+    DoubleReply,
+    /// Clients share statements that were parsed under different settings.
+    ForeignLiterals,
+    /// Servers are opened beyond the limits.
+    LimitBreach,
+    /// Requests for the primary go to any member.
+    WriteToAnyMember,
+    /// Servers of a replaced primary stay in use.
+    Unfenced,
+    /// Servers of unresponsive members stay in use.
+    UnresponsiveKept,
+    /// Requests for one shard go to any.
+    WrongShard,
+    /// Replies of a mirror are sent to the client.
+    MirrorReplies,
+    /// An idle client is disconnected when its mirror fails.
+    MirrorFailurePropagates,
+    /// A client waits until its mirror has caught up.
+    MirrorBlocksClient,
+    /// A failed server login disconnects all clients that wait for a server.
+    LoginFailureRefusesAll,
+    /// Writes are rerouted like reads.
+    WritesRerouted,
+}
+
+#[cfg(test)]
+impl InjectedFault {
+    pub(crate) const ALL: [Self; 15] = [
+        Self::CrossTalk,
+        Self::DirtyReuse,
+        Self::StrayCancel,
+        Self::DoubleReply,
+        Self::ForeignLiterals,
+        Self::LimitBreach,
+        Self::WriteToAnyMember,
+        Self::Unfenced,
+        Self::UnresponsiveKept,
+        Self::WrongShard,
+        Self::MirrorReplies,
+        Self::MirrorFailurePropagates,
+        Self::MirrorBlocksClient,
+        Self::LoginFailureRefusesAll,
+        Self::WritesRerouted,
+    ];
+}

@@ -1,0 +1,119 @@
+//! [`CoreIo`]: the I/O that the core requests from the worker. The other direction, events that the
+//! worker reports, are the methods of [`crate::Core`].
+
+use std::io::IoSlice;
+
+use howdah_wire::startup::CancelKey;
+
+use crate::{
+    Channel, ClientRefusal, Transfer,
+    core::state::ids::{ClientId, PeerId, PoolId, ServerId, WorkerId},
+};
+
+/// The worker's sockets, as seen by the core.
+///
+/// The core calls these while it handles an event; none of them may call back into the core. A
+/// result that is known at once (a connection refused, a peer gone) is stored by the worker and
+/// reported after the running call has returned.
+///
+/// # Contract
+///
+/// - After [`CoreIo::close`] or [`CoreIo::hand_over`] the id is invalid: the worker reports nothing
+///   about it, and its slot may be given to another connection within the same call.
+/// - A peer starts unpaused. While it is paused the worker does not read from it and need not
+///   change its registration: with edge-triggered readiness a flag is enough, if [`CoreIo::resume`]
+///   makes the worker try to read again.
+/// - Errors are never returned. A send that failed loses its bytes, counts as sent in full, and is
+///   followed by [`crate::Core::client_closed`] or [`crate::Core::server_closed`].
+pub trait CoreIo {
+    /// Sends `slices`, in order, after any unsent bytes: one `writev`. The worker copies and keeps
+    /// what the socket does not accept.
+    ///
+    /// The slices live as long as the call. There are at most 64 of them, none empty.
+    fn send(&mut self, to: PeerId, slices: &[IoSlice<'_>]) -> Backlog;
+
+    /// Stops reading from `peer` until [`CoreIo::resume`]. Bytes that were read already are still
+    /// delivered, at most one receive buffer.
+    fn pause(&mut self, peer: PeerId);
+
+    /// Reads from `peer` again; bytes may have become readable while it was paused.
+    fn resume(&mut self, peer: PeerId);
+
+    /// Closes `peer` once its unsent bytes are out or a timeout has passed. The core has sent a
+    /// final ErrorResponse or Terminate before, where required.
+    fn close(&mut self, peer: PeerId);
+
+    /// Reports the error that `client` was sent before its connection is closed, for the log.
+    /// Optional.
+    fn client_refused(&mut self, client: ClientId, refusal: &ClientRefusal) {
+        let _ = (client, refusal);
+    }
+
+    /// Reports the error that `client` was sent for a request on several shards, for the log; the
+    /// connection stays open. Optional.
+    fn request_failed(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
+        let _ = (client, error);
+    }
+
+    /// A server of `pool`, a cluster member, closed a connection or could not be reached: its
+    /// health should be checked soon. Optional.
+    fn server_suspected(&mut self, pool: PoolId) {
+        let _ = pool;
+    }
+
+    /// A client that reads its own writes has written through this pool, a cluster member: the WAL
+    /// position of the primary should be queried soon. Not called again before it was.
+    fn check_primary(&mut self, pool: PoolId) {
+        let _ = pool;
+    }
+
+    /// Connects and logs in to a server of `pool`, then reports [`crate::Core::server_ready`] or
+    /// [`crate::Core::server_failed`]. The core has counted it against every limit already, and
+    /// paces retries; the worker enforces the timeout for connecting and logging in.
+    fn open_server(&mut self, server: ServerId, pool: PoolId);
+
+    /// Sends `key` in a CancelRequest over a connection of its own, to the address and with the TLS
+    /// settings of `pool`. Reports [`crate::Core::cancel_finished`] when the server has closed that
+    /// connection, which it does without a reply, or when the attempt has failed or timed out.
+    /// Until then `server` is not given to another client.
+    fn send_cancel(&mut self, server: ServerId, pool: PoolId, key: &CancelKey);
+
+    /// This worker has clients of `pool` waiting and may open no more servers: every other worker
+    /// must call [`crate::Core::server_requested`]. May be ignored if there is one worker.
+    fn request_server(&mut self, pool: PoolId);
+
+    /// Makes the dedicated connection of the database of `owner_pool` listen to `channels` for
+    /// `client`, and reports [`crate::Core::listen_finished`] when it does, or why it cannot; then
+    /// notifications by [`crate::Core::deliver_notification`]. With `is_relisten` the client
+    /// listens to them already and waits for nothing: once they are listened to, it is warned that
+    /// it may have missed some, by [`crate::Core::notifications_missed`].
+    fn listen(
+        &mut self,
+        client: ClientId,
+        owner_pool: PoolId,
+        channels: Vec<Channel>,
+        is_relisten: bool,
+    ) {
+        let _ = (client, owner_pool, channels, is_relisten);
+    }
+
+    /// Stops delivering `channels` to `client`; all of them if `None`. The client may be gone.
+    fn unlisten(&mut self, client: ClientId, owner_pool: PoolId, channels: Option<Vec<Channel>>) {
+        let _ = (client, owner_pool, channels);
+    }
+
+    /// Removes the idle `server` from the event loop and gives its socket, with `transfer`, to
+    /// worker `to`, which calls [`crate::Core::adopt_server`].
+    fn hand_over(&mut self, server: ServerId, to: WorkerId, transfer: Box<Transfer>);
+}
+
+/// What is left to send to a peer after [`CoreIo::send`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a peer that takes nothing must not be sent more"]
+pub enum Backlog {
+    /// Nothing: the socket accepted everything.
+    Empty,
+    /// Some bytes. The core sends no more than it has at hand, and the worker calls
+    /// [`crate::Core::drained`] as soon as nothing is left.
+    Waiting,
+}

@@ -1,0 +1,93 @@
+//! LISTEN over shared connections: the pooler keeps per client what a server would keep per
+//! session.
+//!
+//! Beside the pools, one dedicated connection per database listens to every channel that any client
+//! has asked for. Its notifications are delivered to the listening clients, each between two of its
+//! transactions.
+//!
+//! PostgreSQL decides what LISTEN and UNLISTEN do. The client's statement runs on its server,
+//! followed by a LISTEN of the pooler to a marker channel with a number. After the transaction, the
+//! server is asked for its channels: a marker that is still there proves that its statement took
+//! effect, whatever was rolled back, to whichever savepoint. Then the server unlistens everything.
+//! So no text has to be understood to know the outcome of a transaction; the text only shows which
+//! channels the dedicated connection must listen to *before* the client's statement runs, so that
+//! nothing is lost in between.
+
+use std::sync::Arc;
+
+pub(crate) use crate::core::listen::{
+    client::{ClientChannels, NotificationOutcome, PendingActions},
+    statement::{parse, starts_with_listen},
+};
+
+/// A channel name as in PostgreSQL: folded, and truncated to the maximum length.
+pub type Channel = Arc<[u8]>;
+
+/// A change to the channels that a client listens to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ListenAction {
+    Listen(Channel),
+    Unlisten(Channel),
+    UnlistenAll,
+}
+
+/// A LISTEN or UNLISTEN statement found in a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListenStatement {
+    pub(crate) action: ListenAction,
+    /// Offset where its last token ends.
+    pub(crate) end: usize,
+}
+
+/// Warnings to a client about its notifications.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MissedNotifications {
+    /// The client did not read its notifications, and its buffer is full.
+    Dropped { count: u64 },
+    /// The dedicated connection was lost and is re-established.
+    Reconnected,
+    /// The statement's effect ends with the transaction.
+    NotTracked,
+}
+
+impl MissedNotifications {
+    /// Class 01 (warning); `N` starts implementation-defined codes.
+    pub(crate) const fn sqlstate(&self) -> &'static [u8; 5] {
+        match self {
+            Self::Dropped { .. } => b"01N01",
+            Self::Reconnected => b"01N02",
+            Self::NotTracked => b"01N03",
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Dropped { count } => {
+                format!("{count} notifications were dropped: the client did not read them in time")
+            }
+            Self::Reconnected => "notifications may be missing: the connection that listens for \
+                                  the pooler's clients was lost and re-established"
+                .to_owned(),
+            Self::NotTracked => "this has no effect beyond the transaction: the pooler tracks \
+                                 LISTEN and UNLISTEN only as the sole statement or plainly \
+                                 separated by semicolons"
+                .to_owned(),
+        }
+    }
+}
+
+/// The name of the marker channel for a statement. A client's own channel of that form is harmless:
+/// markers are matched by number.
+pub(crate) fn marker_channel(number: u32) -> String {
+    format!("howdah listen {number}")
+}
+
+/// The number in the name of a marker channel.
+pub(crate) fn marker_number(channel: &[u8]) -> Option<u32> {
+    let digits = channel.strip_prefix(b"howdah listen ")?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Sent to a server after the transaction: lists its channels, then unlistens all.
+pub(crate) const LISTENING_CHANNELS_QUERY: &[u8] =
+    b"SELECT pg_catalog.pg_listening_channels();UNLISTEN *";

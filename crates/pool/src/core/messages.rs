@@ -1,0 +1,32 @@
+//! The message path: what happens to the bytes that a client sends, and to those that a server
+//! sends back.
+//!
+//! ```text
+//! client bytes ─► client_to_server ─► request ─► rewrite ─► outstanding ─► output ─► server
+//!                 frames headers,      needs a    statement  what the       gathers
+//!                 fast_path for        server?    names      server must    writes
+//!                 one whole message    a route?              still answer
+//!
+//! server bytes ─► server_to_client ─► reply ─► outstanding ─► output ─► client
+//!                 frames headers      tracks the   pairs it with
+//!                                     transaction  its request
+//! ```
+//!
+//! [`batch_plan`] decides for all messages up to a Sync at once whether they need the same server;
+//! [`local_batch`] answers those that need none; [`retry_buffer`] keeps what may be sent to another
+//! server; [`reply_repair`] replaces replies that belong to the pooler's own messages.
+
+pub(crate) mod batch_plan;
+pub(crate) mod client_to_server;
+pub(crate) mod fast_path;
+pub(crate) mod frame_cursor;
+pub(crate) mod gather_buffer;
+pub(crate) mod local_batch;
+pub(crate) mod output;
+pub(crate) mod outstanding;
+pub(crate) mod reply;
+pub(crate) mod reply_repair;
+pub(crate) mod request;
+pub(crate) mod retry_buffer;
+pub(crate) mod rewrite;
+pub(crate) mod server_to_client;

@@ -1,0 +1,71 @@
+//! A fast path for query strings that need no further inspection: nearly all that clients send.
+
+/// Whether a text is a single statement that cannot change the session in a way that has to be
+/// understood (SET, RESET, DISCARD, DEALLOCATE, LISTEN, UNLISTEN). True only if it starts with one
+/// of [`STATEMENT_PREFIXES`] and contains no semicolon except at its end; false negatives are
+/// possible.
+#[inline]
+pub(crate) fn is_simple(sql: &[u8]) -> bool {
+    let Some(word) = sql.first_chunk::<4>() else { return false };
+    let word = u32::from_le_bytes(*word) | 0x2020_2020; // Lower case; no two letters become equal.
+    if !STATEMENT_PREFIXES.contains(&word) {
+        return false;
+    }
+    let Some(end) = memchr::memchr(b';', sql) else { return true };
+    sql[end + 1..].iter().all(|byte| *byte == b';' || byte.is_ascii_whitespace())
+}
+
+/// Whether a text is a simple statement that neither starts nor ends a transaction.
+pub(crate) fn is_non_transaction(sql: &[u8]) -> bool {
+    let is_control = |word: &[u8; 4]| {
+        [b"begi", b"comm", b"roll"].iter().any(|control| word.eq_ignore_ascii_case(*control))
+    };
+    is_simple(sql) && !sql.first_chunk().is_some_and(is_control)
+}
+
+/// First letters of such statements; no statement of the other kind starts like that.
+const STATEMENT_PREFIXES: [u32; 8] = [
+    u32::from_le_bytes(*b"sele"),
+    u32::from_le_bytes(*b"inse"),
+    u32::from_le_bytes(*b"upda"),
+    u32::from_le_bytes(*b"dele"),
+    u32::from_le_bytes(*b"with"),
+    u32::from_le_bytes(*b"begi"),
+    u32::from_le_bytes(*b"comm"),
+    u32::from_le_bytes(*b"roll"),
+];
+
+#[test]
+fn statements_that_change_the_session_are_not_simple() {
+    for sql in [
+        "select 1",
+        "SELECT 1;",
+        "Insert into t values (1) ; ; \n",
+        "with a as (select 1) select * from a",
+        "begin",
+        "COMMIT;",
+        "rollback",
+        "delete from t",
+        "UPDATE t SET a = 1",
+    ] {
+        assert!(is_simple(sql.as_bytes()), "{sql}");
+    }
+    for sql in [
+        "",
+        "sel",
+        "set a = 1",
+        "reset all",
+        "discard all",
+        "deallocate a",
+        "declare c cursor for select 1",
+        "listen a",
+        "unlisten *",
+        " select 1",
+        "-- a\nreset all",
+        "select 1; reset all",
+        "select ';'",
+        "begin; set a = 1",
+    ] {
+        assert!(!is_simple(sql.as_bytes()), "{sql}");
+    }
+}

@@ -1,0 +1,569 @@
+//! Server messages: matching each with the request it answers, and recording its effects.
+
+use howdah_capture::live::CaptureBuffer;
+use howdah_wire::{
+    Backend, Frame,
+    backend::{BackendMessage, Severity, TransactionStatus, encode},
+};
+
+use crate::{
+    cluster::TargetRole,
+    core::{
+        messages::{
+            gather_buffer::GatherBuffer,
+            outstanding::{PreviousUnnamed, ReplyTarget, RequestKind, RollbackAction},
+        },
+        prepared::{
+            names::{ClientStatements, ServerStatements},
+            statements::StatementRegistry,
+        },
+        refusal::ClientRefusal,
+        session::{
+            connect_query::ConnectQuery,
+            parameters::{ParameterSets, SessionParameter, eq_name, is_settable},
+            state::{SessionStateFlags, SetKind},
+            write_detection::WriteDetection,
+        },
+        state::{
+            client::{ClientConnection, InputHold},
+            pool_stats::PoolStats,
+            server::{ServerConnection, ServerState},
+        },
+        time::Time,
+    },
+};
+
+/// The handling of a server's message.
+#[derive(Debug)]
+pub(in crate::core) enum ReplyAction {
+    /// Forwarded to the client.
+    Forward,
+    /// Dropped: it answers a request of the pooler.
+    Swallow,
+    /// Replaced by these bytes for the client.
+    Replace(Vec<u8>),
+    /// The client is refused; the server lives on without it.
+    Refuse(ClientRefusal),
+    /// Client and server are disconnected.
+    Disconnect(ClientRefusal),
+    /// It answers no outstanding request.
+    Unexpected,
+}
+
+/// Whether the body of a message is examined, so that the message must be complete. These are
+/// short; all others are streamed, as are unusually long errors.
+fn needs_body(kind: Backend, body_bytes: u32) -> bool {
+    match kind {
+        Backend::ReadyForQuery | Backend::ParameterStatus | Backend::CommandComplete => true,
+        Backend::ErrorResponse => body_bytes <= ERROR_BYTES_MAX,
+        _ => false,
+    }
+}
+
+/// Longest ErrorResponse body that is examined.
+const ERROR_BYTES_MAX: u32 = 8192;
+
+/// A server whose messages are processed, and the client linked to it.
+pub(in crate::core) struct ReplyHandler<'a> {
+    pub(in crate::core) server: &'a mut ServerConnection,
+    pub(in crate::core) client: Option<&'a mut ClientConnection>,
+    /// Whether LISTEN is multiplexed, see [`crate::core::listen::channels`].
+    pub(in crate::core) multiplexes_listen: bool,
+    /// Whether transaction blocks are refused (statement mode).
+    pub(in crate::core) refuses_blocks: bool,
+    /// The query that ran after the server's login.
+    pub(in crate::core) connect_query: Option<&'a ConnectQuery>,
+    pub(in crate::core) parameter_sets: &'a mut ParameterSets,
+    pub(in crate::core) statements: &'a StatementRegistry,
+    pub(in crate::core) to_server: &'a mut GatherBuffer,
+    pub(in crate::core) stats: &'a mut PoolStats,
+    pub(in crate::core) now: Time,
+    /// The capture buffer, if the client is captured.
+    pub(in crate::core) capture: Option<&'a mut CaptureBuffer>,
+}
+
+impl ReplyHandler<'_> {
+    /// See [`needs_body`]; rows with channel names or settings are short, too.
+    pub(in crate::core) fn needs_body(&self, kind: Backend, body_bytes: u32) -> bool {
+        let reads_rows = kind == Backend::DataRow
+            && self.server.outstanding.front().is_some_and(|it| {
+                matches!(it.target, ReplyTarget::ListeningChannels | ReplyTarget::ParseSettings)
+            });
+        reads_rows || needs_body(kind, body_bytes)
+    }
+
+    /// Processes one message. For kinds that need no body, `body` is empty unless it is complete.
+    #[inline]
+    pub(in crate::core) fn handle(&mut self, kind: Backend, body: &[u8]) -> ReplyAction {
+        let Some(front) = self.server.outstanding.front() else {
+            return self.handle_unsolicited(kind, body);
+        };
+        let target = front.target;
+        // The most frequent message: a row that the client has requested.
+        if kind == Backend::DataRow
+            && target == ReplyTarget::Client
+            && self.server.spliced_query.is_none()
+        {
+            return ReplyAction::Forward;
+        }
+        if self.server.spliced_query.is_some()
+            && let Some(reply) = self.filter_spliced_reply(kind, body)
+        {
+            return reply;
+        }
+        if target == ReplyTarget::ListeningChannels && kind == Backend::DataRow {
+            self.read_listening_channel(body);
+        }
+        if target == ReplyTarget::ParseSettings
+            && kind == Backend::DataRow
+            && self.server.parameters.parse_state.is_querying
+        {
+            self.read_parse_settings(body);
+        }
+        let Some(front) = self.server.outstanding.front() else { return ReplyAction::Unexpected };
+        let answered = match (kind, &front.kind) {
+            (Backend::DataRow | Backend::CopyData | Backend::CopyDone, _) => false,
+            (
+                Backend::ReadyForQuery,
+                RequestKind::Query(_) | RequestKind::FunctionCall | RequestKind::Sync,
+            ) => {
+                let status = body.first().and_then(|byte| TransactionStatus::from_byte(*byte));
+                let Some(status) = status else { return ReplyAction::Unexpected };
+                self.server.status = status;
+                self.server.is_copying_in = false;
+                // With no other request outstanding, no Parse depends on the settings that were in
+                // force.
+                if self.server.outstanding.is_single() {
+                    self.server.parameters.parse_state.clear_relied_on();
+                }
+                if target == ReplyTarget::Client {
+                    self.count_request();
+                }
+                // The client must not see this ReadyForQuery: it never gets into a transaction
+                // block.
+                if self.refuses_blocks && status != TransactionStatus::Idle && self.client.is_some()
+                {
+                    self.server.outstanding.pop();
+                    return ReplyAction::Refuse(ClientRefusal::TransactionInStatementMode);
+                }
+                let begun = self.client.as_ref().and_then(|client| client.routing.as_ref());
+                if target == ReplyTarget::Client
+                    && begun.is_some_and(|routing| routing.deferred_begin.is_some())
+                {
+                    // The client believes to be in a transaction; the server has only described a
+                    // statement.
+                    self.server.outstanding.pop();
+                    let mut ready = Vec::new();
+                    encode::ready_for_query(&mut ready, TransactionStatus::InTransaction);
+                    return ReplyAction::Replace(ready);
+                }
+                // Both follow-ups check whether further requests are outstanding, so this one is
+                // removed first.
+                if target == ReplyTarget::Parameters {
+                    self.parameters_applied();
+                } else if !self.server.parameters_to_restore.is_empty()
+                    && target == ReplyTarget::Client
+                {
+                    self.server.outstanding.pop();
+                    return match self.restore_startup_parameters() {
+                        ReplyAction::Forward => self.query_listening_channels(),
+                        reply => reply,
+                    };
+                } else if self.server.pending_actions.is_some() {
+                    self.server.outstanding.pop();
+                    return match target {
+                        ReplyTarget::ListeningChannels => self.apply_listening_channels(),
+                        ReplyTarget::Client => self.query_listening_channels(),
+                        _ => ReplyAction::Swallow,
+                    };
+                }
+                true
+            }
+            // A query string continues with its next statement; an Execute is answered.
+            (Backend::CommandComplete, RequestKind::Query(_) | RequestKind::Execute) => {
+                self.command_completed(body);
+                matches!(
+                    self.server.outstanding.front().map(|e| &e.kind),
+                    Some(RequestKind::Execute)
+                )
+            }
+            (Backend::NoticeResponse, _) => return self.forward_if_linked(),
+            (Backend::NotificationResponse, _) => return self.handle_notification(),
+            (Backend::ParameterStatus, _) => return self.handle_parameter_status(body, target),
+            (Backend::ErrorResponse, _) => {
+                let reply = self.handle_error(body, target);
+                self.record_error(body, &reply);
+                return reply;
+            }
+            (Backend::CopyInResponse, RequestKind::Query(_) | RequestKind::Execute) => {
+                let of_batch = matches!(front.kind, RequestKind::Execute);
+                self.server.is_copying_in = !self.server.outstanding.drop_syncs_in_copy();
+                // The server discards the Sync that seemed to end the batch while it waits for COPY
+                // data; another one must come.
+                self.server.has_open_batch |= of_batch && self.server.is_copying_in;
+                false
+            }
+            // A query string may be answered by any other message, up to its ReadyForQuery.
+            (_, RequestKind::Query(_)) => false,
+            (Backend::FunctionCallResponse, RequestKind::FunctionCall) => {
+                self.assume_write();
+                false
+            }
+            (Backend::ParseComplete, RequestKind::Parse(_) | RequestKind::DuplicateParse(_)) => {
+                self.server.parameters.is_setter_prepared |=
+                    matches!(target, ReplyTarget::Parameters | ReplyTarget::RestoreParameters);
+                true
+            }
+            (Backend::PortalSuspended, RequestKind::Execute) => {
+                let role = self.client.as_ref().map_or(TargetRole::Primary, |client| client.role);
+                if self.server.write_detection.is_enabled() {
+                    self.server.write_detection.record_suspended(role);
+                }
+                true
+            }
+            (Backend::BindComplete, RequestKind::Bind(_))
+            | (Backend::CloseComplete, RequestKind::Close(_))
+            | (Backend::RowDescription | Backend::NoData, RequestKind::Describe(_))
+            | (Backend::EmptyQueryResponse, RequestKind::Execute) => true,
+            (Backend::ParameterDescription, RequestKind::Describe(_)) => false,
+            (Backend::CopyOutResponse | Backend::CopyBothResponse, RequestKind::Execute) => false,
+            _ => return ReplyAction::Unexpected,
+        };
+        if answered {
+            self.server.outstanding.pop();
+        }
+        if target == ReplyTarget::Client { ReplyAction::Forward } else { ReplyAction::Swallow }
+    }
+
+    /// The reply does not show whether the request wrote: assume that it did.
+    fn assume_write(&mut self) {
+        if self.server.write_detection.is_enabled() {
+            self.server.write_detection = WriteDetection::Written;
+        }
+    }
+
+    /// Counts an answered request of the client.
+    #[inline]
+    fn count_request(&mut self) {
+        self.stats.queries += 1;
+        self.stats.query_time.add(self.server.state_since, self.now);
+        if self.server.status == TransactionStatus::Idle {
+            self.stats.transactions += 1;
+            self.stats.transaction_time.add(self.server.work_started, self.now);
+        }
+    }
+
+    /// Handles messages that a server may send at any time.
+    fn handle_unsolicited(&mut self, kind: Backend, body: &[u8]) -> ReplyAction {
+        match kind {
+            Backend::NoticeResponse => self.forward_if_linked(),
+            Backend::NotificationResponse => self.handle_notification(),
+            Backend::ParameterStatus => self.handle_parameter_status(body, ReplyTarget::Client),
+            Backend::ErrorResponse if matches!(self.server.state, ServerState::Linked(_)) => {
+                ReplyAction::Forward
+            }
+            // The server is about to close the connection.
+            Backend::ErrorResponse => ReplyAction::Disconnect(ClientRefusal::ServerLost),
+            _ => ReplyAction::Unexpected,
+        }
+    }
+
+    fn forward_if_linked(&self) -> ReplyAction {
+        if self.client.is_some() { ReplyAction::Forward } else { ReplyAction::Swallow }
+    }
+
+    /// Notifications for channels of this server are dropped if LISTEN is multiplexed: the
+    /// dedicated connection delivers them.
+    fn handle_notification(&self) -> ReplyAction {
+        if self.multiplexes_listen { ReplyAction::Swallow } else { self.forward_if_linked() }
+    }
+
+    /// A statement has succeeded: records its effects on the session.
+    fn command_completed(&mut self, body: &[u8]) {
+        let tag = body.strip_suffix(b"\0").unwrap_or(body);
+        let server = &mut *self.server;
+        // A tag with a row count means that only data has changed.
+        if tag.last().is_some_and(u8::is_ascii_digit) && !server.write_detection.is_enabled() {
+            return;
+        }
+        let Some(front) = server.outstanding.front() else { return };
+        if !matches!(front.target, ReplyTarget::Client | ReplyTarget::Cleaning) {
+            return;
+        }
+        if server.write_detection.is_enabled() {
+            let role = self.client.as_ref().map_or(TargetRole::Primary, |client| client.role);
+            server.write_detection.record_tag(tag, role);
+        }
+        // The statement may have undone what the connect query set up, and that query cannot be
+        // repeated.
+        if front.target == ReplyTarget::Client
+            && self.connect_query.is_some_and(|query| !query.is_repeatable)
+        {
+            server.session_state |= SessionStateFlags::cleared_by_tag(tag);
+        }
+        match tag {
+            b"SET" => {
+                let kind = match front.kind {
+                    RequestKind::Query(kind) => kind,
+                    _ => server.set_kind,
+                };
+                if kind != SetKind::NoReset && front.target == ReplyTarget::Client {
+                    server.session_state |= SessionStateFlags::SETTINGS;
+                }
+                server.mark_parameters_reset();
+            }
+            b"RESET" => {
+                if front.target == ReplyTarget::Cleaning {
+                    server.parameters.handle_reset();
+                } else if self.connect_query.is_some() {
+                    server.session_state |= SessionStateFlags::SETTINGS;
+                }
+                server.mark_parameters_reset();
+            }
+            b"DISCARD ALL" | b"DEALLOCATE ALL" => {
+                server.statements.clear();
+                server.parameters.is_setter_prepared = false;
+                if tag == b"DISCARD ALL" {
+                    let is_reset = front.target == ReplyTarget::Cleaning;
+                    if is_reset || server.outstanding.is_single() {
+                        // Otherwise the flags of later requests are set already.
+                        server.session_state = SessionStateFlags::NONE;
+                    }
+                    if !is_reset && self.connect_query.is_some() {
+                        server.session_state |= SessionStateFlags::SETTINGS;
+                    }
+                    server.parameters.handle_reset();
+                    server.mark_parameters_reset();
+                }
+                if let Some(client) = self.client.as_deref_mut() {
+                    client.statements.named.clear();
+                    if tag == b"DISCARD ALL"
+                        && let Some(channels) = &mut client.channels
+                    {
+                        channels.unlisten_all();
+                        server.pending_actions = None;
+                    }
+                }
+            }
+            b"DEALLOCATE" if matches!(front.kind, RequestKind::Execute) => {
+                self.deallocate_completed();
+            }
+            b"LISTEN" | b"UNLISTEN" => self.listen_completed(tag),
+            _ => server.session_state |= SessionStateFlags::from_tag(tag),
+        }
+    }
+
+    /// A prepared DEALLOCATE has run: a statement that the client had prepared by protocol message
+    /// now exists neither for the client nor on the server.
+    fn deallocate_completed(&mut self) {
+        let Some(name) = self.server.deallocated_name.take() else { return };
+        let Some(client) = self.client.as_deref_mut() else { return };
+        if let Some(statement) = client.statements.named.remove(&name) {
+            self.server.statements.remove(statement.id);
+        }
+    }
+
+    /// Tracks a parameter's new value, for the server and for its client.
+    fn handle_parameter_status(&mut self, body: &[u8], target: ReplyTarget) -> ReplyAction {
+        let frame = Frame { tag: Backend::ParameterStatus.tag(), body };
+        let Ok(BackendMessage::ParameterStatus { name, value }) = BackendMessage::parse(frame)
+        else {
+            return ReplyAction::Unexpected;
+        };
+        let settings = &mut self.server.parameters;
+        if target == ReplyTarget::ParseSettings && self.client.is_some() {
+            settings.handle_temporary_report(name, value);
+            return ReplyAction::Swallow;
+        }
+        // The server's parameters no longer equal a known set, unless the client follows this
+        // change: see below.
+        let applied = settings.applied.take();
+        settings.handle_report(name, value);
+        let Some(client) = self.client.as_deref_mut() else { return ReplyAction::Swallow };
+        if target == ReplyTarget::Parameters {
+            return ReplyAction::Swallow;
+        }
+        let is_reset = |setting: &SessionParameter| eq_name(&setting.name, name);
+        if self.server.is_restore_due
+            && target == ReplyTarget::Client
+            && let Some(setting) = self.server.parameters_to_restore.iter().find(|it| is_reset(it))
+            && *setting.value != *value
+        {
+            // The client's startup value is restored before its ReadyForQuery; only that one is
+            // reported.
+            return ReplyAction::Swallow;
+        }
+        let settings = &mut self.server.parameters;
+        if let Some(routing) = &mut client.routing {
+            routing.handle_parameter(name, value);
+        }
+        if is_settable(name) {
+            let changed = self.parameter_sets.with(&client.parameters, name, value);
+            if applied.is_some_and(|applied| std::sync::Arc::ptr_eq(&applied, &client.parameters)) {
+                settings.applied = Some(std::sync::Arc::clone(&changed));
+            }
+            client.parameters = changed;
+        }
+        ReplyAction::Forward
+    }
+
+    /// Reads the settings in force that affect parsing.
+    fn read_parse_settings(&mut self, body: &[u8]) {
+        let frame = Frame { tag: Backend::DataRow.tag(), body };
+        let Ok(BackendMessage::DataRow(mut cells)) = BackendMessage::parse(frame) else { return };
+        let mut value = || cells.next().flatten().map(Into::into);
+        self.server.parameters.handle_parse_values(std::array::from_fn(|_| value()));
+    }
+
+    /// The server has applied the client's parameters. The server's spelling of the values is
+    /// stored; otherwise the same parameters would be missing forever.
+    fn parameters_applied(&mut self) {
+        let Some(client) = self.client.as_deref_mut() else { return };
+        let settings = &mut self.server.parameters;
+        client.parameters =
+            self.parameter_sets.intern(settings.reported_spelling(&client.parameters));
+        client.parameters.mark_accepted();
+        settings.mark_applied(std::sync::Arc::clone(&client.parameters));
+        if client.input_hold == InputHold::ApplyingParameters {
+            client.input_hold = InputHold::ParametersApplied;
+        }
+    }
+
+    /// Handles an ErrorResponse: undoes assumptions about skipped requests, and decides what the
+    /// client gets.
+    pub(in crate::core) fn handle_error(
+        &mut self,
+        body: &[u8],
+        target: ReplyTarget,
+    ) -> ReplyAction {
+        match target {
+            ReplyTarget::Parameters | ReplyTarget::Begin => {
+                return ReplyAction::Disconnect(parameter_refused(body));
+            }
+            ReplyTarget::Cleaning | ReplyTarget::ListeningChannels => {
+                return ReplyAction::Disconnect(ClientRefusal::ServerLost);
+            }
+            ReplyTarget::ParseSettings if self.server.outstanding.is_batch_for(target) => {
+                return ReplyAction::Disconnect(parameter_refused(body));
+            }
+            ReplyTarget::Client
+            | ReplyTarget::Pooler
+            | ReplyTarget::RestoreParameters
+            | ReplyTarget::ParseSettings => {}
+        }
+        // A procedure may have committed something before it failed.
+        self.assume_write();
+        if self.server.status == TransactionStatus::InTransaction {
+            // ReadyForQuery will report the same; messages that arrive before it need the new
+            // status.
+            self.server.status = TransactionStatus::Failed;
+        }
+        self.server.is_restore_due = false;
+        self.server.deallocated_name = None;
+        if let Some(reply) = self.retry_outdated_statement(body) {
+            return reply;
+        }
+        let refusal = self.server.pending_actions.as_mut().and_then(|it| it.refusal.take());
+        let instead = match self.server.outstanding.front().map(|entry| &entry.kind) {
+            Some(RequestKind::Query(_) | RequestKind::FunctionCall | RequestKind::Sync) | None => {
+                return refusal.map_or(ReplyAction::Forward, ReplyAction::Replace);
+            }
+            _ if refusal.is_some() => refusal,
+            Some(RequestKind::DuplicateParse(name))
+                if memchr::memmem::find(body, b"C42P05\0").is_some() =>
+            {
+                Some(duplicate_statement_error(name))
+            }
+            Some(_) => None,
+        };
+        self.skip_to_sync();
+        match instead {
+            _ if target == ReplyTarget::RestoreParameters => ReplyAction::Swallow,
+            Some(error) => ReplyAction::Replace(error),
+            None => ReplyAction::Forward,
+        }
+    }
+
+    /// Undoes the assumptions about requests that the server skips after an error.
+    pub(in crate::core) fn skip_to_sync(&mut self) {
+        let ServerConnection { outstanding: owed, statements, .. } = &mut *self.server;
+        let (client, shared) = (&mut self.client, self.statements);
+        let mut unnamed = None;
+        let has_sync = owed.skip_to_sync(|rollback, is_failed| match rollback {
+            // A failed Parse has dropped the previous unnamed statement all the same.
+            RollbackAction::RestoreUnnamed(_) if is_failed => unnamed = Some(Vec::new()),
+            RollbackAction::RestoreUnnamed(PreviousUnnamed::Text(text)) => unnamed = Some(text),
+            RollbackAction::RestoreUnnamed(PreviousUnnamed::Any) => {}
+            rollback => {
+                let client = client.as_deref_mut().map(|client| &mut client.statements);
+                undo_request(rollback, client, statements, shared);
+            }
+        });
+        if let Some(text) = unnamed.and_then(|text| owed.set_previous_unnamed(text))
+            && let Some(client) = client
+        {
+            client.statements.unnamed = text;
+            client.statements.unnamed_is_simple = false;
+            client.statements.unnamed_settings = None;
+        }
+        self.server.statements.unnamed_is_ours = false;
+        self.server.is_copying_in = false;
+        self.server.is_skipping = !has_sync;
+    }
+}
+
+/// Undoes an assumption about a request that has failed, or that the server skips because an
+/// earlier one failed.
+fn undo_request(
+    rollback: RollbackAction,
+    client: Option<&mut ClientStatements>,
+    server: &mut ServerStatements,
+    shared: &StatementRegistry,
+) {
+    match &rollback {
+        RollbackAction::RemoveNameAndStatement(_, id) | RollbackAction::RemoveStatement(id) => {
+            server.remove(*id);
+        }
+        RollbackAction::RestoreStatement(id) => server.insert(*id),
+        _ => {}
+    }
+    let Some(client) = client else { return };
+    match rollback {
+        RollbackAction::RemoveName(name) => drop(client.named.remove(&name)),
+        RollbackAction::RemoveNameAndStatement(name, _) => {
+            if let Some(statement) = client.named.remove(&name) {
+                shared.parse_failed(&statement);
+            }
+        }
+        RollbackAction::RestoreName(name, statement) => drop(client.named.insert(name, statement)),
+        RollbackAction::RestoreUnnamed(_)
+        | RollbackAction::RemoveStatement(_)
+        | RollbackAction::RestoreStatement(_) => {}
+    }
+}
+
+/// PostgreSQL's error for a Parse of an existing name, with the client's name for it.
+fn duplicate_statement_error(name: &[u8]) -> Vec<u8> {
+    let message = [b"prepared statement \"", name, b"\" already exists"].concat();
+    let mut buf = Vec::new();
+    let fields = encode::essentials(Severity::Error, b"42P05", &message);
+    encode::error_response(&mut buf, fields).expect(NO_ZERO_BYTE);
+    buf
+}
+
+pub(in crate::core) const NO_ZERO_BYTE: &str = "a name on the wire has no zero byte";
+
+/// Why a parameter could not be set, in the server's words if they are available.
+fn parameter_refused(body: &[u8]) -> ClientRefusal {
+    let frame = Frame { tag: Backend::ErrorResponse.tag(), body };
+    match BackendMessage::parse(frame) {
+        Ok(BackendMessage::ErrorResponse(error)) => ClientRefusal::ServerLogin {
+            sqlstate: error.sqlstate().try_into().unwrap_or(*b"22023"),
+            message: String::from_utf8_lossy(error.message()).into_owned(),
+        },
+        _ => ClientRefusal::ServerLogin {
+            sqlstate: *b"22023",
+            message: "the server rejected a session parameter".to_owned(),
+        },
+    }
+}

@@ -1,0 +1,311 @@
+//! From server to client: each reply is matched with its outstanding request, and its bytes are
+//! forwarded as they are.
+
+use howdah_wire::{Backend, Header};
+
+use crate::{
+    CoreIo,
+    core::{
+        Core, InjectedFault,
+        messages::{
+            frame_cursor::{BodyHandling, FrameCursor, body_length, header_at},
+            gather_buffer::GatherBuffer,
+            outstanding::ReplyTarget,
+            reply::{ReplyAction, ReplyHandler},
+        },
+        refusal::ClientRefusal,
+        spec::PoolingMode,
+        state::{
+            client::InputHold,
+            ids::{PeerId, ServerId},
+            pool::PoolState,
+            server::ServerState,
+        },
+    },
+};
+
+/// Why processing a server's bytes stopped.
+enum ServerStop {
+    /// The rest is an incomplete message.
+    NeedsMoreInput,
+    /// The client is refused; the rest of the input is not for it.
+    ClientRefused(ClientRefusal),
+    /// The server violated the protocol.
+    Fault(ClientRefusal),
+}
+
+impl Core {
+    /// Processes bytes that a server sent, after those buffered before.
+    pub(in crate::core) fn process_server_bytes(
+        &mut self,
+        id: ServerId,
+        bytes: &[u8],
+        io: &mut dyn CoreIo,
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
+        if let Some(pool) = &mut self.pools[server.pool.index()] {
+            pool.stats.server_bytes += bytes.len() as u64;
+        }
+        let bytes = if server.input.buffered.is_empty() {
+            bytes
+        } else {
+            self.process_buffered_replies(id, bytes, io)
+        };
+        if bytes.is_empty() {
+            return;
+        }
+        let consumed = self.process_replies(id, bytes, io);
+        if consumed < bytes.len()
+            && let Some(server) = self.servers.get_mut(id)
+        {
+            server.input.buffer(&bytes[consumed..]);
+        }
+    }
+
+    /// Processes a server's buffered bytes, and returns the rest of `bytes`, which follow them.
+    fn process_buffered_replies<'a>(
+        &mut self,
+        id: ServerId,
+        bytes: &'a [u8],
+        io: &mut dyn CoreIo,
+    ) -> &'a [u8] {
+        let mut bytes = bytes;
+        while let Some(server) = self.servers.get_mut(id)
+            && !server.input.buffered.is_empty()
+        {
+            let (now, later) = bytes
+                .split_at(FrameCursor::bytes_needed_after(&server.input.buffered).min(bytes.len()));
+            if now.is_empty() {
+                return &[];
+            }
+            let mut held = std::mem::take(&mut server.input.buffered);
+            held.extend_from_slice(now);
+            bytes = later;
+            let consumed = self.process_replies(id, &held, io);
+            if let Some(server) = self.servers.get_mut(id)
+                && consumed < held.len()
+            {
+                held.drain(..consumed);
+                server.input.buffered = held;
+            }
+        }
+        bytes
+    }
+
+    /// Processes as much of `input` as possible, and returns how much that was.
+    fn process_replies(&mut self, id: ServerId, input: &[u8], io: &mut dyn CoreIo) -> usize {
+        let duplicates_replies = self.injects(InjectedFault::DoubleReply);
+        let Some(server) = self.servers.get_mut(id) else { return input.len() };
+        // Once the first byte of an answer is here, the request cannot be rerouted.
+        server.unanswered_request.clear();
+        let mut at = 0;
+        let linked = match server.state {
+            ServerState::Linked(client) => Some(client),
+            _ => None,
+        };
+        let client = linked.and_then(|client| self.clients.get_mut(client));
+        let now = self.now;
+        let Self { parameter_sets: parameters, statements, to_server, pools, capture, .. } = self;
+        let capture = capture.as_deref_mut().filter(|capture| {
+            client.as_ref().is_some_and(|it| capture.is_recording(&it.capture_mark))
+        });
+        let PoolState { spec, stats, .. } =
+            pools[server.pool.index()].as_mut().expect("a pool with servers exists");
+        let refuses_blocks = spec.mode == PoolingMode::Statement;
+        let listens = spec.mode != PoolingMode::Session && spec.listen_bytes.is_some();
+        let mut handler = ReplyHandler {
+            server,
+            client,
+            multiplexes_listen: listens,
+            refuses_blocks,
+            connect_query: spec.connect_query.as_deref(),
+            parameter_sets: parameters,
+            statements,
+            to_server,
+            stats,
+            now,
+            capture,
+        };
+        if duplicates_replies
+            && let Some(entry) = handler.server.outstanding.front()
+            && let Some(reply) = entry.kind.local_reply()
+        {
+            self.to_client.push_with(|buf| buf.extend_from_slice(&reply));
+        }
+        let end =
+            read_replies(&mut handler, &mut self.to_client, self.body_bytes_max, input, &mut at);
+        if linked.is_some() && handler.server.outstanding.is_empty() {
+            handler.server.state_since = self.now; // From now on it waits for the client.
+        }
+        let listens = handler.client.as_ref().is_some_and(|client| client.channels.is_some());
+        match linked {
+            Some(client) => {
+                self.relay_to_client(client, input, io);
+                if listens {
+                    self.update_listens(client, io);
+                }
+            }
+            None => self.to_client.clear(),
+        }
+        if !self.to_server.is_empty() {
+            self.flush_server(id, &[], io);
+        }
+        match end {
+            ServerStop::NeedsMoreInput => self.after_replies(id, io),
+            ServerStop::ClientRefused(refusal) => {
+                if let Some(client) = linked {
+                    self.refuse(client, &refusal, io);
+                }
+                // The server is being cleaned now: the rest of the input answers no client.
+                return at + self.process_replies(id, &input[at..], io);
+            }
+            ServerStop::Fault(refusal) => self.abort_server(id, &refusal, io),
+        }
+        at
+    }
+
+    /// Continues after replies: processes client input that waited for them, or releases the
+    /// server.
+    fn after_replies(&mut self, id: ServerId, io: &mut dyn CoreIo) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if let ServerState::Linked(client_id) = server.state
+            && let Some(client) = self.clients.get_mut(client_id)
+        {
+            let quiet = server.outstanding.is_empty() && !server.input.is_inside_forwarded_body();
+            let is_answered =
+                client.input_hold == InputHold::AwaitingReplies && (quiet || server.is_copying_in);
+            // Held input is processed before anything else: it may use the server again.
+            if client.input_hold == InputHold::ParametersApplied || is_answered {
+                client.input_hold = InputHold::None;
+                self.update_pause(PeerId::Client(client_id), io);
+                return self.process_buffered(client_id, io);
+            }
+            let is_at = |target| matches!(target, ReplyTarget::Client | ReplyTarget::Pooler);
+            if client.is_cancel_pending
+                && server.outstanding.front().is_some_and(|front| is_at(front.target))
+            {
+                client.is_cancel_pending = false;
+                self.request_cancel(id, io);
+            }
+        }
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if server.is_quiescent() {
+            return self.release_if_quiescent(id, io);
+        }
+        match server.state {
+            ServerState::Cleaning => self.continue_cleaning(id, io),
+            ServerState::Linked(_) | ServerState::Opening | ServerState::Idle => {}
+        }
+    }
+
+    /// Closes a server that cannot be used any longer, with its client.
+    pub(in crate::core) fn abort_server(
+        &mut self,
+        id: ServerId,
+        refusal: &ClientRefusal,
+        io: &mut dyn CoreIo,
+    ) {
+        self.suspect_member(id, io);
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let cut_off = server.input.is_inside_forwarded_body();
+        let state = std::mem::replace(&mut server.state, ServerState::Cleaning);
+        if state == ServerState::Idle {
+            let pool = server.pool;
+            self.pool(pool).idle.retain(|idle| *idle != id);
+        }
+        if let ServerState::Linked(client) = state {
+            if let Some(client) = self.clients.get_mut(client) {
+                client.state = crate::core::state::client::ClientState::Idle;
+                client.input_hold = InputHold::None;
+                client.has_partial_message = cut_off;
+            }
+            self.refuse(client, refusal, io);
+        }
+        io.close(PeerId::Server(id));
+        self.handle_server_disconnect(id, io);
+    }
+}
+
+fn read_replies(
+    handler: &mut ReplyHandler<'_>,
+    to_client: &mut GatherBuffer,
+    body_bytes_max: u32,
+    input: &[u8],
+    at: &mut usize,
+) -> ServerStop {
+    let inlet = &mut handler.server.input;
+    if inlet.body_left > 0 {
+        let taken = inlet.take_body(input.len() - *at);
+        if inlet.body_handling == BodyHandling::Forward {
+            to_client.push_input(*at..*at + taken);
+        }
+        *at += taken;
+        if inlet.body_left > 0 {
+            return ServerStop::NeedsMoreInput;
+        }
+    }
+    loop {
+        while let Some(reply) = handler.server.outstanding.pop_local_reply() {
+            handler.capture_generated_reply(&reply);
+            to_client.push_with(|buf| buf.extend_from_slice(&reply));
+        }
+        let header = match header_at(input, *at) {
+            Ok(Some(header)) => header,
+            Ok(None) => return ServerStop::NeedsMoreInput,
+            Err(error) => {
+                return ServerStop::Fault(ClientRefusal::ServerProtocol(error.to_string()));
+            }
+        };
+        let Some(kind) = Backend::from_tag(header.tag) else {
+            let unknown = format!("no message has the tag {}", header.tag);
+            return ServerStop::Fault(ClientRefusal::ServerProtocol(unknown));
+        };
+        if let Err(error) = header.limited_to(kind.body_bytes_max().min(body_bytes_max)) {
+            return ServerStop::Fault(ClientRefusal::ServerProtocol(error.to_string()));
+        }
+        let start = *at + Header::BYTES;
+        let end = start + header.body_bytes as usize;
+        let body = match input.get(start..end) {
+            Some(body) => body,
+            None if handler.needs_body(kind, header.body_bytes) => {
+                return ServerStop::NeedsMoreInput;
+            }
+            None => &[],
+        };
+        let fate = match handler.handle(kind, body) {
+            ReplyAction::Forward => {
+                if kind == Backend::ReadyForQuery && body == b"I" {
+                    handler.write_pending_notifications(to_client);
+                }
+                handler.capture_reply(kind, body);
+                BodyHandling::Forward
+            }
+            ReplyAction::Swallow => BodyHandling::Drop,
+            ReplyAction::Replace(by) => {
+                handler.capture_generated_reply(&by);
+                to_client.push_with(|buf| buf.extend_from_slice(&by));
+                BodyHandling::Drop
+            }
+            ReplyAction::Refuse(refusal) => {
+                *at = start + body.len();
+                return ServerStop::ClientRefused(refusal);
+            }
+            ReplyAction::Disconnect(refusal) => return ServerStop::Fault(refusal),
+            ReplyAction::Unexpected => {
+                let unexpected =
+                    format!("unexpected {kind}: no request is outstanding that it could answer");
+                return ServerStop::Fault(ClientRefusal::ServerProtocol(unexpected));
+            }
+        };
+        let there = end.min(input.len());
+        if fate == BodyHandling::Forward {
+            to_client.push_input(*at..there);
+        }
+        *at = there;
+        handler.server.input.body_handling = fate;
+        if there < end {
+            handler.server.input.body_left = body_length(end - there);
+            return ServerStop::NeedsMoreInput;
+        }
+    }
+}

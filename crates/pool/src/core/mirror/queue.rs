@@ -1,0 +1,239 @@
+//! [`MirrorQueue`]: one client's queue for one mirror, with its waiting and running transactions.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::core::{
+    mirror::{
+        counters::{MirrorError, SqlstateBytes},
+        target::{DropReason, MirrorTarget},
+    },
+    prepared::names::ClientStatements,
+    session::parameters::TrackedParameters,
+    state::{ids::ClientId, slab},
+    time::Time,
+};
+
+/// The id of a [`MirrorQueue`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MirrorQueueId {
+    index: u32,
+    generation: u32,
+}
+
+impl slab::SlabKey for MirrorQueueId {
+    fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+
+    fn index(self) -> usize {
+        self.index as usize
+    }
+
+    fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
+/// What an internal mirror client knows of its task.
+#[derive(Debug)]
+pub(crate) struct MirrorClient {
+    pub(crate) queue: MirrorQueueId,
+    /// The first error that it received.
+    pub(crate) error: Option<Box<MirrorError>>,
+}
+
+/// Whether a client's input is buffered for a mirror.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BufferingState {
+    /// Starts at the next point between two transactions.
+    NotStarted,
+    Active,
+    /// Not this transaction.
+    Dropped(DropReason),
+}
+
+/// A client's state as a mirrored client.
+#[derive(Debug, Default)]
+pub(crate) struct MirroredClient {
+    /// One for each mirror that it was sampled for.
+    pub(crate) queues: Vec<MirrorQueueId>,
+    /// Its input since it was last between two transactions, if it has been since it is mirrored.
+    pub(crate) open: Option<OpenTransaction>,
+}
+
+/// A transaction in progress, or several that the client sent without waiting in between.
+#[derive(Debug)]
+pub(crate) struct OpenTransaction {
+    pub(crate) bytes: Vec<u8>,
+    /// Bytes in total, including those that are not buffered.
+    pub(crate) total_bytes: usize,
+    pub(crate) parameters: Arc<TrackedParameters>,
+    /// Its prepared statements at the start, if a mirror has to be told.
+    pub(crate) statements: Option<Arc<ClientStatements>>,
+    /// The first error that the client received.
+    pub(crate) error: Option<SqlstateBytes>,
+    pub(crate) is_cancelled: bool,
+}
+
+/// Reserved buffer space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BufferReservation {
+    /// Counts against the buffer of the client and that of all.
+    pub(crate) bytes: usize,
+    /// Counts only against the buffer of all: describes the client's prepared statements. Otherwise
+    /// a client with many of them would have no space left after its first drop.
+    pub(crate) statements: usize,
+}
+
+impl BufferReservation {
+    fn total(self) -> usize {
+        self.bytes + self.statements
+    }
+}
+
+/// One client's queue for one mirror. It outlives its client while transactions remain.
+#[derive(Debug)]
+pub(crate) struct MirrorQueue {
+    pub(crate) target: MirrorTarget,
+    /// When its client disconnected, or was no longer mirrored.
+    pub(crate) closed_at: Option<Time>,
+    /// Whether the client's input is buffered for this mirror.
+    pub(crate) buffering: BufferingState,
+    /// Space reserved for that input.
+    pub(crate) open_reservation: BufferReservation,
+    /// Waiting transactions, the oldest first.
+    pub(crate) waiting: VecDeque<BufferedTransaction>,
+    pub(crate) running: Option<RunningTransaction>,
+    /// Space for everything waiting or running, here or at its client.
+    pub(crate) reservation: BufferReservation,
+    /// Statements prepared on the mirror, by the client's names.
+    pub(crate) statements: ClientStatements,
+    /// Whether they differ from the client's, because something was dropped.
+    pub(crate) is_out_of_sync: bool,
+}
+
+impl MirrorQueue {
+    pub(crate) fn new(target: MirrorTarget) -> Self {
+        target.mirror.add_client();
+        Self {
+            target,
+            closed_at: None,
+            buffering: BufferingState::NotStarted,
+            open_reservation: BufferReservation::default(),
+            waiting: VecDeque::new(),
+            running: None,
+            reservation: BufferReservation::default(),
+            statements: ClientStatements::default(),
+            is_out_of_sync: true,
+        }
+    }
+
+    /// Reserves space for more bytes of the client's transaction, or drops it.
+    pub(crate) fn reserve_bytes(&mut self, bytes: usize) {
+        if self.buffering != BufferingState::Active {
+            return;
+        }
+        let reason = if self.open_reservation.bytes + bytes > self.target.client_bytes {
+            DropReason::TooLarge
+        } else if self.reservation.bytes + bytes > self.target.client_bytes
+            || !self.target.mirror.reserve(bytes, self.target.buffer_bytes)
+        {
+            DropReason::BufferFull
+        } else {
+            self.reservation.bytes += bytes;
+            self.open_reservation.bytes += bytes;
+            return;
+        };
+        self.stop_buffering(reason);
+    }
+
+    /// Reserves space for the client's prepared statements, or drops its transaction.
+    pub(crate) fn reserve_statements(&mut self, bytes: usize) {
+        if self.buffering != BufferingState::Active {
+            return;
+        }
+        if self.target.mirror.reserve(bytes, self.target.buffer_bytes) {
+            self.reservation.statements += bytes;
+            self.open_reservation.statements += bytes;
+        } else {
+            self.stop_buffering(DropReason::BufferFull);
+        }
+    }
+
+    /// Stops buffering the client's transaction for this mirror.
+    pub(crate) fn stop_buffering(&mut self, reason: DropReason) {
+        let reservation = std::mem::take(&mut self.open_reservation);
+        self.release(reservation);
+        if self.buffering == BufferingState::Active {
+            self.buffering = BufferingState::Dropped(reason);
+        }
+    }
+
+    /// Ends the client's transaction. Returns its reservation if it is to be queued.
+    pub(crate) fn finish_transaction(&mut self, total_bytes: usize) -> Option<BufferReservation> {
+        match std::mem::replace(&mut self.buffering, BufferingState::NotStarted) {
+            BufferingState::NotStarted => None,
+            BufferingState::Active => Some(std::mem::take(&mut self.open_reservation)),
+            BufferingState::Dropped(reason) => {
+                self.target.mirror.record_drop(reason, total_bytes);
+                self.is_out_of_sync = true;
+                None
+            }
+        }
+    }
+
+    pub(crate) fn release(&mut self, reservation: BufferReservation) {
+        self.reservation.bytes -= reservation.bytes;
+        self.reservation.statements -= reservation.statements;
+        self.target.mirror.release(reservation.total());
+    }
+
+    /// Drops the waiting transactions.
+    pub(crate) fn drop_waiting(&mut self, reason: DropReason) {
+        for transaction in std::mem::take(&mut self.waiting) {
+            self.target.mirror.record_drop(reason, transaction.bytes.len());
+            self.release(transaction.reservation);
+        }
+        self.is_out_of_sync = true;
+    }
+
+    /// Whether nothing remains and no more will be queued.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.closed_at.is_some() && self.running.is_none() && self.waiting.is_empty()
+    }
+}
+
+impl Drop for MirrorQueue {
+    fn drop(&mut self) {
+        self.target.mirror.release(self.reservation.total());
+        if self.closed_at.is_none() {
+            self.target.mirror.remove_client();
+        }
+    }
+}
+
+/// A transaction that waits for a mirror.
+#[derive(Clone, Debug)]
+pub(crate) struct BufferedTransaction {
+    /// The client's messages, complete.
+    pub(crate) bytes: Arc<Vec<u8>>,
+    /// Its reserved space.
+    pub(crate) reservation: BufferReservation,
+    /// The client's parameters at its start.
+    pub(crate) parameters: Arc<TrackedParameters>,
+    /// The client's parameters at startup.
+    pub(crate) startup_parameters: Arc<TrackedParameters>,
+    /// The client's prepared statements, unless they follow from earlier transactions.
+    pub(crate) statements: Option<Arc<ClientStatements>>,
+    /// The first error that the client received.
+    pub(crate) error: Option<SqlstateBytes>,
+}
+
+/// A transaction running on a mirror.
+#[derive(Debug)]
+pub(crate) struct RunningTransaction {
+    pub(crate) transaction: BufferedTransaction,
+    pub(crate) client: ClientId,
+    /// Why its mirror client was refused.
+    pub(crate) drop_reason: Option<DropReason>,
+}

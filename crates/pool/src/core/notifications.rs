@@ -1,0 +1,127 @@
+//! Delivery of notifications to clients, and reports of the dedicated LISTEN connection.
+
+use super::Core;
+use crate::{
+    Channel, CoreIo,
+    core::{
+        listen::channels::{MissedNotifications, NotificationOutcome},
+        state::{
+            client::{ClientConnection, ClientState, InputHold},
+            ids::{ClientId, PeerId},
+        },
+        time::Time,
+    },
+};
+
+impl Core {
+    /// The dedicated connection listens to the channels requested by [`CoreIo::listen`], or cannot,
+    /// with the reason.
+    pub fn listen_finished(
+        &mut self,
+        id: ClientId,
+        result: Result<(), String>,
+        now: Time,
+        io: &mut dyn CoreIo,
+    ) {
+        self.now = now;
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if client.input_hold != InputHold::AwaitingListen {
+            return;
+        }
+        client.input_hold = InputHold::None;
+        if let (Err(why), Some(channels)) = (result, &mut client.channels) {
+            channels.refuse(why);
+        }
+        self.update_pause(PeerId::Client(id), io);
+        self.update_listens(id, io);
+        self.process_buffered(id, io);
+    }
+
+    /// Delivers a notification, as the server sent it, to those of `clients` that listen to the
+    /// channel. Each gets it as soon as it is outside of a transaction.
+    pub fn deliver_notification(
+        &mut self,
+        channel: &Channel,
+        message: &[u8],
+        clients: &[ClientId],
+        now: Time,
+        io: &mut dyn CoreIo,
+    ) {
+        self.now = now;
+        for id in clients.iter().copied() {
+            let Some(client) = self.clients.get_mut(id) else { continue };
+            let Some(channels) = &mut client.channels else { continue };
+            let Some(pool) = self.pools[client.owner_pool.index()].as_mut() else { continue };
+            let bytes_max = pool.spec.listen_bytes.unwrap_or(0);
+            match channels.offer(channel, message, bytes_max) {
+                NotificationOutcome::Queued => pool.stats.notifications += 1,
+                NotificationOutcome::Dropped => pool.stats.notifications_dropped += 1,
+                NotificationOutcome::NotListening => continue,
+            }
+            self.send_notifications(id, io);
+        }
+    }
+
+    /// The dedicated connection was lost and is back: these clients may have missed notifications.
+    pub fn notifications_missed(&mut self, clients: &[ClientId], now: Time, io: &mut dyn CoreIo) {
+        self.now = now;
+        for id in clients.iter().copied() {
+            let Some(client) = self.clients.get_mut(id) else { continue };
+            let Some(channels) = &mut client.channels else { continue };
+            channels.push_warning(&MissedNotifications::Reconnected);
+            if let Some(pool) = self.pools[client.owner_pool.index()].as_mut() {
+                pool.stats.notification_gaps += 1;
+            }
+            self.send_notifications(id, io);
+        }
+    }
+
+    /// Reports to the worker which channels a client has started and stopped listening to.
+    pub(super) fn update_listens(&mut self, id: ClientId, io: &mut dyn CoreIo) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let Some(channels) = &mut client.channels else { return };
+        let (added, removed) = (channels.take_to_listen(), channels.take_to_unlisten());
+        if !removed.is_empty() {
+            io.unlisten(id, client.owner_pool, Some(removed));
+        }
+        if !added.is_empty() {
+            io.listen(id, client.owner_pool, added, false);
+        }
+    }
+
+    /// Listens again to the channels of a client that came from another process.
+    pub fn resume_listening(&mut self, id: ClientId, io: &mut dyn CoreIo) {
+        let Some(client) = self.clients.get(id) else { return };
+        let Some(channels) = &client.channels else { return };
+        let channels: Vec<_> = channels.committed().cloned().collect();
+        io.listen(id, client.owner_pool, channels, true);
+    }
+
+    /// Sends pending notifications to a client, if it may get them now.
+    pub(super) fn send_notifications(&mut self, id: ClientId, io: &mut dyn CoreIo) {
+        if self.is_suspended {
+            return;
+        }
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if !can_notify(client) {
+            return;
+        }
+        let Some(channels) = client.channels.as_mut().filter(|it| it.has_pending()) else { return };
+        self.to_client.push_with(|buf| channels.write_pending(buf));
+        self.flush_client(id, &[], io);
+    }
+
+    pub(super) fn send_all_notifications(&mut self, io: &mut dyn CoreIo) {
+        for index in 0..self.clients.slots() {
+            if let Some((id, _)) = self.clients.occupant(index) {
+                self.send_notifications(id, io);
+            }
+        }
+    }
+}
+
+/// Whether a client is outside of a transaction and has read what was sent to it.
+fn can_notify(client: &ClientConnection) -> bool {
+    let is_free = matches!(client.state, ClientState::Idle | ClientState::Waiting);
+    is_free && !client.is_backlogged && !client.has_partial_message
+}

@@ -1,0 +1,32 @@
+//! Removing unused pools.
+
+use super::Core;
+use crate::core::state::{ids::PoolId, pool_stats::PoolStats};
+
+impl Core {
+    /// Removes those of `pools` that have neither clients nor servers here, with all their state,
+    /// and returns their statistics; a pool that this worker does not have counts as removed, too.
+    /// The caller ensures that no client or server is on its way to them.
+    pub fn remove_unused_pools(&mut self, pools: &[PoolId]) -> Vec<(PoolId, PoolStats)> {
+        let mut occupied = vec![false; self.pools.len()];
+        for (_, client) in (0..self.clients.slots()).filter_map(|slot| self.clients.occupant(slot))
+        {
+            occupied[client.pool.index()] = true;
+            occupied[client.owner_pool.index()] = true;
+        }
+        let mut forgotten = Vec::new();
+        for id in pools {
+            let pool = self.pools.get_mut(id.index());
+            if let Some(Some(known)) = &pool
+                && (known.servers > 0 || occupied[id.index()])
+            {
+                continue;
+            }
+            let known = pool.and_then(Option::take);
+            self.routers.remove_pool(*id);
+            forgotten.push((*id, known.map(|known| known.stats).unwrap_or_default()));
+            self.starved_pools.retain(|starving| starving != id);
+        }
+        forgotten
+    }
+}

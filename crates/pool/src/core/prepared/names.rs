@@ -1,0 +1,131 @@
+//! Prepared statements, as one client names them and as one server holds them.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::core::prepared::{parse_settings::ParseSettings, statements::PooledStatement};
+
+/// The statements of one client.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientStatements {
+    pub(crate) named: HashMap<Box<[u8]>, Arc<PooledStatement>>,
+    /// The content of its last unnamed Parse, after the name; empty for none. Kept, because a Bind
+    /// to it may arrive when the client is on another server.
+    pub(crate) unnamed: Vec<u8>,
+    /// Whether the unnamed statement is known to be
+    /// [simple](crate::core::prepared::statements::is_simple).
+    pub(crate) unnamed_is_simple: bool,
+    /// The settings under which it was parsed; `None` if it does not depend on them, or if they are
+    /// unknown.
+    pub(crate) unnamed_settings: Option<Arc<ParseSettings>>,
+    /// Whether its text depends on parse settings, if that was examined.
+    pub(crate) unnamed_is_sensitive: Option<bool>,
+}
+
+impl ClientStatements {
+    /// Stores the text of the unnamed statement.
+    pub(crate) fn set_unnamed(
+        &mut self,
+        text: &[u8],
+        is_simple: bool,
+        settings: Option<&Arc<ParseSettings>>,
+    ) {
+        let id = |settings: Option<&Arc<ParseSettings>>| settings.map(|it| it.id);
+        if id(settings) != id(self.unnamed_settings.as_ref()) {
+            self.unnamed_settings = settings.cloned();
+        }
+        self.unnamed_is_sensitive = None;
+        self.unnamed_is_simple = is_simple;
+        self.unnamed.clear();
+        self.unnamed.shrink_to(UNNAMED_BYTES_RETAINED);
+        self.unnamed.extend_from_slice(text);
+    }
+
+    /// Removes the unnamed statement.
+    pub(crate) fn clear_unnamed(&mut self) {
+        self.unnamed.clear();
+    }
+}
+
+/// Memory for an unnamed statement that an idle client retains.
+const UNNAMED_BYTES_RETAINED: usize = 1024;
+
+/// The statements that a server holds for its clients, by id, with the time of their last use.
+#[derive(Debug, Default)]
+pub(crate) struct ServerStatements {
+    last_use: HashMap<u64, u64>,
+    clock: u64,
+    /// Uses up to this time belong to batches that have ended.
+    batch_started: u64,
+    /// Whether its unnamed statement belongs to the linked client.
+    pub(crate) unnamed_is_ours: bool,
+}
+
+impl ServerStatements {
+    /// Whether the server holds the statement; if so, records a use.
+    #[inline]
+    pub(crate) fn touch(&mut self, id: u64) -> bool {
+        let Some(used) = self.last_use.get_mut(&id) else { return false };
+        self.clock += 1;
+        *used = self.clock;
+        true
+    }
+
+    /// Whether the server holds the statement.
+    pub(crate) fn contains(&self, id: u64) -> bool {
+        self.last_use.contains_key(&id)
+    }
+
+    /// How many statements the server holds.
+    pub(crate) fn len(&self) -> usize {
+        self.last_use.len()
+    }
+
+    /// Adds a statement.
+    pub(crate) fn insert(&mut self, id: u64) {
+        self.clock += 1;
+        self.last_use.insert(id, self.clock);
+    }
+
+    /// Removes a statement.
+    pub(crate) fn remove(&mut self, id: u64) {
+        self.last_use.remove(&id);
+    }
+
+    /// Removes all statements.
+    pub(crate) fn clear(&mut self) {
+        self.last_use.clear();
+    }
+
+    /// Starts a batch: statements used before may be evicted from now on.
+    pub(crate) fn start_batch(&mut self) {
+        self.batch_started = self.clock;
+    }
+
+    /// The least recently used statement, if there are `max` or more. Never one that the current
+    /// batch has used: one of its portals, or a Bind still to come, may need it.
+    pub(crate) fn eviction_candidate(&self, max: usize) -> Option<u64> {
+        if self.last_use.len() < max {
+            return None;
+        }
+        let (id, used) = self.last_use.iter().min_by_key(|(_, used)| **used)?;
+        (*used <= self.batch_started).then_some(*id)
+    }
+}
+
+#[test]
+fn statements_of_current_batch_are_not_evicted() {
+    let mut statements = ServerStatements::default();
+    (1..=3).for_each(|id| statements.insert(id));
+    assert_eq!(statements.eviction_candidate(3), None, "all three belong to this batch");
+    statements.start_batch();
+    assert!(statements.touch(1));
+    assert_eq!(statements.eviction_candidate(4), None, "the limit is not reached");
+    assert_eq!(statements.eviction_candidate(3), Some(2));
+    statements.remove(2);
+    assert_eq!(statements.eviction_candidate(2), Some(3));
+    statements.remove(3);
+    assert_eq!(statements.eviction_candidate(1), None);
+    assert!(!statements.touch(2));
+}

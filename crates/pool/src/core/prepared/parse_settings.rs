@@ -1,0 +1,268 @@
+//! Parse settings: session parameters that affect what a statement means when PostgreSQL parses it.
+//!
+//! A prepared statement keeps the values that its literals had when it was parsed: `'2024-01-01'`
+//! as a `timestamptz` is a moment that depends on `TimeZone`. So a shared statement is a text
+//! together with one set of values of these parameters ([`ParseSettings`]), and each server
+//! connection tracks which set is in force when it processes the next message ([`ParseState`]).
+//!
+//! The values in force are known from the server's reports, or from a query where reports are not
+//! enough: for parameters that the server does not report, and for changes in the middle of a
+//! batch, which are reported at its end.
+
+mod changes;
+
+use std::{array, sync::Arc};
+
+pub(crate) use changes::{
+    ParseSettingsChange, change_of, depends_on_parse_settings, skip_comments,
+};
+
+use crate::core::session::parameters::{SessionParameter, eq_name};
+
+/// Length of [`NAMES`].
+pub(crate) const COUNT: usize = 14;
+
+/// The session parameters that change the value of a literal or constant expression. `search_path`
+/// and roles are not among them: PostgreSQL analyzes a prepared statement again after these have
+/// changed.
+///
+/// The encoding comes first, because the values after it are sent in it.
+pub(crate) const NAMES: [&str; COUNT] = [
+    "client_encoding",
+    "DateStyle",
+    "IntervalStyle",
+    "TimeZone",
+    "array_nulls",
+    "backslash_quote",
+    "bytea_output",
+    "extra_float_digits",
+    "lc_monetary",
+    "quote_all_identifiers",
+    "standard_conforming_strings",
+    "timezone_abbreviations",
+    "transform_null_equals",
+    "xmloption",
+];
+
+/// A value for each of [`NAMES`]; `None` if the server does not have the parameter.
+pub(crate) type ParseSettingValues = [Option<Box<[u8]>>; COUNT];
+
+/// Whether a parameter is one of [`NAMES`].
+pub(crate) fn is_parse_setting(name: &[u8]) -> bool {
+    NAMES.iter().any(|known| eq_name(known.as_bytes(), name))
+}
+
+/// The query for the values in force.
+pub(crate) fn query() -> String {
+    let value = |name| format!("pg_catalog.current_setting('{name}', true)");
+    format!("SELECT {}", NAMES.map(value).join(", "))
+}
+
+/// Values of [`NAMES`] that statements are parsed under. Equal sets are one object with one id.
+#[derive(Debug)]
+pub(crate) struct ParseSettings {
+    /// At least 1.
+    pub(crate) id: u64,
+    pub(crate) values: ParseSettingValues,
+}
+
+impl ParseSettings {
+    /// The parameters to set so that these are in force instead of others, and those that undo it.
+    pub(crate) fn difference(
+        &self,
+        in_force: &Self,
+    ) -> (Vec<SessionParameter>, Vec<SessionParameter>) {
+        let values = NAMES.iter().zip(self.values.iter().zip(&in_force.values));
+        let differ = values.filter_map(|(name, (own, other))| {
+            let (own, other) = (own.as_ref()?, other.as_ref()?);
+            (own != other)
+                .then(|| (SessionParameter::new(name, own), SessionParameter::new(name, other)))
+        });
+        differ.unzip()
+    }
+}
+
+/// How well the values are known that are in force when a server processes the next message.
+/// Ordered from best to worst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Uncertainty {
+    /// They are known.
+    #[default]
+    None,
+    /// The server will have reported them once everything is answered and no batch is open.
+    Reported,
+    /// They have to be queried.
+    Unreported,
+}
+
+/// The parse settings of a server connection, as far as they are known.
+#[derive(Debug, Default)]
+pub(crate) struct ParseState {
+    /// The id of `current`; 0 if it is not known.
+    pub(crate) key: u64,
+    current: Option<Arc<ParseSettings>>,
+    /// Whether what was sent may change them.
+    pub(crate) uncertainty: Uncertainty,
+    /// The worst uncertainty caused by changes since the connection was linked: the end of a
+    /// transaction, and statements that do not show it, may undo them.
+    max_uncertainty: Uncertainty,
+    /// The uncertainty caused by running the unnamed portal, or any other.
+    by_unnamed_portal: Uncertainty,
+    by_named_portals: Uncertainty,
+    /// Values after login of parameters that are not reported.
+    base: Option<Box<ParseSettingValues>>,
+    /// Values from the last query, if parameters had been changed before it.
+    queried: Option<Box<ParseSettingValues>>,
+    /// The query was sent, and its row has not arrived.
+    pub(crate) is_querying: bool,
+    /// An unanswered message relies on `key`.
+    is_relied_on: bool,
+    /// Parameters changed unexpectedly while something relied on them: statements may have been
+    /// parsed under other values than assumed.
+    pub(crate) is_tainted: bool,
+}
+
+impl ParseState {
+    /// The settings in force, if known.
+    #[inline]
+    pub(crate) fn current(&self) -> Option<&Arc<ParseSettings>> {
+        self.current.as_ref()
+    }
+
+    /// Records the settings in force.
+    pub(crate) fn set_current(&mut self, settings: Arc<ParseSettings>) {
+        self.key = settings.id;
+        self.current = Some(settings);
+    }
+
+    /// The settings must be determined again before the next statement that depends on them.
+    pub(crate) fn invalidate(&mut self) {
+        self.key = 0;
+        self.current = None;
+    }
+
+    /// Records that a message was sent that changes them.
+    pub(crate) fn record_change(&mut self, uncertainty: Uncertainty) {
+        if uncertainty != Uncertainty::None {
+            self.uncertainty = self.uncertainty.max(uncertainty);
+            self.max_uncertainty = self.max_uncertainty.max(uncertainty);
+            self.invalidate();
+        }
+    }
+
+    /// The worst uncertainty caused by changes since the connection was linked.
+    #[inline]
+    pub(crate) fn max_uncertainty(&self) -> Uncertainty {
+        self.max_uncertainty
+    }
+
+    /// Records that a portal was bound that changes them when it is run.
+    pub(crate) fn record_bind(&mut self, is_unnamed: bool, uncertainty: Uncertainty) {
+        if is_unnamed {
+            self.by_unnamed_portal = uncertainty;
+        } else {
+            self.by_named_portals = self.by_named_portals.max(uncertainty);
+        }
+    }
+
+    /// Whether running some portal changes them, or an earlier change may be undone.
+    #[inline]
+    pub(crate) fn may_change(&self) -> bool {
+        self.max_uncertainty.max(self.by_unnamed_portal).max(self.by_named_portals)
+            != Uncertainty::None
+    }
+
+    /// Records that a portal is run.
+    #[inline]
+    pub(crate) fn record_execute(&mut self, is_unnamed: bool) {
+        let uncertainty = if is_unnamed { self.by_unnamed_portal } else { self.by_named_portals };
+        if uncertainty != Uncertainty::None {
+            self.record_change(uncertainty);
+        }
+    }
+
+    /// Records that a message was sent that relies on `key`.
+    #[inline]
+    pub(crate) fn mark_relied_on(&mut self) {
+        self.is_relied_on = true;
+    }
+
+    /// Everything that was sent is answered.
+    #[inline]
+    pub(crate) fn clear_relied_on(&mut self) {
+        self.is_relied_on = false;
+    }
+
+    /// Handles a reported value that differs from the expected one.
+    pub(crate) fn handle_unexpected_change(&mut self) {
+        self.is_tainted |= self.key != 0 && self.is_relied_on;
+        self.invalidate();
+    }
+
+    /// The connection is linked to a client. Its parameters are as after login, except those known
+    /// to be set.
+    pub(crate) fn start_link(&mut self) {
+        if self.may_change() || self.queried.is_some() {
+            self.invalidate();
+        }
+        self.max_uncertainty = Uncertainty::None;
+        self.by_unnamed_portal = Uncertainty::None;
+        self.by_named_portals = Uncertainty::None;
+        self.queried = None;
+        self.is_querying = false;
+        self.is_relied_on = false;
+        self.uncertainty =
+            if self.base.is_some() { Uncertainty::None } else { Uncertainty::Unreported };
+    }
+
+    /// Handles the result of the query. Parameters for which `is_given` is true differ from their
+    /// values after login.
+    pub(crate) fn handle_query_result(
+        &mut self,
+        values: ParseSettingValues,
+        is_given: impl Fn(&str) -> bool,
+    ) {
+        self.is_querying = false;
+        self.uncertainty = Uncertainty::None;
+        self.invalidate();
+        if self.max_uncertainty != Uncertainty::None {
+            self.queried = Some(Box::new(values));
+            return;
+        }
+        let base = self.base.get_or_insert_default();
+        for ((value, base), name) in values.into_iter().zip(base.iter_mut()).zip(NAMES) {
+            // If the pooler has set a parameter, its value after login is unknown.
+            if base.is_none() && !is_given(name) {
+                *base = value;
+            }
+        }
+    }
+
+    /// The value of an unreported parameter that the pooler has not set.
+    pub(crate) fn unreported_value(&self, at: usize) -> Option<&[u8]> {
+        let known = self.queried.as_ref().or(self.base.as_ref());
+        known.and_then(|values| values[at].as_deref())
+    }
+
+    /// The value from the last query.
+    pub(crate) fn queried_value(&self, at: usize) -> Option<&[u8]> {
+        self.queried.as_ref().and_then(|values| values[at].as_deref())
+    }
+}
+
+/// Values borrowed from `value`.
+pub(crate) fn values_from<'a>(
+    value: impl FnMut(usize) -> Option<&'a [u8]>,
+) -> [Option<&'a [u8]>; COUNT] {
+    array::from_fn(value)
+}
+
+/// Borrowed values.
+pub(crate) fn borrowed(values: &ParseSettingValues) -> [Option<&[u8]>; COUNT] {
+    values.each_ref().map(Option::as_deref)
+}
+
+/// Copied values.
+pub(crate) fn owned(values: &[Option<&[u8]>; COUNT]) -> ParseSettingValues {
+    values.map(|value| value.map(Into::into))
+}

@@ -1,0 +1,314 @@
+//! [`StatementRegistry`]: the texts that clients have prepared, each once for all clients and
+//! workers.
+
+use std::{
+    hash::{BuildHasher, Hash, Hasher},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use hashbrown::{DefaultHashBuilder, Equivalent, HashSet, HashTable};
+
+use crate::core::{
+    listen::channels as listen,
+    messages::fast_path,
+    prepared::{
+        deallocate,
+        parse_settings::{
+            COUNT, ParseSettingValues, ParseSettings, borrowed, depends_on_parse_settings, owned,
+        },
+    },
+    session::{
+        restore::changes_parameters,
+        state::{SessionStateFlags, SetKind},
+    },
+};
+
+/// Prefix of statement names on servers.
+pub(crate) const NAME_PREFIX: &[u8] = b"howdah_";
+
+/// A text with its parameter types, as prepared by a client under a name of its own.
+#[derive(Debug)]
+pub(crate) struct PooledStatement {
+    /// Counts from 1 and is never reused, so a name on a server always means the same text.
+    pub(crate) id: u64,
+    /// Its name on every server: `howdah_` and the id.
+    pub(crate) name: Box<[u8]>,
+    /// The content of a Parse after the name: the text, a zero byte, and the parameter types.
+    pub(crate) text: Box<[u8]>,
+    /// The session state that running it may leave.
+    pub(crate) session_state: SessionStateFlags,
+    /// See [`is_simple`]; also false if it calls `set_config`.
+    pub(crate) is_simple: bool,
+    /// The settings that it is parsed under, if its meaning depends on them and they are known.
+    pub(crate) settings: Option<Arc<ParseSettings>>,
+    /// The id of the settings; 0 if its meaning does not depend on them, and [`UNKNOWN_SETTINGS`]
+    /// if they are not known: then they are those in force when it is next used.
+    pub(crate) settings_key: u64,
+    /// Whether other clients may use it. They use it only while its settings are in force: if the
+    /// server analyzes it again, it does so under the settings in force then.
+    pub(crate) is_shared: bool,
+}
+
+/// See [`PooledStatement::settings_key`].
+pub(crate) const UNKNOWN_SETTINGS: u64 = u64::MAX;
+
+/// Whether running a text never changes parameters or prepared statements. True for most texts,
+/// which then need no inspection on each use.
+pub(crate) fn is_simple(sql: &[u8]) -> bool {
+    fast_path::is_simple(sql)
+        || !deallocate::is_deallocation(sql)
+            && !listen::starts_with_listen(sql)
+            && !changes_parameters(sql)
+            && SetKind::from_text(sql, |_| false) == SetKind::NotSet
+}
+
+/// The SQL in the content of a Parse after the name.
+pub(crate) fn sql_text(text: &[u8]) -> &[u8] {
+    memchr::memchr(0, text).map_or(text, |end| &text[..end])
+}
+
+/// The table of statements in use. Accessed when a client prepares, never when it binds.
+///
+/// An entry lives until the first eviction after the last client has dropped its name for it.
+#[derive(Debug, Default)]
+pub struct StatementRegistry(Mutex<StatementTable>);
+
+#[derive(Debug, Default)]
+struct StatementTable {
+    /// Shared statements, by text and settings key.
+    by_text: HashTable<Arc<PooledStatement>>,
+    hasher: DefaultHashBuilder,
+    last_id: u64,
+    settings: HashSet<InternedParseSettings>,
+    last_settings_id: u64,
+    clear_settings_at: usize,
+    clear_at: usize,
+    bytes: usize,
+    clear_at_bytes: usize,
+}
+
+/// Entries before the first eviction.
+const CLEAR_THRESHOLD_MIN: usize = 1024;
+/// Bytes of texts before the first eviction.
+const CLEAR_THRESHOLD_BYTES_MIN: usize = 32 << 20;
+
+impl StatementRegistry {
+    /// The statement for a text with its parameter types, parsed under these settings. Without
+    /// settings, a statement that depends on them is not shared, and takes those in force at its
+    /// next use.
+    pub(crate) fn intern(
+        &self,
+        text: &[u8],
+        settings: Option<&Arc<ParseSettings>>,
+    ) -> Arc<PooledStatement> {
+        let key = settings.map_or(0, |settings| settings.id);
+        let mut table = self.lock_table();
+        if let Some(statement) = table.find(text, key) {
+            return Arc::clone(statement);
+        }
+        let is_sensitive = depends_on_parse_settings(sql_text(text));
+        let (key, settings) = match settings {
+            _ if !is_sensitive => (0, None),
+            Some(settings) => (key, Some(Arc::clone(settings))),
+            None => (UNKNOWN_SETTINGS, None),
+        };
+        if table.by_text.len() >= table.clear_at.max(CLEAR_THRESHOLD_MIN)
+            || table.bytes >= table.clear_at_bytes.max(CLEAR_THRESHOLD_BYTES_MIN)
+        {
+            table.clear();
+        }
+        let is_shared = key != UNKNOWN_SETTINGS;
+        let statement = Arc::new(table.new_statement(text, settings, key, is_shared));
+        if is_shared {
+            table.bytes += text.len();
+            table.insert(Arc::clone(&statement));
+        }
+        statement
+    }
+
+    /// A copy of a statement for one client only.
+    pub(crate) fn intern_private(&self, of: &PooledStatement) -> Arc<PooledStatement> {
+        Arc::new(self.lock_table().new_statement(
+            &of.text,
+            of.settings.clone(),
+            of.settings_key,
+            false,
+        ))
+    }
+
+    /// The object for a set of parse settings.
+    pub(crate) fn parse_settings(&self, values: &[Option<&[u8]>; COUNT]) -> Arc<ParseSettings> {
+        let mut table = self.lock_table();
+        if let Some(InternedParseSettings(known)) = table.settings.get(values) {
+            return Arc::clone(known);
+        }
+        if table.settings.len() >= table.clear_settings_at.max(CLEAR_THRESHOLD_MIN) {
+            table.settings.retain(|InternedParseSettings(known)| Arc::strong_count(known) > 1);
+            table.clear_settings_at = table.settings.len() * 2;
+        }
+        table.last_settings_id += 1;
+        let id = table.last_settings_id;
+        let settings = Arc::new(ParseSettings { id, values: owned(values) });
+        table.settings.insert(InternedParseSettings(Arc::clone(&settings)));
+        settings
+    }
+
+    /// Ignores poisoning: every change is a single insert, so the table is always consistent.
+    fn lock_table(&self) -> MutexGuard<'_, StatementTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StatementRegistry {
+    /// Retires a statement that a server found to be outdated: clients that prepare its text from
+    /// now on get another, and those that have prepared it keep it.
+    pub(crate) fn retire(&self, statement: &PooledStatement) {
+        let mut table = self.lock_table();
+        let hash = hash_text(&table.hasher, &statement.text, statement.settings_key);
+        if let Ok(found) = table.by_text.find_entry(hash, |known| known.id == statement.id) {
+            found.remove();
+            table.bytes -= statement.text.len();
+        }
+    }
+
+    /// Removes a client's statement that failed to parse, unless other clients wait for the same
+    /// result.
+    pub(crate) fn parse_failed(&self, statement: &Arc<PooledStatement>) {
+        if Arc::strong_count(statement) <= 2 {
+            self.retire(statement);
+        }
+    }
+}
+
+impl StatementTable {
+    /// The statement for a text that depends on no settings, or the one under these.
+    fn find(&self, text: &[u8], key: u64) -> Option<&Arc<PooledStatement>> {
+        let find = |key| {
+            let is_it =
+                |known: &Arc<PooledStatement>| known.settings_key == key && *known.text == *text;
+            self.by_text.find(hash_text(&self.hasher, text, key), is_it)
+        };
+        find(0).or_else(|| if key == 0 { None } else { find(key) })
+    }
+
+    fn insert(&mut self, statement: Arc<PooledStatement>) {
+        let Self { by_text, hasher, .. } = self;
+        let of = |known: &Arc<PooledStatement>| hash_text(hasher, &known.text, known.settings_key);
+        by_text.insert_unique(of(&statement), statement, of);
+    }
+
+    fn new_statement(
+        &mut self,
+        text: &[u8],
+        settings: Option<Arc<ParseSettings>>,
+        key: u64,
+        is_shared: bool,
+    ) -> PooledStatement {
+        self.last_id += 1;
+        let id = self.last_id;
+        let name = [NAME_PREFIX, id.to_string().as_bytes()].concat().into();
+        let sql = sql_text(text);
+        let session_state = SessionStateFlags::from_text(sql);
+        let is_simple = is_simple(sql) && !session_state.has(SessionStateFlags::SETTINGS);
+        PooledStatement {
+            id,
+            name,
+            text: text.into(),
+            session_state,
+            is_simple,
+            settings,
+            settings_key: key,
+            is_shared,
+        }
+    }
+
+    /// Evicts unused entries.
+    fn clear(&mut self) {
+        self.by_text.retain(|statement| Arc::strong_count(statement) > 1);
+        self.bytes = self.by_text.iter().map(|statement| statement.text.len()).sum();
+        self.clear_at = self.by_text.len() * 2;
+        self.clear_at_bytes = self.bytes * 2;
+    }
+}
+
+fn hash_text(hasher: &DefaultHashBuilder, text: &[u8], key: u64) -> u64 {
+    hasher.hash_one((text, key))
+}
+
+/// Parse settings, compared by content.
+#[derive(Debug)]
+struct InternedParseSettings(Arc<ParseSettings>);
+
+impl InternedParseSettings {
+    fn values(&self) -> &ParseSettingValues {
+        &self.0.values
+    }
+}
+
+impl Hash for InternedParseSettings {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        borrowed(self.values()).hash(state);
+    }
+}
+
+impl PartialEq for InternedParseSettings {
+    fn eq(&self, other: &Self) -> bool {
+        self.values() == other.values()
+    }
+}
+
+impl Eq for InternedParseSettings {}
+
+impl Equivalent<InternedParseSettings> for [Option<&[u8]>; COUNT] {
+    fn equivalent(&self, known: &InternedParseSettings) -> bool {
+        borrowed(known.values()) == *self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_texts_and_types_share_one_statement() {
+        let statements = StatementRegistry::default();
+        let plain = statements.intern(b"select $1\0\0\0", None);
+        assert!(Arc::ptr_eq(&plain, &statements.intern(b"select $1\0\0\0", None)));
+        let typed = statements.intern(b"select $1\0\0\x01\0\0\0\x17", None);
+        assert_ne!(plain.name, typed.name);
+        assert_eq!(*plain.name, *b"howdah_1");
+    }
+
+    #[test]
+    fn unused_long_texts_are_evicted_by_bytes() {
+        let statements = StatementRegistry::default();
+        for i in 0..100 {
+            statements.intern(&[&[b'x'; 1 << 20][..], i.to_string().as_bytes()].concat(), None);
+        }
+        assert!(statements.0.lock().unwrap().bytes <= CLEAR_THRESHOLD_BYTES_MIN + (2 << 20));
+    }
+
+    #[test]
+    fn invalid_text_is_not_cached() {
+        let statements = StatementRegistry::default();
+        let (wrong, shared) =
+            (statements.intern(b"wrong", None), statements.intern(b"shared", None));
+        let other = Arc::clone(&shared);
+        statements.parse_failed(&wrong);
+        statements.parse_failed(&shared);
+        assert_ne!(statements.intern(b"wrong", None).id, wrong.id);
+        assert_eq!(statements.intern(b"shared", None).id, other.id);
+    }
+
+    #[test]
+    fn unused_statements_are_evicted_and_names_never_reused() {
+        let statements = StatementRegistry::default();
+        let kept = statements.intern(b"kept", None);
+        for i in 0..10 * CLEAR_THRESHOLD_MIN {
+            statements.intern(format!("select {i}").as_bytes(), None);
+        }
+        assert!(statements.0.lock().unwrap().by_text.len() <= CLEAR_THRESHOLD_MIN);
+        assert!(Arc::ptr_eq(&kept, &statements.intern(b"kept", None)));
+        assert_eq!(statements.intern(b"new", None).id, 10 * CLEAR_THRESHOLD_MIN as u64 + 2);
+    }
+}

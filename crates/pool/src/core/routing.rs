@@ -1,0 +1,332 @@
+//! [`ClientRouting`]: a client's routing commands, and which of its messages have been inspected.
+//! [`Routers`]: what a worker knows about the statements of databases.
+//!
+//! A client has a [`ClientRouting`] only once it has used a command, or if its database's
+//! configuration requires that texts are inspected; so other clients pay only for one comparison.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use howdah_route::{
+    Parsed, PinScope, RolePreference, Route, RouteCommand, RouteSession, RouteSettings, Router,
+};
+
+use crate::{
+    cluster::TargetRole,
+    core::{
+        session::parameters::{SessionParameter, TrackedParameters, eq_name},
+        spec::{PoolSpec, PoolingMode},
+        state::{ids::PoolId, pool::WelcomeMessage},
+    },
+};
+
+/// Size of a worker's statement cache for one database.
+const CACHE_BYTES: usize = 4 << 20;
+
+/// Most statements remembered for one client, beside those that it has names for.
+const KNOWN_STATEMENTS_MAX: usize = 512;
+
+/// The routing state of a client.
+#[derive(Debug)]
+pub(crate) struct ClientRouting {
+    pub(crate) session: RouteSession,
+    /// Who answers the batch that the next messages belong to.
+    pub(crate) batch_owner: BatchOwner,
+    /// How many of the next bytes have been inspected already.
+    pub(crate) inspected_bytes: usize,
+    /// A BEGIN that was answered but not sent yet.
+    pub(crate) deferred_begin: Option<(Box<[u8]>, Route)>,
+    /// The route of every request, whatever its text, until the next command.
+    pub(crate) fixed_route: Option<(TargetRole, Option<u32>)>,
+    /// Whether what comes next only describes statements, on any shard: a deferred BEGIN stays
+    /// deferred.
+    pub(crate) is_describe_only: bool,
+    /// The batch that the pooler answers is a BEGIN with this text: the next request decides where
+    /// it goes.
+    pub(crate) pending_begin: Option<(Box<[u8]>, Route)>,
+    /// Portals of commands, in a batch of them.
+    pub(crate) portals: Vec<(Box<[u8]>, RouteCommand)>,
+    /// Whether it has prepared a command.
+    pub(crate) has_commands: bool,
+    /// Statements by id, as far as they were bound since the settings changed.
+    pub(crate) statements_by_id: HashMap<u64, Parsed>,
+    /// If the pooler does not track names: statements by name. No value if it is unknown which of
+    /// several it is.
+    pub(crate) statements_by_name: HashMap<Box<[u8]>, Option<NamedStatement>>,
+    /// The edition of the router that `statements_by_id` is from.
+    edition: u32,
+    has_server_encoding: bool,
+}
+
+/// A statement's text and analysis.
+pub(crate) type NamedStatement = (Box<[u8]>, Parsed);
+
+/// Who answers a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BatchOwner {
+    /// Servers.
+    Servers,
+    /// The pooler: the batch consists of commands.
+    Pooler,
+    /// It was refused: everything up to its Sync is ignored.
+    Refused,
+}
+
+impl ClientRouting {
+    /// The routing state of a client that has only said at login which servers are suitable.
+    pub(crate) fn new(
+        pin_scope: PinScope,
+        seed: u64,
+        role: Option<RolePreference>,
+        parameters: &TrackedParameters,
+        welcome: Option<&[SessionParameter]>,
+    ) -> Self {
+        let mut routing = Self {
+            session: RouteSession::new(pin_scope, seed).with_role(role),
+            batch_owner: BatchOwner::Servers,
+            inspected_bytes: 0,
+            deferred_begin: None,
+            is_describe_only: false,
+            fixed_route: None,
+            pending_begin: None,
+            portals: Vec::new(),
+            has_commands: false,
+            statements_by_id: HashMap::new(),
+            statements_by_name: HashMap::new(),
+            edition: 0,
+            has_server_encoding: false,
+        };
+        for setting in welcome.unwrap_or_default().iter().chain(parameters.list()) {
+            routing.handle_parameter(&setting.name, &setting.value);
+        }
+        routing
+    }
+
+    /// Handles a parameter value that is reported to the client.
+    pub(crate) fn handle_parameter(&mut self, name: &[u8], value: &[u8]) {
+        for known in [&b"client_encoding"[..], b"server_encoding", b"standard_conforming_strings"] {
+            if eq_name(known, name) {
+                self.session.parameter_status(known, value);
+                self.has_server_encoding |= known == b"server_encoding";
+            }
+        }
+    }
+
+    /// A server of a shard has been linked.
+    pub(crate) fn server_linked<'a>(
+        &mut self,
+        shard: u32,
+        value: impl Fn(&[u8]) -> Option<&'a [u8]>,
+    ) {
+        self.session.link(shard);
+        if !self.has_server_encoding
+            && let Some(encoding) = value(b"server_encoding")
+        {
+            self.handle_parameter(b"server_encoding", encoding);
+        }
+    }
+
+    /// The route of every request that is not a command, if it is fixed and the settings are
+    /// unchanged.
+    #[inline]
+    pub(crate) fn fixed_route(&self, edition: u32) -> Option<(TargetRole, Option<u32>)> {
+        self.fixed_route.filter(|_| self.edition == edition)
+    }
+
+    /// Removes the BEGIN that must be sent before the next request.
+    pub(crate) fn take_deferred_begin(&mut self) -> Option<Box<[u8]>> {
+        if self.is_describe_only {
+            return None;
+        }
+        self.deferred_begin.take().map(|(text, _)| text)
+    }
+
+    /// The client's server was released.
+    pub(crate) fn server_released(&mut self) {
+        self.session.release();
+        if let Some((_, route)) = &self.deferred_begin {
+            self.session.defer_begin(route);
+        }
+    }
+
+    /// Discards what was derived from other settings.
+    pub(crate) fn update_edition(&mut self, edition: u32) {
+        if self.edition != edition || self.statements_by_id.len() > KNOWN_STATEMENTS_MAX {
+            self.edition = edition;
+            self.fixed_route = None;
+            self.statements_by_id.clear();
+        }
+    }
+
+    /// Whether the client is in no batch and no transaction that only the pooler knows of.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.batch_owner == BatchOwner::Servers && self.deferred_begin.is_none()
+    }
+}
+
+/// The servers suitable for a role preference. `Auto`, which depends on the text, is `Any` until
+/// there is one.
+pub(crate) fn target_role(preference: RolePreference) -> TargetRole {
+    match preference {
+        RolePreference::Primary => TargetRole::Primary,
+        RolePreference::Replica => TargetRole::Replica,
+        RolePreference::PreferReplica => TargetRole::PreferReplica,
+        RolePreference::Any | RolePreference::Auto => TargetRole::Any,
+    }
+}
+
+impl From<howdah_route::RouteRole> for TargetRole {
+    fn from(role: howdah_route::RouteRole) -> Self {
+        match role {
+            howdah_route::RouteRole::Primary => Self::Primary,
+            howdah_route::RouteRole::Replica => Self::Replica,
+            howdah_route::RouteRole::PreferReplica => Self::PreferReplica,
+            howdah_route::RouteRole::Any => Self::Any,
+        }
+    }
+}
+
+impl From<TargetRole> for RolePreference {
+    fn from(role: TargetRole) -> Self {
+        match role {
+            TargetRole::Any => Self::Any,
+            TargetRole::Primary => Self::Primary,
+            TargetRole::Replica => Self::Replica,
+            TargetRole::PreferReplica => Self::PreferReplica,
+        }
+    }
+}
+
+/// The routers of a worker: one for each database, shared by the pools of all its users. Kept apart
+/// from pools, so that a message can be processed with its client's router and its server's pool
+/// borrowed at once.
+#[derive(Debug, Default)]
+pub(crate) struct Routers {
+    routers: Vec<Option<DatabaseRouter>>,
+    /// Indexed by pool number.
+    pools: Vec<Option<PoolRouting>>,
+    editions: u32,
+}
+
+/// The router of a database.
+#[derive(Debug)]
+pub(crate) struct DatabaseRouter {
+    pub(crate) router: Router,
+    /// Unique for each router of this worker; from 1.
+    pub(crate) edition: u32,
+    /// Whether texts are inspected even for clients that have used no command.
+    pub(crate) inspects_statements: bool,
+    /// How many pools use it.
+    users: u32,
+}
+
+/// Settings of a pool that the routing of its clients depends on.
+#[derive(Debug)]
+pub(crate) struct PoolRouting {
+    router: usize,
+    pub(crate) pin_scope: PinScope,
+    /// Whether transactions may contain several requests, and servers are released after each
+    /// transaction.
+    pub(crate) can_defer_begin: bool,
+    /// Whether the pooler tracks names of statements.
+    pub(crate) has_tracked_names: bool,
+    pub(crate) welcome: Arc<WelcomeMessage>,
+}
+
+impl Routers {
+    /// Applies the settings of a pool.
+    pub(crate) fn update_pool(&mut self, pool: PoolId, spec: &PoolSpec) {
+        let entry = spec.routing.as_ref().map(|settings| self.add_user(settings));
+        self.remove_pool(pool);
+        let Some(entry) = entry else { return };
+        if self.pools.len() <= pool.index() {
+            self.pools.resize_with(pool.index() + 1, || None);
+        }
+        let is_session = spec.mode == PoolingMode::Session;
+        self.pools[pool.index()] = Some(PoolRouting {
+            router: entry,
+            pin_scope: if is_session { PinScope::Session } else { PinScope::Transaction },
+            can_defer_begin: spec.mode == PoolingMode::Transaction,
+            has_tracked_names: !is_session && spec.statements_per_server > 0,
+            welcome: Arc::clone(&spec.welcome),
+        });
+    }
+
+    /// Removes a pool that is gone, or whose clients are not routed.
+    pub(crate) fn remove_pool(&mut self, pool: PoolId) {
+        let Some(pool_routing) = self.pools.get_mut(pool.index()).and_then(Option::take) else {
+            return;
+        };
+        let Some(slot) = self.routers.get_mut(pool_routing.router) else { return };
+        if let Some(entry) = slot {
+            entry.users -= 1;
+            if entry.users == 0 {
+                *slot = None;
+            }
+        }
+    }
+
+    /// The router for the clients of a pool.
+    #[inline]
+    pub(crate) fn for_pool(&mut self, pool: PoolId) -> Option<(&mut DatabaseRouter, &PoolRouting)> {
+        let pool_routing = self.pools.get(pool.index())?.as_ref()?;
+        Some((self.routers.get_mut(pool_routing.router)?.as_mut()?, pool_routing))
+    }
+
+    fn add_user(&mut self, settings: &Arc<RouteSettings>) -> usize {
+        let is_equal = |entry: &Option<DatabaseRouter>| {
+            entry.as_ref().is_some_and(|entry| std::ptr::eq(entry.router.settings(), &**settings))
+        };
+        if let Some(at) = self.routers.iter().position(is_equal) {
+            self.routers[at].iter_mut().for_each(|entry| entry.users += 1);
+            return at;
+        }
+        self.editions += 1;
+        let inspects_statements = settings.role == RolePreference::Auto
+            || settings.hints.is_some()
+            || settings.shards > 1
+            || settings.read_your_writes;
+        let router = Router::new(Arc::clone(settings), CACHE_BYTES);
+        let entry =
+            DatabaseRouter { router, edition: self.editions, inspects_statements, users: 1 };
+        let free = self.routers.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.routers.len());
+        match self.routers.get_mut(at) {
+            Some(free) => *free = Some(entry),
+            None => self.routers.push(Some(entry)),
+        }
+        at
+    }
+}
+
+#[test]
+fn pools_of_one_database_share_router_until_last_is_removed() {
+    let spec = |settings: &Arc<RouteSettings>| PoolSpec {
+        routing: Some(Arc::clone(settings)),
+        ..PoolSpec::new(1)
+    };
+    let mut routers = Routers::default();
+    let (one, other) = (Arc::new(RouteSettings::default()), Arc::new(RouteSettings::default()));
+    let pools = [PoolId(0), PoolId(2), PoolId(5)];
+    for (pool, settings) in pools.into_iter().zip([&one, &one, &other]) {
+        routers.update_pool(pool, &spec(settings));
+    }
+    let mut edition = |pool: PoolId| routers.for_pool(pool).map(|(entry, _)| entry.edition);
+    assert_eq!(pools.map(&mut edition), [Some(1), Some(1), Some(2)]);
+    assert_eq!(edition(PoolId(1)), None);
+    routers.remove_pool(pools[0]);
+    routers.update_pool(pools[1], &spec(&one));
+    assert_eq!(
+        routers.for_pool(pools[1]).map(|(entry, _)| entry.edition),
+        Some(1),
+        "the router still has a user"
+    );
+    routers.update_pool(pools[1], &PoolSpec::new(1));
+    routers.update_pool(pools[0], &spec(&one));
+    assert_eq!(
+        routers.for_pool(pools[0]).map(|(entry, _)| entry.edition),
+        Some(3),
+        "the router was removed"
+    );
+    assert_eq!(routers.routers.len(), 2);
+}

@@ -1,0 +1,259 @@
+//! [`SessionStateFlags`]: the state that a client has left in a server session, as far as it is
+//! visible.
+//!
+//! Two things are examined: command tags, and keywords in the text of statements, for functions
+//! whose tag is `SELECT`. What a user-defined function does inside is not visible.
+
+use std::ops::{BitOr, BitOrAssign};
+
+/// Kinds of session state, as a bit set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SessionStateFlags(u8);
+
+impl SessionStateFlags {
+    pub(crate) const NONE: Self = Self(0);
+    /// Roles, and parameters that are not tracked per client.
+    pub(crate) const SETTINGS: Self = Self(1);
+    /// Session-level advisory locks.
+    pub(crate) const LOCKS: Self = Self(2);
+    /// Temporary tables.
+    pub(crate) const TEMP: Self = Self(4);
+    /// Channels listened to.
+    pub(crate) const LISTEN: Self = Self(8);
+    /// Cursors, which may be WITH HOLD.
+    pub(crate) const CURSORS: Self = Self(16);
+    /// Statements prepared with SQL.
+    pub(crate) const PREPARED: Self = Self(32);
+    /// Everything: for a statement that was not examined to its end.
+    pub(crate) const UNKNOWN: Self = Self(63);
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// These flags without `other`.
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The state implied by a command tag. SET is handled by [`SetKind`].
+    pub(crate) fn from_tag(tag: &[u8]) -> Self {
+        match tag {
+            b"LISTEN" => Self::LISTEN,
+            b"PREPARE" => Self::PREPARED,
+            b"DECLARE CURSOR" => Self::CURSORS,
+            b"LOAD" => Self::SETTINGS,
+            _ => Self::NONE,
+        }
+    }
+
+    /// The state that a command tag says is gone.
+    pub(crate) fn cleared_by_tag(tag: &[u8]) -> Self {
+        match tag {
+            b"DISCARD TEMP" | b"DROP TABLE" => Self::TEMP,
+            b"DEALLOCATE ALL" => Self::PREPARED,
+            b"UNLISTEN" => Self::LISTEN,
+            b"CLOSE CURSOR ALL" => Self::CURSORS,
+            _ => Self::NONE,
+        }
+    }
+
+    /// The state that statements may leave without their tag showing it: keywords for advisory
+    /// locks, `set_config` and temporary tables, anywhere in the text.
+    pub(crate) fn from_text(sql: &[u8]) -> Self {
+        let mut flags = Self::NONE;
+        // Eight bytes at a time, one letter of each keyword is searched: most texts have few of
+        // them, and starting a new search after each hit would cost more.
+        let (eights, tail) = sql.as_chunks();
+        for (number, eight) in eights.iter().enumerate() {
+            let mut found = keyword_letters(*eight);
+            while found != 0 {
+                flags |=
+                    Self::from_keyword_at(sql, number * 8 + found.trailing_zeros() as usize / 8);
+                found &= found - 1;
+            }
+        }
+        for at in sql.len() - tail.len()..sql.len() {
+            flags |= Self::from_keyword_at(sql, at);
+        }
+        flags
+    }
+
+    /// The same for the keyword around the letter at an offset.
+    #[inline]
+    fn from_keyword_at(sql: &[u8], at: usize) -> Self {
+        let (before, after) = (&sql[..at], &sql[at + 1..]);
+        let locks = || starts_with(after, b"adv") || starts_with(after, b"try_adv");
+        match sql[at] {
+            b'_' if ends_with(before, b"pg") && locks() => Self::LOCKS,
+            b'_' if ends_with(before, b"set") && starts_with(after, b"config") => Self::SETTINGS,
+            b'm' | b'M' if ends_with(before, b"te") && starts_with(after, b"p") => Self::TEMP,
+            _ => Self::NONE,
+        }
+    }
+
+    /// Statements that reset this state, as one query string.
+    pub(crate) fn reset(self) -> Vec<u8> {
+        const STEPS: [(SessionStateFlags, &str); 6] = [
+            (SessionStateFlags::CURSORS, "CLOSE ALL;"),
+            // Also resets the role; RESET ALL changes neither.
+            (SessionStateFlags::SETTINGS, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"),
+            (SessionStateFlags::PREPARED, "DEALLOCATE ALL;"),
+            (SessionStateFlags::LISTEN, "UNLISTEN *;"),
+            (SessionStateFlags::LOCKS, "SELECT pg_catalog.pg_advisory_unlock_all();"),
+            (SessionStateFlags::TEMP, "DISCARD TEMP;"),
+        ];
+        let steps = STEPS.iter().filter(|(flags, _)| self.has(*flags));
+        steps.flat_map(|(_, sql)| sql.bytes()).collect()
+    }
+}
+
+impl BitOr for SessionStateFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for SessionStateFlags {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+/// What the command tag SET means for the session. Ordered by severity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SetKind {
+    /// The text does not start with SET.
+    #[default]
+    NotSet,
+    /// It ends with the transaction, or sets a parameter that the server reports.
+    NoReset,
+    /// It lasts and is not reported; also if the text is unclear.
+    NeedsReset,
+}
+
+impl SetKind {
+    /// Classifies the text of a query; `is_reported` is whether the server reports a parameter. One
+    /// statement only: the tags of several cannot be told apart.
+    pub(crate) fn from_text(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> Self {
+        let sql = sql.trim_ascii();
+        if matches!(sql.first(), Some(b'/' | b'-')) {
+            return Self::NeedsReset; // Text after a comment is not examined.
+        }
+        if !sql.get(..3).is_some_and(|word| word.eq_ignore_ascii_case(b"set")) {
+            return Self::NotSet;
+        }
+        let sql = sql.strip_suffix(b";").unwrap_or(sql);
+        let Some(rest) = strip_keyword(sql, b"set").filter(|rest| !rest.contains(&b';')) else {
+            return Self::NeedsReset;
+        };
+        let rest = strip_keyword(rest, b"session").unwrap_or(rest);
+        let word = &rest[..rest.iter().position(|b| !is_name_byte(*b)).unwrap_or(rest.len())];
+        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+        let reported = match () {
+            () if is(b"local") || is(b"transaction") => return Self::NoReset,
+            () if is(b"names") => is_reported(b"client_encoding"),
+            () if is(b"time") => is_reported(b"TimeZone"),
+            () => is_reported(word),
+        };
+        if reported { Self::NoReset } else { Self::NeedsReset }
+    }
+}
+
+/// The high bit of each byte that is `_`, `m` or `M`. False positives after a hit are possible and
+/// harmless.
+#[inline]
+fn keyword_letters(eight: [u8; 8]) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let zeroes = |eight: u64| eight.wrapping_sub(ONES) & !eight & (ONES << 7);
+    let eight = u64::from_le_bytes(eight);
+    let m = (eight | ONES << 5) ^ (ONES * u64::from(b'm'));
+    zeroes(eight ^ (ONES * u64::from(b'_'))) | zeroes(m)
+}
+
+fn starts_with(text: &[u8], word: &[u8]) -> bool {
+    text.get(..word.len()).is_some_and(|found| found.eq_ignore_ascii_case(word))
+}
+
+fn ends_with(text: &[u8], word: &[u8]) -> bool {
+    let start = text.len().checked_sub(word.len());
+    start.is_some_and(|start| text[start..].eq_ignore_ascii_case(word))
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'$' | 0x80..)
+}
+
+/// The text after a keyword and its white space.
+pub(crate) fn strip_keyword<'a>(sql: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
+    let (front, rest) = sql.split_at_checked(word.len())?;
+    let after = rest.trim_ascii_start();
+    (front.eq_ignore_ascii_case(word) && after.len() < rest.len()).then_some(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keywords_are_found_anywhere_in_text() {
+        for (sql, flags) in [
+            ("select pg_advisory_lock(1)", SessionStateFlags::LOCKS),
+            ("SELECT PG_TRY_ADVISORY_LOCK(1)", SessionStateFlags::LOCKS),
+            ("select set_config('a','b',false)", SessionStateFlags::SETTINGS),
+            ("create TEMPORARY table x ()", SessionStateFlags::TEMP),
+            ("select 1 into temp y", SessionStateFlags::TEMP),
+            (
+                "select set_config('a', 'b', true), pg_advisory_xact_lock(1)",
+                SessionStateFlags::SETTINGS | SessionStateFlags::LOCKS,
+            ),
+            ("teMP", SessionStateFlags::TEMP),
+            ("_adv", SessionStateFlags::NONE),
+            ("pg_", SessionStateFlags::NONE),
+            ("m", SessionStateFlags::NONE),
+            ("select abalance from pgbench_accounts where aid = 1", SessionStateFlags::NONE),
+            ("", SessionStateFlags::NONE),
+        ] {
+            assert_eq!(SessionStateFlags::from_text(sql.as_bytes()), flags, "{sql}");
+        }
+    }
+
+    #[test]
+    fn reset_covers_only_set_flags() {
+        assert_eq!(SessionStateFlags::NONE.reset(), b"");
+        assert_eq!(
+            (SessionStateFlags::LISTEN | SessionStateFlags::TEMP).reset(),
+            b"UNLISTEN *;DISCARD TEMP;"
+        );
+    }
+
+    #[test]
+    fn transient_or_reported_set_needs_no_reset() {
+        let reported = |name: &[u8]| {
+            [&b"TimeZone"[..], b"client_encoding"].iter().any(|r| r.eq_ignore_ascii_case(name))
+        };
+        for (sql, kind) in [
+            ("set local work_mem = 1", SetKind::NoReset),
+            (" SET  TRANSACTION READ ONLY ;", SetKind::NoReset),
+            ("set timezone to 'UTC'", SetKind::NoReset),
+            ("set session timezone = 'UTC'", SetKind::NoReset),
+            ("set time zone 'UTC'", SetKind::NoReset),
+            ("SET NAMES 'UTF8'", SetKind::NoReset),
+            ("set work_mem = 1", SetKind::NeedsReset),
+            ("set session characteristics as transaction read only", SetKind::NeedsReset),
+            ("set role to admin", SetKind::NeedsReset),
+            ("set local a = 1; set b = 2", SetKind::NeedsReset),
+            ("set/**/local a = 1", SetKind::NeedsReset),
+            ("/* why */ set local a = 1", SetKind::NeedsReset),
+            ("select 1", SetKind::NotSet),
+        ] {
+            assert_eq!(SetKind::from_text(sql.as_bytes(), reported), kind, "{sql}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! [`WriteDetection`]: whether a client's transaction wrote, judging from command tags.
+//!
+//! A tag names the command. For a statement that may call functions it does not tell what these
+//! did. With the role `primary` such a statement counts as a write, since a client that only reads
+//! could have chosen another role. With another role, a function that writes would have failed on
+//! the next standby. A false positive only costs some reads on the primary.
+
+use crate::cluster::TargetRole;
+
+/// Whether writes were detected on a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum WriteDetection {
+    /// The client does not read its own writes.
+    #[default]
+    Disabled,
+    /// No write since it was linked to its client.
+    NotWritten,
+    /// A statement wrote, or may have written.
+    Written,
+}
+
+impl WriteDetection {
+    /// The initial state for a client; `minds` if it reads its own writes.
+    pub(crate) fn enabled_if(minds: bool) -> Self {
+        if minds { Self::NotWritten } else { Self::Disabled }
+    }
+
+    #[inline]
+    pub(crate) fn is_enabled(self) -> bool {
+        self != Self::Disabled
+    }
+
+    /// Handles the command tag of a finished statement.
+    pub(crate) fn record_tag(&mut self, tag: &[u8], role: TargetRole) {
+        if !only_reads(tag) && (role == TargetRole::Primary || !may_only_read(tag)) {
+            *self = Self::Written;
+        }
+    }
+
+    /// Handles a suspended portal, which has no tag and may continue.
+    pub(crate) fn record_suspended(&mut self, role: TargetRole) {
+        if role == TargetRole::Primary {
+            *self = Self::Written;
+        }
+    }
+}
+
+/// Tags of statements that write nothing visible to others.
+fn only_reads(tag: &[u8]) -> bool {
+    matches!(
+        tag,
+        b"BEGIN"
+            | b"START TRANSACTION"
+            | b"COMMIT"
+            | b"ROLLBACK"
+            | b"SAVEPOINT"
+            | b"RELEASE"
+            | b"SET"
+            | b"RESET"
+            | b"SHOW"
+            | b"SET CONSTRAINTS"
+            | b"PREPARE"
+            | b"DEALLOCATE"
+            | b"DEALLOCATE ALL"
+            | b"DISCARD ALL"
+            | b"DISCARD PLANS"
+            | b"DISCARD SEQUENCES"
+            | b"DISCARD TEMP"
+            | b"DECLARE CURSOR"
+            | b"CLOSE CURSOR"
+            | b"CLOSE CURSOR ALL"
+            | b"LISTEN"
+            | b"UNLISTEN"
+            | b"NOTIFY"
+            | b"LOCK TABLE"
+    )
+}
+
+/// Tags of statements that only read unless they call a function that writes.
+fn may_only_read(tag: &[u8]) -> bool {
+    let word = tag.split(|byte| *byte == b' ').next();
+    matches!(word, Some(b"SELECT" | b"FETCH" | b"MOVE")) && tag != b"SELECT INTO"
+}
+
+#[test]
+fn ambiguous_tags_count_as_writes() {
+    let of = |tag: &str, role| {
+        let mut detection = WriteDetection::enabled_if(true);
+        detection.record_tag(tag.as_bytes(), role);
+        detection == WriteDetection::Written
+    };
+    for tag in ["INSERT 0 1", "UPDATE 0", "MERGE 3", "COPY 7", "CALL", "DO", "CREATE TABLE"] {
+        assert!(of(tag, TargetRole::Primary) && of(tag, TargetRole::Any), "{tag}");
+    }
+    for tag in ["EXPLAIN", "VACUUM", "COMMIT PREPARED", "PREPARE TRANSACTION", "SELECT INTO"] {
+        assert!(of(tag, TargetRole::Any), "{tag}");
+    }
+    for tag in ["SELECT 1", "FETCH 10", "MOVE 1"] {
+        assert!(of(tag, TargetRole::Primary) && !of(tag, TargetRole::Any), "{tag}");
+    }
+    for tag in ["BEGIN", "COMMIT", "ROLLBACK", "SET", "SHOW", "CLOSE CURSOR", "NOTIFY"] {
+        assert!(!of(tag, TargetRole::Primary), "{tag}");
+    }
+}

@@ -1,0 +1,24 @@
+//! Disconnecting clients while the pooler shuts down.
+
+use super::Core;
+use crate::{
+    CoreIo,
+    core::{refusal::ClientRefusal, state::client::ClientState, time::Time},
+};
+
+impl Core {
+    /// Disconnects every client that is idle outside of a transaction, and every one that is still
+    /// logging in or waiting for a server, as PgBouncer does. The others are disconnected when they
+    /// become idle: call this after every report until no clients are left.
+    pub fn drain(&mut self, now: Time, io: &mut dyn CoreIo) {
+        self.now = now;
+        for index in 0..self.clients.slots() {
+            let Some((id, client)) = self.clients.occupant(index) else { continue };
+            let waits = client.state == ClientState::Waiting;
+            if client.is_external() && (waits || self.can_disconnect(client)) {
+                self.refuse(id, &ClientRefusal::Shutdown, io);
+            }
+        }
+        self.run_deferred(io);
+    }
+}

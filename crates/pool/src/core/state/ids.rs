@@ -1,0 +1,84 @@
+//! Ids of connections, pools and workers. A connection's id holds its slot and a generation, so
+//! events of a closed connection never reach its successor.
+
+use std::fmt;
+
+macro_rules! connection_id {
+    ($(#[$doc:meta])* $name:ident, $letter:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name {
+            index: u32,
+            generation: u32,
+        }
+
+        impl $name {
+            pub(crate) const fn new(index: u32, generation: u32) -> Self {
+                Self { index, generation }
+            }
+
+            /// The slot: small and dense, so a worker can keep its own state in a `Vec` indexed by
+            /// it. The slot is free for another connection as soon as [`crate::CoreIo::close`] was
+            /// called, or the worker reported that the connection is gone.
+            pub const fn index(self) -> usize {
+                self.index as usize
+            }
+
+            pub(crate) const fn generation(self) -> u32 {
+                self.generation
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($letter, "{}.{}"), self.index, self.generation)
+            }
+        }
+    };
+}
+
+connection_id! {
+    /// A client of this worker.
+    ClientId, "c"
+}
+
+connection_id! {
+    /// A server connection of this worker.
+    ServerId, "s"
+}
+
+/// A connection of either side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PeerId {
+    /// A client.
+    Client(ClientId),
+    /// A server.
+    Server(ServerId),
+}
+
+/// A pool: one database as one user, with one configuration. The number is the same in every
+/// worker, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolId(
+    /// The number.
+    pub u32,
+);
+
+impl PoolId {
+    /// The number, as an index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A worker, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId(
+    /// The number; at most [`WorkerId::MAX`], because cancel keys hold it in seven bits.
+    pub u8,
+);
+
+impl WorkerId {
+    /// The highest number.
+    pub const MAX: u8 = 127;
+}

@@ -1,0 +1,266 @@
+//! [`ConnectionLimit`] and [`Permits`]: exact counts over all workers.
+//!
+//! A limit is one atomic number. Before it is opened, a connection acquires one permit of each
+//! limit that applies, or none at all, and releases them when it is closed. So the count never
+//! exceeds its limit, whatever workers do concurrently; a limit that was lowered is approached as
+//! connections close.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+/// The maximum number of connections, and how many there are.
+#[derive(Debug)]
+pub struct ConnectionLimit {
+    max: AtomicU32,
+    in_use: AtomicU32,
+    /// See [`AcquireGuard`].
+    reserved_waits: AtomicU32,
+}
+
+impl ConnectionLimit {
+    /// A limit of `max` connections.
+    pub fn new(max: u32) -> Arc<Self> {
+        let [max, in_use, reserved_waits] = [max, 0, 0].map(AtomicU32::new);
+        Arc::new(Self { max, in_use, reserved_waits })
+    }
+
+    /// The maximum.
+    pub fn max(&self) -> u32 {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Whether more are in use than allowed, because the limit was lowered.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.in_use() > self.max()
+    }
+
+    /// Changes the maximum; existing connections stay.
+    pub fn set_max(&self, max: u32) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    /// How many are in use; may change at any time.
+    pub fn in_use(&self) -> u32 {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Acquires one, if available. Relaxed ordering is sufficient: the number guards no other data.
+    fn try_acquire(&self) -> bool {
+        self.in_use
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |in_use| {
+                (in_use < self.max()).then_some(in_use + 1)
+            })
+            .is_ok()
+    }
+
+    fn release(&self) {
+        self.in_use.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Releases one if more are in use than allowed.
+    fn release_surplus(&self) -> bool {
+        self.in_use
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |in_use| {
+                (in_use > self.max()).then(|| in_use - 1)
+            })
+            .is_ok()
+    }
+}
+
+/// One permit of each of several limits; released when dropped.
+#[derive(Debug)]
+pub struct Permits {
+    limits: Arc<[Arc<ConnectionLimit>]>,
+    /// Index of the limit whose permit has been released already.
+    released: Option<usize>,
+}
+
+impl Permits {
+    /// Permits of no limit.
+    pub fn none() -> Self {
+        Self::for_limits(&Arc::default())
+    }
+
+    /// Acquires one of each even beyond the maximum: for a connection that exists already.
+    pub fn acquire(limits: &Arc<[Arc<ConnectionLimit>]>) -> Self {
+        for limit in limits.iter() {
+            limit.in_use.fetch_add(1, Ordering::Relaxed);
+        }
+        Self::for_limits(limits)
+    }
+
+    fn for_limits(limits: &Arc<[Arc<ConnectionLimit>]>) -> Self {
+        Self { limits: Arc::clone(limits), released: None }
+    }
+
+    /// Acquires one of each, or none. When workers race for the last one, each may see a permit
+    /// that the other is about to release: then both get none and retry at their next occasion.
+    pub fn try_acquire(limits: &Arc<[Arc<ConnectionLimit>]>) -> Option<Self> {
+        let acquired = limits.iter().take_while(|limit| limit.try_acquire()).count();
+        if acquired == limits.len() {
+            return Some(Self::for_limits(limits));
+        }
+        limits[..acquired].iter().for_each(|limit| limit.release());
+        None
+    }
+
+    /// Whether a limit has been lowered below its use, so that the holder must close. The call
+    /// releases the surplus permit: of all concurrent callers, exactly as many close as there are
+    /// too many.
+    pub(crate) fn release_surplus(&mut self) -> bool {
+        if self.released.is_none() {
+            self.released = self.limits.iter().position(|limit| limit.release_surplus());
+        }
+        self.released.is_some()
+    }
+}
+
+impl Drop for Permits {
+    fn drop(&mut self) {
+        let held =
+            self.limits.iter().enumerate().filter(|(place, _)| Some(*place) != self.released);
+        held.for_each(|(_, limit)| limit.release());
+    }
+}
+
+/// Permission to acquire several permits of the same limits one after another while holding some.
+///
+/// If all permits of a limit were held by clients that wait for another one of it, none would ever
+/// proceed. A client that needs `n` holds at most `n - 1` while it waits. As long as the sum of
+/// these numbers, over all guards, is less than the limit, at least one client gets all it needs.
+/// So guards are granted only up to that sum, over all workers.
+#[derive(Debug, Default)]
+pub(crate) struct AcquireGuard(Vec<(Arc<ConnectionLimit>, u32)>);
+
+/// Why no guard was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TryAcquireError {
+    /// Others hold too many guards.
+    Busy,
+    /// More permits are needed at once than the limit allows.
+    Impossible {
+        /// How many are needed.
+        needed: u32,
+        /// The limit.
+        max: u32,
+    },
+}
+
+impl AcquireGuard {
+    /// Acquires a guard for so many permits of each limit, or none at all.
+    pub(crate) fn try_acquire(
+        needed: Vec<(Arc<ConnectionLimit>, u32)>,
+    ) -> Result<Self, TryAcquireError> {
+        let impossible = needed.iter().find(|(limit, needed)| limit.max() < *needed);
+        if let Some((limit, needed)) = impossible {
+            return Err(TryAcquireError::Impossible { needed: *needed, max: limit.max() });
+        }
+        let mut guard = Self::default();
+        for (limit, needed) in needed {
+            let waits = needed.saturating_sub(1);
+            let in_use =
+                limit.reserved_waits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |all| {
+                    all.checked_add(waits).filter(|all| *all < limit.max())
+                });
+            if in_use.is_err() {
+                return Err(TryAcquireError::Busy); // Dropping `guard` releases what was reserved so far.
+            }
+            guard.0.push((limit, waits));
+        }
+        Ok(guard)
+    }
+}
+
+impl Drop for AcquireGuard {
+    fn drop(&mut self) {
+        for (limit, waits) in &self.0 {
+            limit.reserved_waits.fetch_sub(*waits, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_prevent_deadlock_of_waiting_holders() {
+        let (few, many) = (ConnectionLimit::new(5), ConnectionLimit::new(100));
+        let of = |count| vec![(Arc::clone(&many), count), (Arc::clone(&few), count)];
+        let guards =
+            [AcquireGuard::try_acquire(of(3)).unwrap(), AcquireGuard::try_acquire(of(3)).unwrap()];
+        assert_eq!(AcquireGuard::try_acquire(of(2)).unwrap_err(), TryAcquireError::Busy);
+        assert_eq!(
+            AcquireGuard::try_acquire(of(6)).unwrap_err(),
+            TryAcquireError::Impossible { needed: 6, max: 5 }
+        );
+        assert!(
+            AcquireGuard::try_acquire(of(1)).is_ok(),
+            "a single permit is never held while waiting"
+        );
+        drop(guards);
+        assert_eq!(
+            (
+                few.reserved_waits.load(Ordering::Relaxed),
+                many.reserved_waits.load(Ordering::Relaxed)
+            ),
+            (0, 0)
+        );
+        assert!(AcquireGuard::try_acquire(of(5)).is_ok());
+    }
+
+    #[test]
+    fn permits_are_acquired_all_or_none() {
+        let (pool, host) = (ConnectionLimit::new(3), ConnectionLimit::new(1));
+        let both: Arc<[_]> = [Arc::clone(&pool), Arc::clone(&host)].into();
+        let permits = Permits::try_acquire(&both).unwrap();
+        assert!(Permits::try_acquire(&both).is_none());
+        assert_eq!((pool.in_use(), host.in_use()), (1, 1), "a failed attempt releases everything");
+        drop(permits);
+        assert_eq!((pool.in_use(), host.in_use()), (0, 0));
+    }
+
+    #[test]
+    fn surplus_is_released_exactly_once() {
+        let (pool, host) = (ConnectionLimit::new(20), ConnectionLimit::new(20));
+        let both: Arc<[_]> = [Arc::clone(&pool), Arc::clone(&host)].into();
+        let mut held: Vec<_> = (0..20).map(|_| Permits::try_acquire(&both).unwrap()).collect();
+        pool.set_max(7);
+        host.set_max(5);
+        let end = |mut part: Vec<Permits>| {
+            part.retain_mut(|permits| !permits.release_surplus());
+            part
+        };
+        let other = held.split_off(10);
+        let left = std::thread::scope(|scope| {
+            let threads = [held, other].map(|part| scope.spawn(move || end(part)));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        // A permit may be released for one limit before the other limit is lowered.
+        let left: Vec<_> = left.into_iter().flatten().collect();
+        assert_eq!((pool.in_use(), host.in_use()), (left.len() as u32, left.len() as u32));
+        assert!((4..=5).contains(&left.len()), "{} are left", left.len());
+        drop(left);
+        assert_eq!((pool.in_use(), host.in_use()), (0, 0));
+    }
+
+    #[test]
+    fn concurrent_acquires_never_exceed_limit() {
+        let limit = ConnectionLimit::new(5);
+        let limits: Arc<[_]> = [Arc::clone(&limit)].into();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        let held: Vec<_> = (0..3).map(|_| Permits::try_acquire(&limits)).collect();
+                        assert!(limit.in_use() <= 5);
+                        drop(held);
+                    }
+                });
+            }
+        });
+        assert_eq!(limit.in_use(), 0);
+    }
+}

@@ -1,0 +1,167 @@
+//! [`PoolState`]: a worker's servers for one database and user, and the clients that wait for them.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use crate::{
+    cluster::ShardBalancers,
+    core::{
+        login::ServerFailure,
+        session::parameters::SessionParameter,
+        spec::PoolSpec,
+        state::{
+            ids::{ClientId, ServerId, WorkerId},
+            pool_stats::PoolStats,
+        },
+        time::Time,
+    },
+};
+
+/// The parameters that the pool's last server to log in reported, in whichever worker. Read when a
+/// client logs in, never on the path of a query.
+#[derive(Debug, Default)]
+pub struct WelcomeMessage(Mutex<Option<Arc<[SessionParameter]>>>);
+
+impl WelcomeMessage {
+    pub(crate) fn parameters(&self) -> Option<Arc<[SessionParameter]>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Copies the parameters of another message, if this one has none.
+    pub(crate) fn inherit(&self, from: &Self) {
+        if self.parameters().is_none()
+            && let Some(known) = from.parameters()
+        {
+            self.set(known);
+        }
+    }
+
+    pub(crate) fn set(&self, reported: Arc<[SessionParameter]>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reported);
+    }
+}
+
+/// A request for a server from a worker that starves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StarvedWorker {
+    pub(crate) worker: WorkerId,
+    /// When it requested one first.
+    pub(crate) since: Time,
+    /// When it requested one last; it repeats the request for as long as it starves.
+    pub(crate) last_request: Time,
+}
+
+/// A worker's part of a pool.
+#[derive(Debug)]
+pub(crate) struct PoolState {
+    pub(crate) spec: Arc<PoolSpec>,
+    pub(crate) stats: PoolStats,
+    /// Servers for the next client; the most recently used is at the back.
+    pub(crate) idle: VecDeque<ServerId>,
+    /// Clients that need a server, in order of arrival. One that was served or has disconnected
+    /// meanwhile is skipped in its turn.
+    pub(crate) waiting: VecDeque<ClientId>,
+    /// Clients that have not received the startup parameters yet.
+    pub(crate) awaiting_welcome: Vec<ClientId>,
+    /// Logins in progress.
+    pub(crate) opening: u32,
+    /// Servers, including those being opened.
+    pub(crate) servers: u32,
+    /// Idle servers that are being checked on behalf of waiting clients.
+    pub(crate) checking: u32,
+    /// Failed logins since the last successful one.
+    pub(crate) failures: u32,
+    /// Why the last of them failed.
+    pub(crate) last_failure: Option<Arc<ServerFailure>>,
+    /// A server was closed to make room for another pool: none is opened for
+    /// [`PoolSpec::servers_min`] before this.
+    pub(crate) fill_at: Time,
+    /// No login is attempted before this.
+    pub(crate) retry_at: Time,
+    /// Whether the server refuses connections for now (it is starting or stopping), and no login
+    /// has succeeded since.
+    pub(crate) is_restarting: bool,
+    /// Workers that starve for one of our servers, each once.
+    pub(crate) starved_workers: VecDeque<StarvedWorker>,
+    /// No server is requested from other workers before this.
+    pub(crate) request_at: Time,
+    /// Whether a limit may have been lowered below its use, so that servers that become free must
+    /// be checked. Cached here, so that releasing a server reads no limit otherwise.
+    pub(crate) has_surplus: bool,
+    /// Chooses the cluster member for a client.
+    pub(crate) balancers: Option<Box<ShardBalancers>>,
+}
+
+impl PoolState {
+    pub(crate) fn new(spec: Arc<PoolSpec>, worker: WorkerId) -> Self {
+        let balancers = ShardBalancers::new(&spec.clusters, worker);
+        Self {
+            spec,
+            stats: PoolStats::default(),
+            idle: VecDeque::new(),
+            waiting: VecDeque::new(),
+            awaiting_welcome: Vec::new(),
+            opening: 0,
+            servers: 0,
+            checking: 0,
+            failures: 0,
+            last_failure: None,
+            fill_at: Time::default(),
+            retry_at: Time::default(),
+            is_restarting: false,
+            starved_workers: VecDeque::new(),
+            request_at: Time::default(),
+            has_surplus: false,
+            balancers,
+        }
+    }
+
+    /// Applies a changed configuration.
+    pub(crate) fn update_spec(&mut self, spec: Arc<PoolSpec>) {
+        spec.welcome.inherit(&self.spec.welcome);
+        if let Some(balancers) = &mut self.balancers {
+            balancers.update(&spec.clusters);
+        }
+        self.spec = spec;
+        self.update_surplus();
+    }
+
+    /// How long a client waits here while no server is available: for a suitable member, or for one
+    /// that cannot be reached.
+    pub(crate) fn failover_timeout(&self) -> Option<Duration> {
+        match (self.spec.clusters.first(), &self.spec.member) {
+            (Some(cluster), _) => cluster.failover_timeout,
+            (None, Some(member)) if self.failures > 0 => member.failover_timeout,
+            (None, _) => None,
+        }
+    }
+
+    /// Why the server is unavailable: there are no connections, and the last login failed. `None`
+    /// while the server is known to be restarting: clients wait then, including those that log in.
+    pub(crate) fn outage(&self) -> Option<&ServerFailure> {
+        let is_down = self.servers == self.opening && !self.is_restarting;
+        self.last_failure.as_deref().filter(|_| is_down && self.spec.clusters.is_empty())
+    }
+
+    /// The number of servers in use plus that of waiting clients.
+    pub(crate) fn load(&self) -> u64 {
+        u64::from(self.servers) - self.idle.len() as u64 + self.waiting.len() as u64
+    }
+
+    /// Checks whether there are more servers than allowed.
+    pub(crate) fn update_surplus(&mut self) {
+        let reserve = self.spec.reserve.iter().flat_map(|reserve| reserve.limits.iter());
+        self.has_surplus =
+            self.spec.server_limits.iter().chain(reserve).any(|limit| limit.is_exceeded());
+    }
+
+    /// Removes the server for the next client: the most recently used, whose caches are warm, or in
+    /// round-robin mode the least recently used.
+    #[inline]
+    pub(crate) fn take_idle(&mut self) -> Option<ServerId> {
+        if self.spec.is_round_robin { self.idle.pop_front() } else { self.idle.pop_back() }
+    }
+}

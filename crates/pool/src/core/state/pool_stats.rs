@@ -1,0 +1,169 @@
+//! [`PoolStats`]: a worker's counters of a pool's traffic. Plain numbers owned by the worker;
+//! readers request copies and add up those of all workers.
+
+use std::{ops::AddAssign, time::Duration};
+
+use crate::core::time::Time;
+
+/// Counters and times of a pool since the worker started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// How often a client was given a server.
+    pub assignments: u64,
+    /// Transactions, including those of one statement.
+    pub transactions: u64,
+    /// Requests that ended with ReadyForQuery.
+    pub queries: u64,
+    /// Bytes received from clients.
+    pub client_bytes: u64,
+    /// Bytes received from servers.
+    pub server_bytes: u64,
+    /// How long transactions held their servers.
+    pub transaction_time: DurationHistogram,
+    /// How long servers worked on requests.
+    pub query_time: DurationHistogram,
+    /// How long clients waited for servers; without those that did not wait.
+    pub wait_time: DurationHistogram,
+    /// Named statements prepared by clients.
+    pub client_parses: u64,
+    /// Named statements prepared on servers.
+    pub server_parses: u64,
+    /// Binds of named statements.
+    pub binds: u64,
+    /// Clients that logged in.
+    pub logins: u64,
+    /// Reads sent to the primary because no standby had replayed their client's writes.
+    pub reads_redirected: u64,
+    /// How often a client waited for a standby to replay its writes.
+    pub reads_waited: u64,
+    /// Notifications, counted once for each receiving client.
+    pub notifications: u64,
+    /// Notifications dropped because a client did not read them in time.
+    pub notifications_dropped: u64,
+    /// How often a client was warned that it may have missed some, because a connection was lost.
+    pub notification_gaps: u64,
+}
+
+impl PoolStats {
+    /// The difference to an earlier copy.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            assignments: self.assignments.saturating_sub(before.assignments),
+            transactions: self.transactions.saturating_sub(before.transactions),
+            queries: self.queries.saturating_sub(before.queries),
+            client_bytes: self.client_bytes.saturating_sub(before.client_bytes),
+            server_bytes: self.server_bytes.saturating_sub(before.server_bytes),
+            transaction_time: self.transaction_time.since(&before.transaction_time),
+            query_time: self.query_time.since(&before.query_time),
+            wait_time: self.wait_time.since(&before.wait_time),
+            client_parses: self.client_parses.saturating_sub(before.client_parses),
+            server_parses: self.server_parses.saturating_sub(before.server_parses),
+            binds: self.binds.saturating_sub(before.binds),
+            logins: self.logins.saturating_sub(before.logins),
+            reads_redirected: self.reads_redirected.saturating_sub(before.reads_redirected),
+            reads_waited: self.reads_waited.saturating_sub(before.reads_waited),
+            notifications: self.notifications.saturating_sub(before.notifications),
+            notifications_dropped: self
+                .notifications_dropped
+                .saturating_sub(before.notifications_dropped),
+            notification_gaps: self.notification_gaps.saturating_sub(before.notification_gaps),
+        }
+    }
+}
+
+impl AddAssign<&Self> for PoolStats {
+    fn add_assign(&mut self, other: &Self) {
+        self.assignments += other.assignments;
+        self.transactions += other.transactions;
+        self.queries += other.queries;
+        self.client_bytes += other.client_bytes;
+        self.server_bytes += other.server_bytes;
+        self.transaction_time += &other.transaction_time;
+        self.query_time += &other.query_time;
+        self.wait_time += &other.wait_time;
+        self.client_parses += other.client_parses;
+        self.server_parses += other.server_parses;
+        self.binds += other.binds;
+        self.logins += other.logins;
+        self.reads_redirected += other.reads_redirected;
+        self.reads_waited += other.reads_waited;
+        self.notifications += other.notifications;
+        self.notifications_dropped += other.notifications_dropped;
+        self.notification_gaps += other.notification_gaps;
+    }
+}
+
+/// A duration in microseconds.
+pub(crate) fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A histogram of durations, with their sum.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DurationHistogram {
+    /// Their sum, in nanoseconds.
+    pub total_ns: u64,
+    /// How many fall into each bucket: above the previous bound of [`DurationHistogram::BOUNDS_US`]
+    /// and up to its own; the last has no bound.
+    pub counts: [u64; Self::BUCKETS],
+}
+
+impl DurationHistogram {
+    /// Buckets with bounds from 16 µs, each twice the one before, to 67 seconds, and one beyond.
+    pub const BUCKETS: usize = 24;
+
+    const FIRST_BITS: u32 = 4;
+
+    /// Upper bounds of all buckets but the last, in microseconds.
+    pub const BOUNDS_US: [u64; Self::BUCKETS - 1] = {
+        let mut bounds = [0; Self::BUCKETS - 1];
+        let mut at = 0;
+        while at < bounds.len() {
+            bounds[at] = 1 << (at + Self::FIRST_BITS as usize);
+            at += 1;
+        }
+        bounds
+    };
+
+    fn since(&self, before: &Self) -> Self {
+        let mut counts = self.counts;
+        counts
+            .iter_mut()
+            .zip(before.counts)
+            .for_each(|(now, then)| *now = now.saturating_sub(then));
+        Self { total_ns: self.total_ns.saturating_sub(before.total_ns), counts }
+    }
+
+    /// Their sum.
+    pub fn total(&self) -> Duration {
+        Duration::from_nanos(self.total_ns)
+    }
+
+    /// Adds the time between two moments.
+    #[inline]
+    pub(crate) fn add(&mut self, from: Time, to: Time) {
+        let nanos = to.0.saturating_sub(from.0);
+        self.total_ns += nanos;
+        let bits = u64::BITS - (nanos / 1000).saturating_sub(1).leading_zeros();
+        let bucket = bits.saturating_sub(Self::FIRST_BITS) as usize;
+        self.counts[bucket.min(Self::BUCKETS - 1)] += 1;
+    }
+}
+
+impl AddAssign<&Self> for DurationHistogram {
+    fn add_assign(&mut self, other: &Self) {
+        self.total_ns += other.total_ns;
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+    }
+}
+
+#[test]
+fn duration_is_counted_in_its_bucket() {
+    for (micros, bucket) in [(0, 0), (1, 0), (16, 0), (17, 1), (32, 1), (33, 2), (1 << 40, 23)] {
+        let mut spans = DurationHistogram::default();
+        spans.add(Time(500), Time(500 + micros * 1000));
+        assert_eq!(spans.counts[bucket], 1, "{micros}");
+        assert!(DurationHistogram::BOUNDS_US.get(bucket).is_none_or(|bound| micros <= *bound));
+        assert!(bucket == 0 || micros > DurationHistogram::BOUNDS_US[bucket - 1]);
+    }
+}

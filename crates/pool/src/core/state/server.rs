@@ -1,0 +1,231 @@
+//! [`ServerConnection`]: the core's state of one server connection.
+
+use howdah_wire::{backend::TransactionStatus, startup::CancelKey};
+
+use crate::core::{
+    listen::channels::PendingActions,
+    messages::{
+        fast_path, frame_cursor::FrameCursor, outstanding::OutstandingRequests,
+        retry_buffer::RetryBuffer,
+    },
+    prepared::{
+        names::ServerStatements,
+        parse_settings::{
+            ParseSettingsChange, Uncertainty, change_of, is_parse_setting, skip_comments,
+        },
+    },
+    session::{
+        parameters::{ServerParameters, SessionParameter, TrackedParameters},
+        restore as restore_parameters,
+        restore::{ResettingPortal, SplicedQuery},
+        state::{SessionStateFlags, SetKind},
+        write_detection::WriteDetection,
+    },
+    state::{
+        ids::{ClientId, PoolId},
+        limits::Permits,
+    },
+    time::Time,
+};
+
+/// State of a server connection.
+///
+/// ```text
+/// Opening ──► Idle ◄──────► Linked
+///               ▲             │
+///               └── Cleaning ◄┘
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerState {
+    /// The worker connects and logs in.
+    Opening,
+    /// In its pool, for the next client.
+    Idle,
+    /// Works for a client.
+    Linked(ClientId),
+    /// Finishes and resets what its last client left, without a client.
+    Cleaning,
+}
+
+/// A server connection.
+#[derive(Debug)]
+pub(crate) struct ServerConnection {
+    pub(crate) pool: PoolId,
+    pub(crate) state: ServerState,
+    /// When it entered its present state.
+    pub(crate) state_since: Time,
+    pub(crate) opened_at: Time,
+    /// Its pool's epoch when it was opened, see [`crate::AdminState`].
+    pub(crate) epoch: u32,
+    pub(crate) input: FrameCursor,
+    pub(crate) outstanding: OutstandingRequests,
+    /// From the last ReadyForQuery.
+    pub(crate) status: TransactionStatus,
+    /// Messages of the extended protocol were sent, and no Sync after them.
+    pub(crate) has_open_batch: bool,
+    /// A batch failed and its Sync was not sent yet: the server skips everything before it.
+    pub(crate) is_skipping: bool,
+    /// An unanswered request may deallocate prepared statements; examined again when nothing is
+    /// outstanding.
+    pub(crate) may_deallocate: bool,
+    /// The server waits for COPY data, and does not answer Sync.
+    pub(crate) is_copying_in: bool,
+    /// CancelRequests in flight to it.
+    pub(crate) cancels_in_flight: u32,
+    pub(crate) cancel_key: Option<CancelKey>,
+    pub(crate) parameters: ServerParameters,
+    pub(crate) statements: ServerStatements,
+    /// The reset query must run before the next client.
+    pub(crate) is_reset_due: bool,
+    /// It is being checked.
+    pub(crate) is_in_check: bool,
+    /// It has just passed a check: a waiting client gets it without another.
+    pub(crate) has_passed_check: bool,
+    /// When its current transaction or request started.
+    pub(crate) work_started: Time,
+    /// The state that must be reset before the next client.
+    pub(crate) session_state: SessionStateFlags,
+    /// The most severe SET that was bound since it was linked.
+    pub(crate) set_kind: SetKind,
+    /// The batch in progress, in case it must be sent again.
+    pub(crate) retry_buffer: RetryBuffer,
+    /// The request sent to it, as the client sent it, while no byte of a reply has arrived; see
+    /// [`crate::core`] for requests repeated on another server. Empty if it cannot be repeated.
+    pub(crate) unanswered_request: Vec<u8>,
+    /// The startup parameters that the last statement about parameters resets; and whether it
+    /// succeeded, so that they must be restored.
+    pub(crate) parameters_to_restore: Vec<SessionParameter>,
+    pub(crate) is_restore_due: bool,
+    /// The query string that was sent in place of the client's.
+    pub(crate) spliced_query: Option<Box<SplicedQuery>>,
+    /// LISTEN and UNLISTEN statements in its client's transaction.
+    pub(crate) pending_actions: Option<Box<PendingActions>>,
+    /// A portal of the client that resets parameters when it is run.
+    pub(crate) resetting_portal: Option<Box<ResettingPortal>>,
+    /// A statement that restores parameters may be in flight: later requests must wait.
+    pub(crate) has_restore_in_flight: bool,
+    /// The client's name that a prepared DEALLOCATE refers to.
+    pub(crate) deallocated_name: Option<Box<[u8]>>,
+    /// Whether writes of its client were detected.
+    pub(crate) write_detection: WriteDetection,
+    /// Whether it has not read everything that was sent to it.
+    pub(crate) is_backlogged: bool,
+    /// Whether the worker was told not to read from it.
+    pub(crate) is_paused: bool,
+    /// Released with the connection.
+    pub(crate) permits: Permits,
+}
+
+impl ServerConnection {
+    pub(crate) fn opening(pool: PoolId, epoch: u32, permits: Permits, now: Time) -> Self {
+        Self {
+            pool,
+            state: ServerState::Opening,
+            state_since: now,
+            opened_at: now,
+            epoch,
+            input: FrameCursor::default(),
+            outstanding: OutstandingRequests::default(),
+            status: TransactionStatus::Idle,
+            has_open_batch: false,
+            is_skipping: false,
+            may_deallocate: false,
+            is_copying_in: false,
+            cancels_in_flight: 0,
+            cancel_key: None,
+            parameters: ServerParameters::default(),
+            statements: ServerStatements::default(),
+            is_reset_due: false,
+            is_in_check: false,
+            has_passed_check: false,
+            work_started: now,
+            session_state: SessionStateFlags::NONE,
+            set_kind: SetKind::NotSet,
+            retry_buffer: RetryBuffer::default(),
+            unanswered_request: Vec::new(),
+            parameters_to_restore: Vec::new(),
+            is_restore_due: false,
+            spliced_query: None,
+            pending_actions: None,
+            resetting_portal: None,
+            has_restore_in_flight: false,
+            deallocated_name: None,
+            write_detection: WriteDetection::Disabled,
+            is_backlogged: false,
+            is_paused: false,
+            permits,
+        }
+    }
+
+    /// Links it to a client.
+    pub(crate) fn link(&mut self, client: ClientId, now: Time) {
+        self.state = ServerState::Linked(client);
+        self.state_since = now;
+        self.unanswered_request.clear();
+        self.statements.unnamed_is_ours = false;
+        self.set_kind = SetKind::NotSet;
+        self.parameters_to_restore.clear();
+        self.is_restore_due = false;
+        self.spliced_query = None;
+        self.pending_actions = None;
+        self.resetting_portal = None;
+        self.has_restore_in_flight = false;
+        self.deallocated_name = None;
+        self.parameters.parse_state.start_link();
+    }
+
+    /// Records which of the client's startup parameters a text resets.
+    #[inline]
+    pub(crate) fn record_reset_parameters(&mut self, sql: &[u8], startup: &TrackedParameters) {
+        if !startup.list().is_empty()
+            && let Some(reset) = restore_parameters::parameters_reset_by(sql, startup.list())
+        {
+            self.parameters_to_restore = reset;
+        }
+    }
+
+    /// Records how a query string that is sent changes the parse settings.
+    pub(crate) fn record_parse_settings_change(&mut self, sql: &[u8]) {
+        let uncertainty = self.parse_settings_uncertainty(sql, || Uncertainty::Unreported);
+        self.parameters.parse_state.record_change(uncertainty);
+    }
+
+    /// How running a text changes the parse settings; `by_parameter` is asked if the name of the
+    /// parameter is a bound value.
+    pub(crate) fn parse_settings_uncertainty(
+        &self,
+        sql: &[u8],
+        by_parameter: impl FnOnce() -> Uncertainty,
+    ) -> Uncertainty {
+        let parameters = &self.parameters;
+        let uncertainty = match change_of(sql, |name| parameters.reports(name)) {
+            ParseSettingsChange::Known(uncertainty) => uncertainty,
+            ParseSettingsChange::ByParameter => by_parameter(),
+        };
+        if fast_path::is_non_transaction(skip_comments(sql)) {
+            return uncertainty;
+        }
+        // It may end the transaction, or reset everything.
+        let earlier = parameters.parse_state.max_uncertainty();
+        if uncertainty == Uncertainty::Reported && parameters.has_unreported(is_parse_setting) {
+            Uncertainty::Unreported
+        } else {
+            uncertainty.max(earlier)
+        }
+    }
+
+    /// A statement has changed parameters. The one that resets them is the last that was sent.
+    pub(crate) fn mark_parameters_reset(&mut self) {
+        self.is_restore_due |=
+            !self.parameters_to_restore.is_empty() && self.outstanding.is_last_batch();
+    }
+
+    /// Whether everything is answered, and no transaction or batch is open: any other client could
+    /// use it.
+    pub(crate) fn is_quiescent(&self) -> bool {
+        self.outstanding.is_empty()
+            && !self.has_open_batch
+            && !self.is_skipping
+            && self.status == TransactionStatus::Idle
+    }
+}

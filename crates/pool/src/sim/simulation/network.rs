@@ -1,0 +1,134 @@
+//! The network: connections that are slow, fragment their data, and break.
+
+use std::collections::VecDeque;
+
+use super::{MS, SimEvent, SimPeer, SimWorker, Simulation};
+use crate::{PeerId, PoolId};
+
+/// A connection in the network.
+pub(super) struct SimLink {
+    /// Its pool.
+    pub(super) pool: PoolId,
+    /// The worker, and the id there, while connected.
+    pub(super) worker: Option<(usize, PeerId)>,
+    /// Bytes not delivered yet.
+    pub(super) inbox: VecDeque<Vec<u8>>,
+    /// When the last byte in flight arrives, to and from the pooler.
+    pub(super) arrives_up: u64,
+    pub(super) arrives_down: u64,
+    pub(super) is_closed: bool,
+    /// When a server's login finished; `u64::MAX` before.
+    pub(super) ready_at: u64,
+}
+
+impl Default for SimLink {
+    fn default() -> Self {
+        let (pool, inbox, ready_at) = (PoolId(0), VecDeque::new(), u64::MAX);
+        Self {
+            pool,
+            worker: None,
+            inbox,
+            arrives_up: 0,
+            arrives_down: 0,
+            is_closed: false,
+            ready_at,
+        }
+    }
+}
+
+impl Simulation {
+    pub(super) fn link(&mut self, end: SimPeer) -> &mut SimLink {
+        match end {
+            SimPeer::Client(client) => &mut self.clients[client].1,
+            SimPeer::Backend(backend) => &mut self.backends[backend].1,
+        }
+    }
+
+    pub(super) fn attach(&mut self, end: SimPeer, worker: usize, peer: PeerId) {
+        self.workers[worker].peers.insert(peer, end);
+        let link = self.link(end);
+        link.worker = Some((worker, peer));
+        for bytes in std::mem::take(&mut link.inbox) {
+            self.schedule(self.now, SimEvent::ToCore(end, bytes));
+        }
+    }
+
+    /// Sends bytes to the pooler, in fragments; `None` closes the connection.
+    pub(super) fn send_to_pooler(&mut self, end: SimPeer, bytes: Option<&[u8]>) {
+        let mut rest = bytes.unwrap_or_default();
+        while !rest.is_empty() {
+            let whole = self.random.percent(60);
+            let length = if whole { rest.len() } else { 1 + self.random.below(40) as usize };
+            let (piece, later) = rest.split_at(length.min(rest.len()));
+            rest = later;
+            let at = self.link(end).arrives_up.max(self.now) + 1 + self.random.below(MS);
+            self.link(end).arrives_up = at;
+            self.schedule(at, SimEvent::ToCore(end, piece.to_vec()));
+        }
+        if bytes.is_none() {
+            let at = self.link(end).arrives_up.max(self.now) + 1;
+            self.schedule(at, SimEvent::Closed(end));
+        }
+    }
+
+    pub(super) fn send_from_pooler(&mut self, end: SimPeer, bytes: Vec<u8>) {
+        let at = self.link(end).arrives_down.max(self.now) + 1 + self.random.below(MS);
+        self.link(end).arrives_down = at;
+        self.schedule(
+            at,
+            match end {
+                SimPeer::Client(client) => SimEvent::ToClient(client, bytes),
+                SimPeer::Backend(backend) => SimEvent::ToBackend(backend, bytes),
+            },
+        );
+    }
+
+    pub(super) fn deliver_to_core(&mut self, end: SimPeer, bytes: Vec<u8>) {
+        let link = self.link(end);
+        let Some((worker, peer)) = link.worker else {
+            // A server that is being handed over between two workers.
+            if matches!(end, SimPeer::Backend(_)) {
+                link.inbox.push_back(bytes);
+            }
+            return;
+        };
+        if self.workers[worker].io.paused.contains(&peer) || !self.link(end).inbox.is_empty() {
+            return self.link(end).inbox.push_back(bytes);
+        }
+        self.current_client = self.client_of(worker, peer);
+        self.call(worker, |core, now, io| match peer {
+            PeerId::Client(id) => core.client_bytes(id, &bytes, now, io),
+            PeerId::Server(id) => core.server_bytes(id, &bytes, now, io),
+        });
+        self.current_client = None;
+    }
+
+    /// The client that a peer is, or works for.
+    fn client_of(&self, worker: usize, peer: PeerId) -> Option<u32> {
+        let SimWorker { core, peers: ends, .. } = &self.workers[worker];
+        let client = match peer {
+            PeerId::Client(id) => id,
+            PeerId::Server(id) => core.linked_client(id)?,
+        };
+        match ends.get(&PeerId::Client(client))? {
+            SimPeer::Client(client) => Some(self.clients[*client].0.number),
+            SimPeer::Backend(_) => None,
+        }
+    }
+
+    pub(super) fn close(&mut self, end: SimPeer) {
+        let Some((worker, peer)) = self.link(end).worker.take() else { return };
+        self.workers[worker].io.paused.remove(&peer);
+        self.workers[worker].io.backlogged.remove(&peer);
+        if let SimPeer::Client(client) = end {
+            self.current_client = Some(self.clients[client].0.number);
+        }
+        // The id remains until the call has returned, so that commands for it are still applied.
+        self.call(worker, |core, now, io| match peer {
+            PeerId::Client(id) => core.client_closed(id, now, io),
+            PeerId::Server(id) => core.server_closed(id, now, io),
+        });
+        self.current_client = None;
+        self.workers[worker].peers.remove(&peer);
+    }
+}

@@ -1,0 +1,291 @@
+//! Admin connections: a thread for each, outside the data path, between a socket and the console's
+//! [`ConsoleSession`].
+
+use std::{
+    io, thread,
+    time::{Duration, Instant},
+};
+
+use howdah_capture::live::RecorderStatus;
+use howdah_net::{Interest, Poller, Received, SocketReadiness, Stream, Token};
+use howdah_wire::startup::CancelKey;
+
+use super::{
+    capture::CaptureError,
+    control::{AdminError, NoSuchDatabase, NotBanned, PoolerHandle, UserResume},
+    log_level::LogLevelError,
+    reload::{ReloadReport, SetFailure, error_chain},
+};
+use crate::{
+    Permits,
+    config::SetError,
+    console::{
+        CellValue, ConsoleBackend, ConsoleCommand, ConsoleError, ConsoleSession, Disconnect, Show,
+    },
+};
+
+/// An authenticated user of the console.
+#[derive(Debug)]
+pub(super) struct AdminClient {
+    /// Whether it may run commands that change anything.
+    pub(super) is_admin: bool,
+    /// Output to send before the welcome message.
+    pub(super) output: Vec<u8>,
+    /// Bytes that it has sent already.
+    pub(super) received: Vec<u8>,
+    /// A permit of the limit on console connections.
+    pub(super) permits: Permits,
+}
+
+/// Most console connections at a time.
+pub(super) const ADMIN_CLIENTS_MAX: u32 = 64;
+
+/// Interval of checks whether the pooler has stopped.
+const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Starts a thread for a console connection.
+pub(super) fn spawn(client: AdminClient, stream: Stream, control: PoolerHandle) {
+    let run = move || {
+        if let Err(error) = serve(client, stream, control) {
+            tracing::debug!(%error, "console connection lost");
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("console".to_owned()).spawn(run) {
+        tracing::warn!(%error, "cannot start a console thread");
+    }
+}
+
+fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::Result<()> {
+    let AdminClient { is_admin, mut output, received, permits } = client;
+    let mut console = PoolerConsole { control };
+    let mut session = ConsoleSession::new(is_admin);
+    let mut poller = Poller::new()?;
+    poller.add_with_interest(&stream, Token(0), Interest::Both)?;
+    // Console commands cannot be cancelled: the key is a placeholder.
+    let key = CancelKey::new(0, &[0; 4]).ok_or(io::ErrorKind::InvalidData)?;
+    ConsoleSession::write_welcome(&mut output, &key);
+    let mut result = session.receive(&received, &mut console, &mut output);
+    let mut ready = Vec::new();
+    let mut buffer = vec![0; 4096];
+    loop {
+        let sent = stream.send(&output)?;
+        output.drain(..sent);
+        if result == Err(Disconnect) && output.is_empty() {
+            stream.close();
+            drop(permits);
+            return Ok(());
+        }
+        // Reads no commands while output is pending, so that it stays bounded.
+        let received =
+            if output.is_empty() { stream.receive(&mut buffer)? } else { Received::Drained(0) };
+        match received {
+            Received::Closed => return Ok(()),
+            Received::Drained(0) => wait_readable(&mut poller, &console.control, &mut ready)?,
+            Received::Bytes(some) | Received::Drained(some) => {
+                result = session.receive(&buffer[..some], &mut console, &mut output);
+            }
+        }
+    }
+}
+
+/// Waits until the socket is ready.
+///
+/// # Errors
+///
+/// The pooler has ended.
+fn wait_readable(
+    poller: &mut Poller,
+    control: &PoolerHandle,
+    ready: &mut Vec<SocketReadiness>,
+) -> io::Result<()> {
+    ready.clear();
+    while ready.is_empty() {
+        if control.shared.is_stopped() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        poller.wait(Some(Instant::now() + SHUTDOWN_CHECK_INTERVAL), ready)?;
+    }
+    Ok(())
+}
+
+/// Most notices about changed settings. The log has all of them.
+const NOTICES_MAX: usize = 200;
+
+/// The first [`NOTICES_MAX`] texts, and a note with the number of the others.
+fn truncated(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut texts: Vec<_> = texts.collect();
+    if texts.len() > NOTICES_MAX {
+        let more = texts.len() - NOTICES_MAX;
+        texts.truncate(NOTICES_MAX);
+        texts.push(format!("and {more} more, which are in the log"));
+    }
+    texts
+}
+
+fn not_banned(server: &str, why: NotBanned) -> ConsoleError {
+    match why {
+        NotBanned::Unknown => {
+            let known = "SHOW MEMBERS lists the servers";
+            ConsoleError::new(*b"42704", format!("no database has a server {server}; {known}"))
+        }
+        NotBanned::Primary => ConsoleError::new(*b"55000", format!("{server} is the primary")),
+        NotBanned::NoBan => ConsoleError::new(*b"55000", format!("{server} is not banned")),
+    }
+}
+
+/// Executes console commands.
+struct PoolerConsole {
+    control: PoolerHandle,
+}
+
+impl From<CaptureError> for ConsoleError {
+    fn from(error: CaptureError) -> Self {
+        let sqlstate = match &error {
+            CaptureError::UnderWay { .. } | CaptureError::None => *b"55000",
+            CaptureError::Name { .. } => *b"42602",
+            _ => *b"58030",
+        };
+        Self::new(sqlstate, error_chain(&error))
+    }
+}
+
+/// The result of a stopped capture.
+fn capture_summary(status: &RecorderStatus) -> Result<Vec<String>, ConsoleError> {
+    let RecorderStatus { path, tally, error, .. } = status;
+    if let Some(error) = error {
+        return Err(ConsoleError::new(
+            *b"58030",
+            format!("the capture could not be written: {error}"),
+        ));
+    }
+    let mut notices = vec![format!(
+        "{} events of {} sessions in {}",
+        tally.events,
+        tally.sessions,
+        path.display()
+    )];
+    if !tally.is_complete() {
+        notices
+            .push("the capture is incomplete: see SHOW CAPTURE and howdah capture info".to_owned());
+    }
+    Ok(notices)
+}
+
+impl From<NoSuchDatabase> for ConsoleError {
+    fn from(NoSuchDatabase(name): NoSuchDatabase) -> Self {
+        Self::new(*b"3D000", format!("no such database: {name}"))
+    }
+}
+
+impl From<AdminError> for ConsoleError {
+    fn from(unfit: AdminError) -> Self {
+        match unfit {
+            AdminError::NoDatabase(none) => none.into(),
+            AdminError::Suspended => Self::new(*b"55000", "already suspended, use RESUME first"),
+            AdminError::Ended => Self::new(
+                *b"55000",
+                "not suspended: RESUME was issued meanwhile, or the pooler is stopping",
+            ),
+            AdminError::Paused => {
+                Self::new(*b"55000", "cannot suspend with paused databases, use RESUME first")
+            }
+        }
+    }
+}
+
+impl ConsoleBackend for PoolerConsole {
+    fn show(&mut self, show: Show) -> Result<Vec<Vec<CellValue>>, ConsoleError> {
+        Ok(show.rows(&self.control.snapshot(show.needs_connections())))
+    }
+
+    fn execute_command(&mut self, command: &ConsoleCommand) -> Result<Vec<String>, ConsoleError> {
+        let control = &self.control;
+        match command {
+            ConsoleCommand::Reload => {
+                let ReloadReport { changes, warnings } = control
+                    .reload()
+                    .map_err(|error| ConsoleError::new(*b"F0000", error_chain(&error)))?;
+                let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+                return Ok(truncated(warnings.chain(changes.iter().map(ToString::to_string))));
+            }
+            ConsoleCommand::Set { name, value } if PoolerHandle::is_log_level(name) => {
+                let set = PoolerHandle::set_log_level(name, value);
+                let failed = |error: LogLevelError| {
+                    let sqlstate = match error {
+                        LogLevelError::Value { .. } => *b"22023",
+                        LogLevelError::Fixed { .. } => *b"55P02",
+                    };
+                    ConsoleError::new(sqlstate, error.to_string())
+                };
+                return set.map(|change| change.into_iter().collect()).map_err(failed);
+            }
+            ConsoleCommand::Set { name, value } => {
+                let failed = |error: SetFailure| {
+                    let sqlstate = match &error {
+                        SetFailure::Set(SetError::NeedsRestart(_)) => *b"55P02",
+                        SetFailure::Set(SetError::Unknown(_)) => *b"42704",
+                        _ => *b"22023",
+                    };
+                    ConsoleError::new(sqlstate, error_chain(&error))
+                };
+                return control.set(name, value).map_err(failed);
+            }
+            ConsoleCommand::Pause(databases) => control.pause(databases)?,
+            ConsoleCommand::PauseUser { database, user } => control.pause_user(database, user)?,
+            ConsoleCommand::Suspend => control.suspend()?,
+            ConsoleCommand::Resume(databases) => {
+                if !control.resume(databases)? {
+                    return Err(ConsoleError::new(*b"55000", "nothing is paused"));
+                }
+            }
+            ConsoleCommand::ResumeUser { database, user } => {
+                let (state, resume) = (*b"55000", "use RESUME");
+                match control.resume_user(database, user)? {
+                    UserResume::Resumed => {}
+                    UserResume::NotPaused => {
+                        return Err(ConsoleError::new(state, format!("{user} is not paused")));
+                    }
+                    UserResume::AllPaused => {
+                        let text =
+                            format!("all users of {database} are paused: {resume} {database}");
+                        return Err(ConsoleError::new(state, text));
+                    }
+                }
+            }
+            ConsoleCommand::Enable(database, enable) => control.set_enabled(database, *enable)?,
+            ConsoleCommand::Kill(databases) => control.kill(databases)?,
+            ConsoleCommand::KillClient(id) => {
+                if !control.kill_client(*id) {
+                    return Err(ConsoleError::new(*b"42704", format!("no such client: {id}")));
+                }
+            }
+            ConsoleCommand::Reconnect(databases) => control.reconnect(databases)?,
+            ConsoleCommand::Ban(server, lasts) => {
+                let banned = control.ban(server, *lasts).map_err(|why| not_banned(server, why))?;
+                return Ok(banned.iter().map(|server| format!("{server} is banned")).collect());
+            }
+            ConsoleCommand::Unban(server) => {
+                let back = control.unban(server).map_err(|why| not_banned(server, why))?;
+                return Ok(back.iter().map(|server| format!("{server} is unbanned")).collect());
+            }
+            ConsoleCommand::ResetCluster(database) => {
+                return control.reset_cluster(database).ok_or_else(|| {
+                    let text = format!("{database} is not a cluster, or was not used yet");
+                    ConsoleError::new(*b"42704", text)
+                });
+            }
+            ConsoleCommand::StartCapture(name) => {
+                let path = control.start_capture(name.as_deref())?;
+                return Ok(vec![format!("capturing to {}", path.display())]);
+            }
+            ConsoleCommand::StopCapture => return capture_summary(&control.stop_capture()?),
+            ConsoleCommand::WaitClose(databases) => control.wait_close(databases)?,
+            ConsoleCommand::Shutdown(how) => control.shut_down(*how),
+            ConsoleCommand::Empty
+            | ConsoleCommand::Show(_)
+            | ConsoleCommand::Help
+            | ConsoleCommand::SetSessionParameter => {}
+        }
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,464 @@
+//! [`ClusterMonitor`]: health checks of a cluster's servers, with a thread for each server.
+//!
+//! Each thread has its own connection outside the pools: a full pool says nothing about its server,
+//! and pool limits must not prevent checks. It checks at once when a worker's connection has ended,
+//! and frequently while there is no primary. The results change a few bits that workers read when
+//! they select a server; a message tells them when waiting clients may be affected.
+//!
+//! While clients use read-your-writes, the primary is checked soon after each write, and then each
+//! standby that has not replayed it yet, less and less often while it makes no progress.
+
+mod health_check;
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use howdah_connect::Endpoint;
+use howdah_net::Waker;
+
+use self::health_check::{HealthCheck, HealthCheckError};
+use super::{
+    directory::PoolEntry,
+    host_resolver::ResolvedAddresses,
+    messages::{Mailbox, WorkerMessage},
+    shared_state::SharedState,
+};
+use crate::{
+    ClusterState, MemberHealth, Time,
+    cluster::{
+        CheckSeq, ClusterTopology, HealthReport, PrimaryConflict, ServerStatus, TimelineRegression,
+    },
+    config::{ClusterPool, ConfiguredRole},
+};
+
+/// Interval of checks while there is no primary.
+const FAST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Shortest interval between two checks, however many are requested.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(20);
+
+/// Most times the check interval doubles while a standby with waiting readers makes no progress.
+const BACKOFF_SHIFT_MAX: u32 = 8;
+
+/// Most consecutive checks at [`FAST_CHECK_INTERVAL`]; about five minutes.
+const FAST_CHECKS_MAX: u32 = 3000;
+
+/// Interval of checks whether the pooler has stopped.
+const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The state of a server as last logged.
+#[derive(Clone, Copy, Debug, Default)]
+struct LoggedStatus {
+    role: &'static str,
+    is_foreign: bool,
+    is_unresponsive: bool,
+    /// Whether it is a primary of an older timeline while there is no other.
+    is_only_primary: bool,
+}
+
+/// A cluster whose servers are checked.
+#[derive(Debug)]
+pub(super) struct ClusterMonitor {
+    /// The database's name in the settings.
+    pub(super) name: String,
+    /// The shard's number; 0 without shards.
+    pub(super) shard: u32,
+    pub(super) is_sharded: bool,
+    pub(super) cluster: ClusterPool,
+    pub(super) state: Arc<ClusterState>,
+    /// Locked before `logged`.
+    topology: Mutex<ClusterTopology>,
+    /// The state of each server as last logged.
+    logged: Mutex<Vec<LoggedStatus>>,
+    is_conflict_logged: AtomicBool,
+    /// For each server, whether its actual role last differed from the configured one.
+    role_conflicts: Box<[AtomicBool]>,
+    /// Number of checks requested so far.
+    check_requests: AtomicU32,
+    /// The wakers of its threads.
+    wakers: Mutex<Vec<Option<Waker>>>,
+    has_started: AtomicBool,
+    is_stopped: AtomicBool,
+    /// The version of the state that workers were last notified of.
+    notified_version: AtomicU32,
+}
+
+impl ClusterMonitor {
+    pub(super) fn new(name: &str, (shard, shards): (u32, usize), cluster: ClusterPool) -> Self {
+        let settings = &cluster.settings;
+        let roles = cluster.servers.iter().map(|server| server.role);
+        let servers = cluster.servers.len();
+        let state = ClusterState::new(roles, settings.ban);
+        let topology = ClusterTopology::new(&cluster, Arc::clone(&state));
+        Self {
+            name: name.to_owned(),
+            shard,
+            is_sharded: shards > 1,
+            state,
+            cluster,
+            topology: Mutex::new(topology),
+            role_conflicts: (0..servers).map(|_| AtomicBool::new(false)).collect(),
+            check_requests: AtomicU32::new(0),
+            wakers: Mutex::new((0..servers).map(|_| None).collect()),
+            has_started: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            logged: Mutex::new(vec![LoggedStatus::default(); servers]),
+            is_conflict_logged: AtomicBool::new(false),
+            notified_version: AtomicU32::new(0),
+        }
+    }
+
+    /// The shard's number, or `None` without shards.
+    pub(super) fn shard_label(&self) -> Option<u32> {
+        self.is_sharded.then_some(self.shard)
+    }
+
+    /// Stops its threads.
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.check_now();
+    }
+
+    /// Checks all servers at once: if one has failed, another may have been promoted.
+    pub(super) fn check_now(&self) {
+        self.check_requests.fetch_add(1, Ordering::Release);
+        self.wakers().iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Checks the primary's WAL position: a client that uses read-your-writes has written.
+    pub(super) fn check_primary(&self) {
+        self.wake(MemberHealth::accepts_writes);
+    }
+
+    /// Wakes the threads of the members selected by `is_it`.
+    fn wake(&self, is_it: impl Fn(&MemberHealth) -> bool) {
+        let members = self.state.members.iter();
+        for (waker, _) in self.wakers().iter().zip(members).filter(|(_, member)| is_it(member)) {
+            waker.iter().for_each(Waker::wake);
+        }
+    }
+
+    fn wakers(&self) -> MutexGuard<'_, Vec<Option<Waker>>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a client that uses read-your-writes waits for a check of this server.
+    fn is_check_awaited(&self, member: &MemberHealth) -> bool {
+        let writes = &self.state.write_tracker;
+        if member.accepts_writes() {
+            writes.is_primary_check_due()
+        } else {
+            writes.can_advance(member.replayed())
+        }
+    }
+
+    /// The servers with this name: a host, or a host and port.
+    pub(super) fn members_at(
+        &self,
+        name: &str,
+    ) -> impl Iterator<Item = (String, &Arc<MemberHealth>)> {
+        let is_it = move |endpoint: &Endpoint| match endpoint {
+            Endpoint::Tcp { host, .. } => host == name || endpoint.to_string() == name,
+            Endpoint::Unix { path } => {
+                path.parent().is_some_and(|it| it.as_os_str() == name)
+                    || endpoint.to_string() == name
+            }
+        };
+        let members = self.cluster.servers.iter().zip(&self.state.members);
+        let found = members.filter(move |(server, _)| is_it(&server.endpoint));
+        found.map(|(server, member)| (server.endpoint.to_string(), member))
+    }
+
+    fn topology(&self) -> MutexGuard<'_, ClusterTopology> {
+        self.topology.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn logged(&self) -> MutexGuard<'_, Vec<LoggedStatus>> {
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Handles a server's report. Returns `false` if it is outdated and the check must be repeated.
+    fn handle_report(
+        &self,
+        server: usize,
+        check: (CheckSeq, u32),
+        report: &HealthReport,
+        now: Time,
+    ) -> bool {
+        let (mut topology, mut logged) = (self.topology(), self.logged());
+        let is_current = topology.handle_health_report(server, check, report, now);
+        self.log_changes(&mut topology, &mut logged);
+        if self.cluster.servers[server].role != ConfiguredRole::Auto {
+            self.log_role_conflict(server, report);
+        }
+        is_current
+    }
+
+    /// Handles a failed check.
+    fn handle_failure(&self, server: usize, reason: &str, now: Time) {
+        let (mut topology, mut logged) = (self.topology(), self.logged());
+        if topology.handle_check_failure(server, reason, now) {
+            let (database, server) = (&self.name, &self.cluster.servers[server].endpoint);
+            let shard = self.shard_label();
+            tracing::warn!(database, shard, %server, reason, "server not responding");
+        }
+        self.log_changes(&mut topology, &mut logged);
+    }
+
+    /// Discards known roles and timelines and checks all servers again.
+    pub(super) fn reset(&self, now: Time) {
+        let (mut topology, mut logged) = (self.topology(), self.logged());
+        topology.reset(now);
+        self.log_changes(&mut topology, &mut logged);
+        drop((topology, logged));
+        self.check_now();
+    }
+
+    /// Logs changed states of servers. Two primaries are an error.
+    fn log_changes(&self, topology: &mut ClusterTopology, logged: &mut [LoggedStatus]) {
+        let database = &self.name;
+        if let Some(TimelineRegression { server, timeline, newest_timeline: before }) =
+            topology.take_timeline_regression()
+        {
+            let server = &self.cluster.servers[server].endpoint;
+            tracing::error!(
+                database, shard = self.shard_label(), %server, timeline, before,
+                "the timeline went back: no server is on the newer one any more, standbys stream from \
+                 this primary, and writes go to it from now on"
+            );
+        }
+        let mut statuses = self.state.members.iter().map(|member| member.status());
+        let has_primary = statuses.any(|status| status == ServerStatus::Primary);
+        for (at, logged) in logged.iter_mut().enumerate() {
+            let report = self.state.members[at].report();
+            let status = self.state.members[at].status();
+            let server = &self.cluster.servers[at].endpoint;
+            let (role, timeline) = (report.role, report.findings.timeline);
+            let is_foreign = report.findings.is_foreign;
+            let is_unresponsive = self.state.members[at].is_unresponsive();
+            let is_only_primary = status == ServerStatus::Stale && !has_primary;
+            let before = std::mem::replace(
+                logged,
+                LoggedStatus { role, is_foreign, is_unresponsive, is_only_primary },
+            );
+            if is_unresponsive && !before.is_unresponsive {
+                tracing::warn!(
+                    database, shard = self.shard_label(), %server,
+                    "server passed no health check for cluster.check-failure-timeout: closing its connections"
+                );
+            }
+            if is_foreign && !before.is_foreign {
+                let (system, primary) =
+                    (report.findings.system_identifier, topology.system_identifier());
+                tracing::warn!(
+                    database, shard = self.shard_label(), %server, system, primary_system = primary,
+                    "server has another system identifier than the primary and gets no clients; set \
+                     cluster.require-same-system-identifier = false to allow it"
+                );
+            }
+            if is_only_primary && !before.is_only_primary {
+                tracing::error!(
+                    database, shard = self.shard_label(), %server, timeline,
+                    "the only primary is on an older timeline than a previous one and gets no clients; if \
+                     the newer timeline is gone for good, use RESET CLUSTER with the database's name"
+                );
+            }
+            if before.role == role || is_only_primary {
+                continue;
+            }
+            if status == ServerStatus::Stale {
+                tracing::error!(
+                    database, shard = self.shard_label(), %server, timeline,
+                    "two primaries: this one is on an older timeline and gets no clients"
+                );
+            } else {
+                let shard = self.shard_label();
+                tracing::info!(database, shard, %server, role, "server role changed");
+            }
+        }
+        let conflict = topology.conflict();
+        let was_logged = self.is_conflict_logged.swap(conflict.is_some(), Ordering::Relaxed);
+        let shard = self.shard_label();
+        match conflict.filter(|_| !was_logged) {
+            Some(PrimaryConflict::SeveralSystems) => tracing::error!(
+                database,
+                shard,
+                "primaries with different system identifiers, no writes possible: see SHOW MEMBERS"
+            ),
+            Some(PrimaryConflict::SameTimeline) => tracing::error!(
+                database,
+                shard,
+                "several primaries on one timeline, no writes possible: remove servers that do not \
+                 belong to this database, or configure the primary (role = \"primary\")"
+            ),
+            None => {}
+        }
+    }
+
+    /// Logs a server whose role differs from the configured one.
+    fn log_role_conflict(&self, server: usize, report: &HealthReport) {
+        let entry = &self.cluster.servers[server];
+        let is_right = report.is_in_recovery == (entry.role == ConfiguredRole::Replica);
+        if self.role_conflicts[server].swap(!is_right, Ordering::Relaxed) == is_right && !is_right {
+            let (database, configured_role, server) =
+                (&self.name, entry.role.as_str(), &entry.endpoint);
+            let is_in_recovery = report.is_in_recovery;
+            let shard = self.shard_label();
+            tracing::error!(
+                database, shard, %server, configured_role, is_in_recovery,
+                "server role differs from the configured one"
+            );
+        }
+    }
+
+    fn has_primary(&self) -> bool {
+        let mut members = self.state.members.iter();
+        members.any(|member| member.accepts_writes())
+    }
+}
+
+/// Starts the check threads of a cluster, unless they are running.
+pub(super) fn start(
+    monitor: &Arc<ClusterMonitor>,
+    shared: &Arc<SharedState>,
+    mailboxes: &Arc<[Arc<Mailbox>]>,
+) {
+    if monitor.has_started.swap(true, Ordering::Relaxed) {
+        // Until now there may have been no login to check the servers with.
+        return monitor.check_now();
+    }
+    for server in 0..monitor.cluster.servers.len() {
+        let (monitor, shared, mailboxes) =
+            (Arc::clone(monitor), Arc::clone(shared), Arc::clone(mailboxes));
+        let run = move || match HealthCheck::new() {
+            Ok(check) => run_checks(&monitor, server, check, &shared, &mailboxes),
+            Err(error) => tracing::error!(%error, "cannot start a health check"),
+        };
+        if let Err(error) = thread::Builder::new().name(format!("check-{server}")).spawn(run) {
+            tracing::error!(%error, "cannot start a health check thread");
+        }
+    }
+}
+
+fn run_checks(
+    monitor: &ClusterMonitor,
+    server: usize,
+    mut check: HealthCheck,
+    shared: &SharedState,
+    mailboxes: &[Arc<Mailbox>],
+) {
+    let settings = &monitor.cluster.settings;
+    let member = &monitor.state.members[server];
+    match check.waker() {
+        Ok(waker) => monitor.wakers()[server] = Some(waker),
+        Err(error) => tracing::warn!(%error, "health checks run only at fixed intervals"),
+    }
+    let (mut attempt, mut fast_checks, mut addresses) = (0, 0, ResolvedAddresses::default());
+    let endpoint = &monitor.cluster.servers[server].endpoint;
+    let mut current_entry: Option<Arc<PoolEntry>> = None;
+    let mut backoff = 0;
+    let is_stopped = || shared.is_stopped() || monitor.is_stopped.load(Ordering::Relaxed);
+    while !is_stopped() {
+        let requests = monitor.check_requests.load(Ordering::Acquire);
+        let suspicions = member.suspicions();
+        let deadline = Instant::now() + settings.check_timeout;
+        let ttl = shared.directory.config().timeouts.dns_max_ttl;
+        let names = shared.directory.names();
+        if addresses.have_changed(endpoint, names, (ttl, Instant::now())) {
+            let database = &monitor.name;
+            tracing::info!(database, server = %endpoint, "host name resolves to another address");
+            member.handle_address_change();
+            check.disconnect();
+        }
+        // The same pool's login is used until the pool changes.
+        let is_current = |entry: &Arc<PoolEntry>| {
+            let now = shared.directory.by_id(entry.id);
+            now.is_some_and(|now| Arc::ptr_eq(&now, entry))
+        };
+        let entry = current_entry.take().filter(is_current);
+        let entry = entry.or_else(|| shared.directory.health_check_pool(monitor, server, attempt));
+        let writes = &monitor.state.write_tracker;
+        if member.accepts_writes() {
+            writes.start_primary_check();
+        }
+        let (check_seq, replayed) = (CheckSeq::allocate(), member.replayed());
+        let result = match &entry {
+            Some(entry) => check.check(entry, shared, deadline, writes.has_writes()),
+            None => Err(HealthCheckError::NoUser),
+        };
+        if let Some(why) = check.take_refusal() {
+            let (database, shard) = (&monitor.name, monitor.shard_label());
+            tracing::warn!(
+                database, shard, server = %endpoint, why,
+                "read-your-writes: missing privileges for health checks; reads may stay on the primary"
+            );
+        }
+        let now = shared.now();
+        let mut delay = settings.check_interval;
+        match result {
+            Ok(report) => {
+                current_entry.clone_from(&entry);
+                if !monitor.handle_report(server, (check_seq, suspicions), &report, now) {
+                    delay = CHECK_INTERVAL_MIN;
+                }
+            }
+            Err(HealthCheckError::Unreachable(reason)) => {
+                monitor.handle_failure(server, &reason, now);
+            }
+            Err(HealthCheckError::NoUser) => member.suspect(),
+            Err(error) => {
+                // The server responds, so it stays available for reads.
+                attempt += 1;
+                member.handle_refused_check(now);
+                let server = &monitor.cluster.servers[server].endpoint;
+                let (database, error) = (&monitor.name, error.to_string());
+                tracing::debug!(database, %server, error, "health check refused");
+            }
+        }
+        let version = monitor.state.version();
+        if monitor.notified_version.swap(version, Ordering::Relaxed) != version {
+            mailboxes.iter().for_each(|mailbox| mailbox.send(WorkerMessage::ClusterStateChanged));
+        }
+        let has_advanced = member.replayed() > replayed;
+        if has_advanced && writes.take_replay_request() {
+            mailboxes.iter().for_each(|mailbox| mailbox.send(WorkerMessage::ClusterStateChanged));
+        }
+        if member.accepts_writes() {
+            monitor.wake(|other| !other.accepts_writes() && monitor.is_check_awaited(other));
+        }
+        let is_waiting =
+            !has_advanced && !member.accepts_writes() && monitor.is_check_awaited(member);
+        backoff = if is_waiting { (backoff + 1).min(BACKOFF_SHIFT_MAX) } else { 0 };
+        // Without a primary for long, the cluster may consist of standbys only.
+        fast_checks = if monitor.has_primary() { 0 } else { fast_checks + 1 };
+        if (1..FAST_CHECKS_MAX).contains(&fast_checks) && entry.is_some() {
+            delay = delay.min(FAST_CHECK_INTERVAL);
+        }
+        let checked_at = Instant::now();
+        let mut is_requested = false;
+        while !is_stopped() {
+            is_requested |= monitor.check_requests.load(Ordering::Acquire) != requests;
+            let until = match () {
+                () if is_requested => checked_at + CHECK_INTERVAL_MIN.min(delay),
+                () if monitor.is_check_awaited(member) => {
+                    checked_at + delay.min(CHECK_INTERVAL_MIN * (1 << backoff))
+                }
+                () => checked_at + delay,
+            };
+            if Instant::now() >= until {
+                break;
+            }
+            if check.wait(until.min(Instant::now() + SHUTDOWN_CHECK_INTERVAL)) {
+                // The connection has ended: the server may have been restarted.
+                member.suspect();
+                monitor.check_now();
+            }
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! [`HealthCheck`]: queries a server's role and WAL position over a persistent connection.
+
+use std::{io, sync::Arc, time::Instant};
+
+use howdah_net::{Interest, Poller, Received, Stream, Token, Waker};
+use howdah_wire::{Frame, backend::BackendMessage, frontend::encode};
+
+use crate::{
+    ServerId,
+    cluster::{HealthReport, end_of_wal},
+    worker::{
+        directory::PoolEntry,
+        pending_login::{LoginProgress, PendingLogin, PendingServer},
+        shared_state::SharedState,
+    },
+};
+
+/// The basic query. The timeline is that of the current WAL file; the control file has that of the
+/// last checkpoint, which is some time after a promotion. A role without access to other sessions'
+/// statistics still sees that a WAL receiver or sender exists, which is enough here.
+macro_rules! query {
+    () => {
+        "SELECT pg_catalog.pg_is_in_recovery(), \
+         CASE WHEN pg_catalog.pg_is_in_recovery() THEN '0' ELSE pg_catalog.substr(\
+         pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) END, \
+         pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery() \
+         THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END, '0/0'), \
+         pg_catalog.pg_postmaster_start_time(), \
+         CASE WHEN pg_catalog.pg_is_in_recovery() \
+         THEN (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_wal_receiver WHERE pid IS NOT NULL) \
+         ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication) END"
+    };
+}
+
+/// The query for read-your-writes. It adds the WAL insert position and the WAL page size, and on a
+/// standby the received timeline, which only members of `pg_read_all_stats` see.
+macro_rules! read_your_writes_query {
+    ($otherwise:literal) => {
+        concat!(
+            query!(),
+            ", CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
+             pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0') END, \
+             pg_catalog.current_setting('wal_block_size'), \
+             CASE WHEN pg_catalog.pg_is_in_recovery() THEN COALESCE(\
+             (SELECT received_tli FROM pg_catalog.pg_stat_wal_receiver)",
+            $otherwise,
+            ") END"
+        )
+    };
+}
+
+/// The queries, from the most to the least detailed; where one is refused, the next is used.
+///
+/// The first also reads a standby's timeline from the control file, which lags a while behind after
+/// a promotion. The privilege for those functions can be revoked and is checked before execution,
+/// so a CASE would not help. A standby with an unknown timeline counts as having replayed nothing.
+const CHECK_QUERIES: [&str; 3] = [
+    read_your_writes_query!(
+        ", (SELECT GREATEST(timeline_id, min_recovery_end_timeline) \
+         FROM pg_catalog.pg_control_checkpoint(), pg_catalog.pg_control_recovery())"
+    ),
+    read_your_writes_query!(""),
+    query!(),
+];
+
+/// Run once per connection: the identifier does not change while the server runs.
+const SYSTEM_IDENTIFIER_QUERY: &str =
+    "SELECT system_identifier FROM pg_catalog.pg_control_system()";
+
+/// Longest message accepted.
+const MESSAGE_BYTES_MAX: u32 = 64 << 10;
+
+/// Why a health check failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HealthCheckError {
+    /// The server is down or accepts no connections.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The server refused the login or the query, but it is up.
+    #[error("{0}")]
+    Refused(String),
+    #[error("no user is known to log in with: set cluster.check-user")]
+    NoUser,
+}
+
+impl From<io::Error> for HealthCheckError {
+    fn from(error: io::Error) -> Self {
+        Self::Unreachable(error.to_string())
+    }
+}
+
+/// The health checks of a server, with their connection if it is open.
+#[derive(Debug)]
+pub(super) struct HealthCheck {
+    poller: Poller,
+    connection: Option<HealthCheckConnection>,
+    /// The first refused query's error until it is taken, and whether any query was refused.
+    refusal: Option<String>,
+    is_limited: bool,
+}
+
+#[derive(Debug)]
+struct HealthCheckConnection {
+    stream: Stream,
+    read: Vec<u8>,
+    /// The pool whose login it used. After a configuration change it is opened again.
+    entry: Arc<PoolEntry>,
+    /// The system identifier: `None` until queried, `Some(None)` if the query was refused.
+    system: Option<Option<i64>>,
+    /// How many of [`CHECK_QUERIES`], from the front, are permanently refused.
+    refused_queries: usize,
+}
+
+/// The reply to a query.
+#[derive(Debug, Default)]
+struct CheckReply {
+    row: Vec<String>,
+    refused: Option<QueryRefusal>,
+}
+
+/// A query refused by a server that keeps running.
+#[derive(Debug)]
+struct QueryRefusal {
+    /// Whether it would be refused again.
+    is_permanent: bool,
+    text: String,
+}
+
+impl HealthCheck {
+    /// # Errors
+    ///
+    /// The process is out of file descriptors.
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { poller: Poller::new()?, connection: None, refusal: None, is_limited: false })
+    }
+
+    /// Closes the connection; the next check opens another.
+    pub(super) fn disconnect(&mut self) {
+        self.connection = None;
+    }
+
+    /// The error of a refused query that read-your-writes needs. Returned once.
+    pub(super) fn take_refusal(&mut self) -> Option<String> {
+        self.refusal.take()
+    }
+
+    /// Wakes [`HealthCheck::wait`].
+    pub(super) fn waker(&self) -> io::Result<Waker> {
+        self.poller.waker()
+    }
+
+    /// Waits until `until` or for an event. Returns whether the connection has ended, to detect a
+    /// server's restart before the next check.
+    pub(super) fn wait(&mut self, until: Instant) -> bool {
+        if self.poller.wait(Some(until), &mut Vec::new()).is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(1)); // Do not spin if polling fails.
+        }
+        let Some(connection) = &mut self.connection else { return false };
+        let mut buffer = [0; 4096];
+        loop {
+            match connection.stream.receive(&mut buffer) {
+                Ok(Received::Drained(0)) => return false,
+                Ok(Received::Bytes(some) | Received::Drained(some)) => {
+                    connection.read.extend_from_slice(&buffer[..some]);
+                    let mut reply = CheckReply::default();
+                    if connection.parse_messages(&mut reply).is_err() || reply.refused.is_some() {
+                        break; // The server reports that it closes the connection.
+                    }
+                }
+                Ok(Received::Closed) | Err(_) => break,
+            }
+        }
+        self.connection = None;
+        true
+    }
+
+    /// Checks a server; logs in first if there is no connection.
+    ///
+    /// # Errors
+    ///
+    /// The server is unreachable or refuses the check.
+    pub(super) fn check(
+        &mut self,
+        entry: &Arc<PoolEntry>,
+        shared: &SharedState,
+        deadline: Instant,
+        for_read_your_writes: bool,
+    ) -> Result<HealthReport, HealthCheckError> {
+        let current =
+            self.connection.take().filter(|connection| Arc::ptr_eq(&connection.entry, entry));
+        if let Some(mut connection) = current {
+            // If only the old connection has ended, the server may have restarted: connect again.
+            if let Ok(report) = self.check_on(&mut connection, for_read_your_writes, deadline) {
+                self.connection = Some(connection);
+                return Ok(report);
+            }
+        }
+        let mut connection = log_in(&mut self.poller, entry, shared, deadline)?;
+        let report = self.check_on(&mut connection, for_read_your_writes, deadline)?;
+        self.connection = Some(connection);
+        Ok(report)
+    }
+
+    fn check_on(
+        &mut self,
+        connection: &mut HealthCheckConnection,
+        for_read_your_writes: bool,
+        deadline: Instant,
+    ) -> Result<HealthReport, HealthCheckError> {
+        let system = match connection.system {
+            Some(system) => system,
+            None => {
+                let reply =
+                    connection.query(&mut self.poller, SYSTEM_IDENTIFIER_QUERY, deadline)?;
+                let identifier = reply.row.first().and_then(|cell| cell.parse().ok());
+                *connection.system.insert(identifier)
+            }
+        };
+        let basic = CHECK_QUERIES.len() - 1;
+        let mut at = if for_read_your_writes { connection.refused_queries } else { basic };
+        loop {
+            let reply = connection.query(&mut self.poller, CHECK_QUERIES[at], deadline)?;
+            match reply.refused {
+                None => return parse_report(&reply.row, system),
+                Some(refused) if at == basic => {
+                    return Err(HealthCheckError::Refused(refused.text));
+                }
+                Some(refused) => {
+                    at += 1;
+                    if refused.is_permanent {
+                        connection.refused_queries = at;
+                    }
+                    if !std::mem::replace(&mut self.is_limited, true) {
+                        self.refusal = Some(refused.text);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn log_in(
+    poller: &mut Poller,
+    entry: &Arc<PoolEntry>,
+    shared: &SharedState,
+    deadline: Instant,
+) -> Result<HealthCheckConnection, HealthCheckError> {
+    let name = ServerId::new(0, 0); // Belongs to no core.
+    let mut pending = PendingLogin::server(PendingServer::new(name, Arc::clone(entry)));
+    loop {
+        match pending.advance(shared, true) {
+            LoginProgress::Server(_, ready, _) => {
+                let stream = pending
+                    .stream
+                    .take()
+                    .ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+                if pending.watched.is_none() {
+                    poller.add_with_interest(&stream, Token(0), Interest::Both)?;
+                }
+                let (read, entry) = (ready.received, Arc::clone(entry));
+                return Ok(HealthCheckConnection {
+                    stream,
+                    read,
+                    entry,
+                    system: None,
+                    refused_queries: 0,
+                });
+            }
+            LoginProgress::NoServer(_, failure) => {
+                let is_refusal =
+                    !matches!(&failure.sqlstate, b"08006" | b"57P01" | b"57P02" | b"57P03");
+                let text = failure.message;
+                return Err(if is_refusal {
+                    HealthCheckError::Refused(text)
+                } else {
+                    HealthCheckError::Unreachable(text)
+                });
+            }
+            LoginProgress::Waiting => {}
+            _ => {
+                return Err(HealthCheckError::Unreachable(
+                    "unexpected state during login".to_owned(),
+                ));
+            }
+        }
+        if let Some(stream) = pending.stream.as_ref().filter(|_| pending.watched.is_none()) {
+            poller.add_with_interest(stream, Token(0), Interest::Both)?;
+            pending.watched = Some(Interest::Both);
+        }
+        wait_readable(poller, deadline)?;
+    }
+}
+
+/// Waits until the stream may be ready.
+fn wait_readable(poller: &mut Poller, deadline: Instant) -> Result<(), HealthCheckError> {
+    if Instant::now() >= deadline {
+        return Err(HealthCheckError::Unreachable("health check timed out".to_owned()));
+    }
+    poller.wait(Some(deadline), &mut Vec::new())?;
+    Ok(())
+}
+
+impl HealthCheckConnection {
+    fn query(
+        &mut self,
+        poller: &mut Poller,
+        text: &str,
+        deadline: Instant,
+    ) -> Result<CheckReply, HealthCheckError> {
+        let mut query = Vec::new();
+        let cannot_encode = |_| HealthCheckError::Refused("the query cannot be sent".to_owned());
+        encode::query(&mut query, text.as_bytes()).map_err(cannot_encode)?;
+        let mut sent = 0;
+        while sent < query.len() {
+            let taken = self.stream.send(&query[sent..])?;
+            sent += taken;
+            if taken == 0 {
+                wait_readable(poller, deadline)?;
+            }
+        }
+        let mut reply = CheckReply::default();
+        loop {
+            if self.parse_messages(&mut reply)? {
+                return Ok(reply);
+            }
+            let mut buffer = [0; 4096];
+            match self.stream.receive(&mut buffer)? {
+                Received::Closed => {
+                    return Err(match reply.refused {
+                        Some(refused) => HealthCheckError::Refused(refused.text),
+                        None => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
+                    });
+                }
+                Received::Drained(0) => wait_readable(poller, deadline)?,
+                Received::Bytes(some) | Received::Drained(some) => {
+                    self.read.extend_from_slice(&buffer[..some]);
+                }
+            }
+        }
+    }
+
+    /// Parses the complete messages in the buffer. Returns whether the reply is complete.
+    fn parse_messages(&mut self, reply: &mut CheckReply) -> Result<bool, HealthCheckError> {
+        let malformed =
+            || HealthCheckError::Unreachable("the server sent a malformed message".to_owned());
+        let read = std::mem::take(&mut self.read);
+        let mut rest = &read[..];
+        while let Some((frame, tail)) =
+            Frame::split(rest, MESSAGE_BYTES_MAX).map_err(|_| malformed())?
+        {
+            rest = tail;
+            match BackendMessage::parse(frame).map_err(|_| malformed())? {
+                BackendMessage::DataRow(cells) => {
+                    let text = |cell: Option<&[u8]>| {
+                        String::from_utf8_lossy(cell.unwrap_or_default()).into_owned()
+                    };
+                    reply.row = cells.map(text).collect();
+                }
+                BackendMessage::ErrorResponse(error) => {
+                    let text = String::from_utf8_lossy(error.message()).into_owned();
+                    if error.sqlstate().starts_with(b"57P") {
+                        return Err(HealthCheckError::Unreachable(text));
+                    }
+                    // Class 42: insufficient privilege, or an undefined function or view.
+                    let is_permanent = error.sqlstate().starts_with(b"42");
+                    reply.refused = Some(QueryRefusal { is_permanent, text });
+                }
+                BackendMessage::ReadyForQuery(_) => {
+                    self.read = rest.to_vec();
+                    return Ok(true);
+                }
+                _ => {}
+            }
+        }
+        self.read = rest.to_vec();
+        Ok(false)
+    }
+}
+
+fn parse_report(row: &[String], system: Option<i64>) -> Result<HealthReport, HealthCheckError> {
+    let read = || {
+        let ([recovery, timeline, lsn, started, receivers], extra) = row.split_first_chunk()?;
+        let is_in_recovery = recovery == "t";
+        let mut report = HealthReport {
+            is_in_recovery,
+            timeline: u32::from_str_radix(timeline, 16).ok()?,
+            // Null on a standby that has not replayed anything yet.
+            lsn: lsn.parse().unwrap_or(0),
+            insert_lsn: None,
+            start_time: started.clone(),
+            is_streaming: receivers != "0",
+            system_identifier: system,
+        };
+        match extra {
+            [] => {}
+            [_, _, timeline] if is_in_recovery => report.timeline = timeline.parse().unwrap_or(0),
+            [next, page_bytes, _] => {
+                report.insert_lsn = Some(end_of_wal(next.parse().ok()?, page_bytes.parse().ok()?));
+            }
+            _ => return None,
+        }
+        Some(report)
+    };
+    read().ok_or_else(|| HealthCheckError::Refused(format!("unexpected query result: {row:?}")))
+}
+
+#[test]
+fn health_report_is_parsed() {
+    let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>();
+    let report = |row: &[String]| parse_report(row, Some(7));
+    let primary = ["f", "0000000A", "50331968", "2026-01-01 00:00:00+00", "0"];
+    let read = report(&row(&primary)).unwrap();
+    assert_eq!((read.timeline, read.lsn, read.insert_lsn), (10, 50_331_968, None));
+    assert!(!read.is_in_recovery && !read.is_streaming);
+    let standby = ["t", "0", "", "x", "1"];
+    let read = report(&row(&standby)).unwrap();
+    assert!(read.is_in_recovery && read.is_streaming && read.timeline == 0);
+    // With the columns for read-your-writes.
+    let read = report(&row(&[&primary[..], &["50331688", "8192", ""]].concat())).unwrap();
+    assert_eq!((read.timeline, read.insert_lsn), (10, Some(50_331_648)), "a page without a record");
+    let read = report(&row(&[&standby[..], &["", "8192", "3"]].concat())).unwrap();
+    assert_eq!((read.timeline, read.insert_lsn), (3, None));
+    assert!(report(&row(&["f", "x", "1", "", "0"])).is_err() && report(&[]).is_err());
+    assert!(report(&row(&[&primary[..], &["x", "8192", ""]].concat())).is_err());
+}

@@ -1,0 +1,177 @@
+//! Messages to workers from other threads, and the mailbox that holds them.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
+    time::Instant,
+};
+
+use howdah_capture::live::CaptureBuffer;
+use howdah_net::{Stream, Waker};
+use howdah_wire::startup::CancelKey;
+
+use super::{
+    control::WorkerReport,
+    directory::ServerRoute,
+    multiplexer::{NotificationBatch, Positions},
+    pending_login::{LoggedIn, LoginProgress, PendingLogin},
+    startups::StartupRef,
+    takeover::Outgoing,
+};
+use crate::{Channel, ClientHandover, ClientId, Permits, PoolId, PoolStats, Transfer, WorkerId};
+
+/// A message to a worker from another thread.
+#[derive(Debug)]
+pub(super) enum WorkerMessage {
+    /// Takes over an idle server connection.
+    HandOver(Box<Transfer>, Stream, ServerRoute),
+    /// Worker `by` has clients starving for a server of this pool.
+    RequestServer { pool: PoolId, by: WorkerId },
+    /// A pool with a minimum size has got its first client in some worker: open this worker's
+    /// share.
+    OpenMinimum(PoolId),
+    /// A CancelRequest with a key of this worker, received by another worker from this address.
+    Cancel(CancelKey, Option<SocketAddr>),
+    /// Closes a connection that has not logged in, to make room for another.
+    CloseStartup(StartupRef),
+    /// A helper has finished a login step. The slot belongs to the login only if its generation
+    /// still matches.
+    LoginStepDone {
+        pending: Box<PendingLogin>,
+        progress: LoginProgress,
+        slot: usize,
+        generation: u32,
+    },
+    /// A client of the pooler's own that needs no login: it runs an auth query.
+    LocalClient(Box<LoggedIn>, Stream),
+    /// Requests a report.
+    Report { with_peers: bool, to: Sender<WorkerReport> },
+    /// An administrator has changed a [`crate::AdminState`].
+    AdminStateChanged,
+    /// Stops reading and drops `done` once all pending output is sent. Connections that have not
+    /// read theirs at `until` are closed.
+    Suspend { until: Option<Instant>, done: Sender<()> },
+    /// Starts recording clients into this buffer; `done` confirms it.
+    StartRecording { buffer: Box<CaptureBuffer>, done: Sender<()> },
+    /// Stops recording.
+    StopRecording,
+    /// Ends a suspension.
+    Resume,
+    /// These pools get no more clients: removes them and returns the statistics of each pool that
+    /// was removed.
+    RemovePools { pools: Arc<[PoolId]>, to: Sender<Vec<(PoolId, PoolStats)>> },
+    /// The result of a client's LISTEN.
+    ListenResult { client: ClientId, result: Result<(), String> },
+    /// Notifications with the clients that receive them.
+    Notifications(NotificationBatch),
+    /// The LISTEN multiplexer has resumed this client. What it missed was sent before.
+    ListenResumed(ClientId),
+    /// These clients may have missed notifications.
+    NotificationsMissed(Vec<ClientId>),
+    /// Another process now listens to these channels of a database, too: notification positions
+    /// count from here.
+    PositionsStarted(Arc<str>, Arc<[Channel]>),
+    /// The notification positions of a database are no longer valid.
+    PositionsInvalid(Arc<str>),
+    /// The state of some cluster's servers has changed.
+    ClusterStateChanged,
+    /// Settings have changed; `done` confirms that they are applied.
+    SettingsChanged(Sender<()>),
+    /// Accepts no clients and hands each one over to another process as soon as possible.
+    StartHandover(Sender<Outgoing>),
+    /// The other process is gone: serves as before.
+    CancelHandover,
+    /// Adds a client received from another process, or returned by one.
+    AdoptClient(Box<IncomingClient>),
+    /// Closes all clients and servers: the time for handing clients over is up.
+    CloseAllPools,
+    /// A CancelRequest received by another process, or for a client that came from one. Its key
+    /// does not identify a worker of this process.
+    CancelForeign(CancelKey),
+    /// A CancelRequest forwarded by another process.
+    CancelAnywhere(CancelKey),
+    /// Closes all clients and servers of these pools.
+    KillPools(Arc<[PoolId]>),
+    /// Closes this client and reports whether it existed.
+    KillClient { client: ClientId, to: Sender<bool> },
+    /// Accepts no new clients and stops after the last one has disconnected.
+    WaitForClients,
+    /// Accepts no new clients, disconnects idle ones, and stops when there are none.
+    Drain,
+    /// Stops immediately.
+    Stop,
+}
+
+/// A client handed over with its socket and its state.
+#[derive(Debug)]
+pub(super) struct IncomingClient {
+    pub(super) pool: PoolId,
+    pub(super) handover: ClientHandover,
+    pub(super) stream: Stream,
+    /// Permits of the client limits.
+    pub(super) permits: Permits,
+    /// The positions of the last notifications that the other process sent it.
+    pub(super) positions: Positions,
+}
+
+/// The message queue of a worker.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    /// `None` once its worker has ended.
+    messages: Mutex<Option<Vec<WorkerMessage>>>,
+    /// Whether there may be messages. Checked in every iteration of the event loop, without a lock.
+    has_messages: AtomicBool,
+    waker: Waker,
+}
+
+impl Mailbox {
+    pub(super) fn new(waker: Waker) -> Arc<Self> {
+        let messages = Mutex::new(Some(Vec::new()));
+        Arc::new(Self { messages, has_messages: AtomicBool::new(false), waker })
+    }
+
+    /// Queues a message. If the worker has ended, the message is dropped; its reply channel then
+    /// disconnects at once.
+    pub(super) fn send(&self, message: WorkerMessage) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = &mut *messages else { return };
+        open.push(message);
+        drop(messages);
+        // The flag is set after the message, so a worker that sees the flag finds the message. If
+        // the worker takes the message before the flag is set, it later finds an empty queue.
+        self.has_messages.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub(super) fn take_all(&self) -> Vec<WorkerMessage> {
+        if !self.has_messages.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Drops all messages, now and from now on: the worker has ended.
+    pub(super) fn close(&self) {
+        let unread = self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Dropped without the lock: destructors may send messages.
+        drop(unread);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
+
+/// Closes a mailbox when its worker ends, also by a panic.
+pub(super) struct CloseOnDrop(pub(super) Arc<Mailbox>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

@@ -1,0 +1,271 @@
+//! [`PendingLogin`]: a connection that is not logged in yet: a client that logs in, a server that
+//! the pooler logs in to, or a CancelRequest that it sends.
+//!
+//! It owns its socket and advances as far as the socket allows. Before a step that takes more than
+//! a few microseconds (TLS handshakes, SCRAM, auth queries, host names) it returns to the worker,
+//! which can have the step done by a helper thread.
+
+mod cancel;
+mod client;
+mod server;
+
+use std::{net::SocketAddr, time::Instant};
+
+use howdah_net::{Interest, Stream};
+use howdah_wire::startup::CancelKey;
+
+pub(super) use self::{cancel::PendingCancel, client::PendingClient, server::PendingServer};
+use super::{
+    admin_console::AdminClient,
+    directory::{PoolEntry, ServerRoute},
+    shared_state::SharedState,
+    startups::{StartupGuard, StartupStage},
+};
+use crate::{
+    ClientLogin, Permits, ServerFailure, ServerId,
+    auth::{Entropy, Rejection, ServerReady, UserSecret},
+    config::AuthQuery,
+    hba::ClientOrigin,
+};
+
+/// A connection that is not logged in yet.
+#[derive(Debug)]
+pub(super) struct PendingLogin {
+    /// `None` before a server is dialled.
+    pub(super) stream: Option<Stream>,
+    /// Whether the peer has closed its side.
+    pub(super) hung_up: bool,
+    /// What the worker's poller watches the stream for; `None` if it is not registered.
+    pub(super) watched: Option<Interest>,
+    /// Whether the last read emptied the socket: another read before the next event is useless.
+    pub(super) drained: bool,
+    pub(super) kind: PendingKind,
+    /// When the login times out.
+    pub(super) deadline: Option<Instant>,
+    /// When a client's login times out, once its startup packet has arrived.
+    login_deadline: Option<Instant>,
+    /// A client's entry among the connections that have not logged in.
+    startup: Option<StartupGuard>,
+}
+
+#[derive(Debug)]
+pub(super) enum PendingKind {
+    Client(PendingClient),
+    Server(PendingServer),
+    Cancel(PendingCancel),
+}
+
+/// What a pending login waits for, or its result.
+#[derive(Debug)]
+pub(super) enum LoginProgress {
+    /// It waits for its socket.
+    Waiting,
+    /// The next step takes CPU time.
+    Heavy,
+    /// The next step waits for an auth query: see [`PendingLogin::run_auth_query`].
+    AuthQuery,
+    /// The next step waits for a host name: see [`PendingLogin::host`].
+    Resolve,
+    /// A client has logged in.
+    Client(Box<LoggedIn>),
+    /// An administrator has logged in to the console.
+    Admin(Box<AdminClient>),
+    /// The client sent a CancelRequest; its connection is done.
+    CancelRequest(CancelKey),
+    /// The login to a server has succeeded, by this route.
+    Server(ServerId, Box<ServerReady>, ServerRoute),
+    /// The login to a server has failed.
+    NoServer(ServerId, ServerFailure),
+    /// A CancelRequest to a server has been sent or has failed.
+    Cancelled(ServerId),
+    /// The connection is to be closed. The client has been sent the reason if possible.
+    Close,
+}
+
+impl LoginProgress {
+    /// Whether the login needs further steps.
+    pub(super) fn is_unfinished(&self) -> bool {
+        matches!(self, Self::Waiting | Self::Heavy | Self::AuthQuery | Self::Resolve)
+    }
+}
+
+/// A client that has logged in.
+#[derive(Debug)]
+pub(super) struct LoggedIn {
+    pub(super) login: ClientLogin,
+    /// Permits of the client limits.
+    pub(super) permits: Permits,
+    /// Output to send before the welcome message, in the same write.
+    pub(super) output: Vec<u8>,
+    /// Bytes that it sent after its login.
+    pub(super) received: Vec<u8>,
+    /// Whether to log its login.
+    pub(super) is_logged: bool,
+}
+
+impl PendingLogin {
+    /// The login of a client that has connected.
+    pub(super) fn client(
+        stream: Stream,
+        startup: StartupGuard,
+        entropy: Entropy,
+        shared: &SharedState,
+    ) -> Self {
+        let kind = PendingKind::Client(PendingClient::new(shared, &stream, entropy));
+        let limit = shared.directory.config().timeouts.client_login;
+        let login_deadline = limit.map(|limit| Instant::now() + limit);
+        let pending = Self::without_stream(kind);
+        Self { stream: Some(stream), login_deadline, startup: Some(startup), ..pending }
+    }
+
+    pub(super) fn server(pending: PendingServer) -> Self {
+        Self::without_stream(PendingKind::Server(pending))
+    }
+
+    pub(super) fn cancel(pending: PendingCancel) -> Self {
+        Self::without_stream(PendingKind::Cancel(pending))
+    }
+
+    fn without_stream(kind: PendingKind) -> Self {
+        let (hung_up, watched, drained) = (false, None, false);
+        let (deadline, login_deadline, startup) = (None, None, None);
+        Self { stream: None, hung_up, watched, drained, kind, deadline, login_deadline, startup }
+    }
+
+    /// Records that it waits for its peer.
+    pub(super) fn set_waiting(&mut self) {
+        if let (Some(startup), PendingKind::Client(client)) = (&mut self.startup, &self.kind) {
+            startup.set_stage(if client.has_startup_packet() {
+                StartupStage::AwaitingResponse
+            } else {
+                StartupStage::Silent
+            });
+        }
+    }
+
+    /// Records that it waits for the pooler.
+    pub(super) fn set_busy(&mut self) {
+        if let Some(startup) = &mut self.startup {
+            startup.set_stage(StartupStage::Busy);
+        }
+    }
+
+    /// Whether its deadline has passed.
+    pub(super) fn is_expired(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// Extends the deadline of a client whose startup packet has arrived to the end of the login
+    /// timeout. Returns whether it was extended.
+    pub(super) fn extend_deadline(&mut self) -> bool {
+        let PendingKind::Client(client) = &self.kind else { return false };
+        let has_more = client.has_startup_packet() && self.deadline != self.login_deadline;
+        if has_more {
+            self.deadline = self.login_deadline;
+        }
+        has_more
+    }
+
+    /// The host and port that it needs an address for.
+    pub(super) fn host(&self) -> Option<(String, u16)> {
+        match &self.kind {
+            PendingKind::Client(_) => None,
+            PendingKind::Server(server) => server.host(),
+            PendingKind::Cancel(cancel) => cancel.host(),
+        }
+    }
+
+    /// Provides that address, or the reason why there is none.
+    pub(super) fn set_address(&mut self, address: Result<SocketAddr, String>) {
+        match &mut self.kind {
+            PendingKind::Client(_) => {}
+            PendingKind::Server(server) => server.set_address(address),
+            PendingKind::Cancel(cancel) => cancel.set_address(address),
+        }
+    }
+
+    /// Advances as far as the socket allows. CPU-heavy steps are done only if `heavy`.
+    pub(super) fn advance(&mut self, shared: &SharedState, heavy: bool) -> LoginProgress {
+        // Meanwhile the pooler does not wait for the client, so it must not be closed to make room.
+        self.set_busy();
+        let Self { stream, hung_up, watched, drained, kind, .. } = self;
+        match kind {
+            PendingKind::Client(client) => match stream {
+                Some(stream) => client.advance(stream, *hung_up, drained, shared, heavy),
+                None => LoginProgress::Close,
+            },
+            PendingKind::Server(server) => {
+                // The stream of a new attempt is not registered with the poller yet.
+                let progress = server.advance(stream, shared, heavy);
+                if server.take_redialled() {
+                    (*watched, *hung_up) = (None, false);
+                }
+                progress
+            }
+            PendingKind::Cancel(cancel) => cancel.advance(stream),
+        }
+    }
+
+    /// Runs the auth query that the login waits for. Call [`PendingLogin::advance`] afterwards.
+    pub(super) fn run_auth_query(&mut self, ask: impl FnOnce(AuthQuery) -> Option<UserSecret>) {
+        if let PendingKind::Client(client) = &mut self.kind {
+            client.run_auth_query(ask);
+        }
+    }
+
+    /// What to watch its stream for: outgoing connections also for writability, to learn when they
+    /// are connected. A client's login output is short and fits into the empty socket buffer.
+    pub(super) fn interest(&self) -> Interest {
+        if matches!(self.kind, PendingKind::Client(_)) { Interest::Read } else { Interest::Both }
+    }
+
+    /// The pool and the last tried endpoint of a server login.
+    pub(super) fn target(&self) -> Option<(&PoolEntry, String)> {
+        match &self.kind {
+            PendingKind::Server(server) => Some(server.target()),
+            PendingKind::Client(_) | PendingKind::Cancel(_) => None,
+        }
+    }
+
+    /// Ends the login: its deadline has passed.
+    pub(super) fn timed_out(&mut self, shared: &SharedState) -> LoginProgress {
+        match &mut self.kind {
+            PendingKind::Client(_) => self.refuse(Rejection::Timeout, shared),
+            PendingKind::Server(server) => server.timed_out(),
+            PendingKind::Cancel(cancel) => LoginProgress::Cancelled(cancel.server()),
+        }
+    }
+}
+
+impl PendingLogin {
+    /// Refuses a client that has not logged in yet.
+    pub(super) fn refuse(&mut self, why: Rejection, shared: &SharedState) -> LoginProgress {
+        if let (PendingKind::Client(client), Some(stream)) = (&mut self.kind, &mut self.stream) {
+            client.refuse(why, stream, shared);
+        }
+        LoginProgress::Close
+    }
+}
+
+/// Refuses a connection before its login starts.
+pub(super) fn refuse_unread(mut stream: Stream, why: &Rejection, shared: &SharedState) {
+    client::record_refusal(None, why, &stream, shared);
+    // Read what it has sent already, usually its startup packet: with unread bytes the kernel would
+    // reset the connection, and the client would not see the error.
+    let _ = stream.receive(&mut [0; READ_BYTES]);
+    let mut bytes = Vec::new();
+    why.write(&mut bytes);
+    let _ = stream.send(&bytes);
+    stream.close();
+}
+
+/// The origin of a client.
+fn origin(stream: &Stream) -> ClientOrigin {
+    match stream.peer_address() {
+        None if stream.is_unix() => ClientOrigin::Unix { uid: stream.peer_uid() },
+        address => ClientOrigin::Tcp(address.map(|address| address.ip())),
+    }
+}
+
+/// Read size during a login; its packets are short.
+const READ_BYTES: usize = 1024;

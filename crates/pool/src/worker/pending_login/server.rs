@@ -1,0 +1,246 @@
+//! The login to a server: the socket I/O around [`ServerHandshake`].
+
+use std::{net::SocketAddr, sync::Arc};
+
+use howdah_net::{Received, Stream};
+use howdah_wire::startup::ProtocolVersion;
+
+use super::{LoginProgress, READ_BYTES, cancel::dial};
+use crate::{
+    ServerFailure, ServerId,
+    auth::{KeyDerivation, ServerHandshake, ServerLoginError, ServerReady, ServerStep},
+    worker::{
+        directory::{PoolEntry, ServerRoute},
+        shared_state::SharedState,
+    },
+};
+
+/// A login to a server.
+///
+/// There may be several attempts: at more than one host, with or without TLS, with a newer or an
+/// older protocol. They are tried in order, and the last failure is reported.
+#[derive(Debug)]
+pub(in crate::worker) struct PendingServer {
+    id: ServerId,
+    entry: Arc<PoolEntry>,
+    /// The remaining attempts, the next one last.
+    attempts: Vec<LoginAttempt>,
+    attempt: Option<LoginAttempt>,
+    handshake: Option<Box<ServerHandshake>>,
+    /// Bytes the socket had no room for: a password may be longer than its buffer.
+    unsent: Vec<u8>,
+    key_derivation: Option<KeyDerivation>,
+    failure: ServerFailure,
+    is_redialled: bool,
+    /// The resolved address of the next attempt, if its route has a host name.
+    address: Option<Result<SocketAddr, String>>,
+}
+
+#[derive(Clone, Debug)]
+struct LoginAttempt {
+    route: ServerRoute,
+    newest: ProtocolVersion,
+}
+
+/// Why an attempt failed.
+#[derive(Debug)]
+enum AttemptError {
+    /// The connection failed; the next attempt may succeed.
+    Connection(String),
+    Login(ServerLoginError),
+}
+
+impl From<ServerLoginError> for AttemptError {
+    fn from(error: ServerLoginError) -> Self {
+        Self::Login(error)
+    }
+}
+
+impl PendingServer {
+    pub(in crate::worker) fn new(id: ServerId, entry: Arc<PoolEntry>) -> Self {
+        let attempt = |route| LoginAttempt { route, newest: ProtocolVersion::V3_2 };
+        let attempts = entry.routes().into_iter().rev().map(attempt).collect();
+        let failure = unreachable("no server is configured");
+        let (attempt, handshake, unsent, key_derivation) = (None, None, Vec::new(), None);
+        let (is_redialled, address) = (false, None);
+        Self {
+            id,
+            entry,
+            attempts,
+            attempt,
+            handshake,
+            unsent,
+            key_derivation,
+            failure,
+            is_redialled,
+            address,
+        }
+    }
+
+    pub(super) fn host(&self) -> Option<(String, u16)> {
+        self.attempts.last()?.route.host()
+    }
+
+    pub(super) fn set_address(&mut self, address: Result<SocketAddr, String>) {
+        self.address = Some(address);
+    }
+
+    /// Whether the stream was replaced since the last call.
+    pub(super) fn take_redialled(&mut self) -> bool {
+        std::mem::take(&mut self.is_redialled)
+    }
+
+    pub(super) fn timed_out(&mut self) -> LoginProgress {
+        let failure = unreachable(&format!("{}: the login timed out", self.endpoint_name()));
+        LoginProgress::NoServer(self.id, failure)
+    }
+
+    pub(super) fn target(&self) -> (&PoolEntry, String) {
+        (&self.entry, self.endpoint_name())
+    }
+
+    fn endpoint_name(&self) -> String {
+        self.attempt.as_ref().map_or_else(String::new, |attempt| attempt.route.endpoint_name())
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        stream: &mut Option<Stream>,
+        shared: &SharedState,
+        heavy: bool,
+    ) -> LoginProgress {
+        loop {
+            if stream.is_none() {
+                let Some(attempt) = self.attempts.last() else {
+                    return LoginProgress::NoServer(self.id, self.failure.clone());
+                };
+                if attempt.route.host().is_some() && self.address.is_none() {
+                    return LoginProgress::Resolve;
+                }
+                let address = self.address.take().transpose();
+                let dialled =
+                    address.and_then(|address| dial(&self.entry, &attempt.route, address));
+                (self.attempt, self.is_redialled) = (self.attempts.pop(), true);
+                (self.handshake, self.key_derivation) = (None, None);
+                self.unsent.clear();
+                match dialled {
+                    Ok(dialled) => *stream = Some(dialled),
+                    Err(text) => self.failure = unreachable(&text),
+                }
+            }
+            let (Some(open), Some(attempt)) = (stream.as_mut(), self.attempt.clone()) else {
+                continue;
+            };
+            // The next step may include a TLS handshake or a key derivation.
+            if !heavy && (self.key_derivation.is_some() || attempt.route.is_encrypted()) {
+                return LoginProgress::Heavy;
+            }
+            match self.exchange(open, attempt.newest, shared, heavy) {
+                Ok(HandshakeProgress::Waiting) => return LoginProgress::Waiting,
+                Ok(HandshakeProgress::Heavy) => return LoginProgress::Heavy,
+                Ok(HandshakeProgress::Ready(ready)) => {
+                    return LoginProgress::Server(self.id, ready, attempt.route);
+                }
+                Err(error) => {
+                    *stream = None;
+                    if let Some(failure) = self.attempt_failed(error, attempt) {
+                        return LoginProgress::NoServer(self.id, failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Records a failed attempt. Returns the failure if no further attempt makes sense.
+    fn attempt_failed(
+        &mut self,
+        error: AttemptError,
+        attempt: LoginAttempt,
+    ) -> Option<ServerFailure> {
+        match error {
+            AttemptError::Connection(text) => {
+                self.failure = unreachable(&format!("{}: {text}", self.endpoint_name()));
+                None
+            }
+            AttemptError::Login(error) => {
+                self.failure = error.failure();
+                if error.may_retry_as_3_0() && attempt.newest != ProtocolVersion::V3_0 {
+                    self.attempts.push(LoginAttempt { newest: ProtocolVersion::V3_0, ..attempt });
+                    return None;
+                }
+                let other =
+                    howdah_connect::tls::Encryption::allows_fallback(&self.failure.sqlstate);
+                (!other).then(|| self.failure.clone())
+            }
+        }
+    }
+
+    fn exchange(
+        &mut self,
+        stream: &mut Stream,
+        newest: ProtocolVersion,
+        shared: &SharedState,
+        heavy: bool,
+    ) -> Result<HandshakeProgress, AttemptError> {
+        let connection_error = |error: std::io::Error| AttemptError::Connection(error.to_string());
+        if !stream.open().map_err(connection_error)? {
+            return Ok(HandshakeProgress::Waiting);
+        }
+        if self.handshake.is_none() {
+            let intent = self.entry.server_intent(newest, stream);
+            let entropy = shared.entropy().ok_or_else(|| {
+                AttemptError::Connection("the system has no random bytes for a login".to_owned())
+            })?;
+            let handshake =
+                ServerHandshake::new(intent, shared.server_keys.clone(), entropy.nonce)?;
+            self.handshake = Some(Box::new(handshake));
+        }
+        loop {
+            let Some(handshake) = &mut self.handshake else {
+                return Ok(HandshakeProgress::Waiting);
+            };
+            self.unsent.append(&mut handshake.take_output());
+            // TLS may hold buffered bytes: an empty send flushes them.
+            if !self.unsent.is_empty() || stream.has_buffered_bytes() {
+                let sent = stream.send(&self.unsent).map_err(connection_error)?;
+                self.unsent.drain(..sent);
+            }
+            let step = match self.key_derivation.take() {
+                Some(derivation) if heavy => handshake.keys_derived(derivation.run())?,
+                Some(derivation) => {
+                    self.key_derivation = Some(derivation);
+                    return Ok(HandshakeProgress::Heavy);
+                }
+                None => {
+                    let mut buffer = [0; READ_BYTES];
+                    match stream.receive(&mut buffer).map_err(connection_error)? {
+                        Received::Drained(0) => return Ok(HandshakeProgress::Waiting),
+                        Received::Bytes(some) | Received::Drained(some) => {
+                            handshake.receive(&buffer[..some])?
+                        }
+                        Received::Closed => {
+                            let text = "the server closed the connection".to_owned();
+                            return Err(AttemptError::Connection(text));
+                        }
+                    }
+                }
+            };
+            match step {
+                ServerStep::Read => {}
+                ServerStep::DeriveKeys(derivation) => self.key_derivation = Some(derivation),
+                ServerStep::Ready(ready) => return Ok(HandshakeProgress::Ready(ready)),
+            }
+        }
+    }
+}
+
+/// How far a handshake has advanced.
+enum HandshakeProgress {
+    Waiting,
+    Heavy,
+    Ready(Box<ServerReady>),
+}
+
+fn unreachable(text: &str) -> ServerFailure {
+    ServerFailure { sqlstate: *b"08006", message: format!("cannot reach the server: {text}") }
+}

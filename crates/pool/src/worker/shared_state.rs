@@ -1,0 +1,277 @@
+//! [`SharedState`]: the state shared by all workers and helper threads.
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use howdah_connect::tls::common_name;
+use howdah_net::{Listener, Stream};
+use howdah_wire::auth::scram::ClientKeys;
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+use super::{
+    PoolerStartError,
+    admin_console::ADMIN_CLIENTS_MAX,
+    capture::Captures,
+    control::StatsHistory,
+    directory::{Directory, ServerTls},
+    host_resolver::HostResolver,
+    multiplexer::ListenMultiplexers,
+    refusals::Refusals,
+    reload::ConfigOrigin,
+    startups::Startups,
+    tls::ClientTls,
+};
+use crate::{
+    CancelSecret, ConnectionLimit, StatementRegistry, Time,
+    auth::{ClientRules, ClientTlsInfo, Entropy},
+    config::{Config, TlsConfig},
+};
+
+/// Lower bound of the limit on connections that have not logged in, however low the client limit.
+const LOGINS_MIN: u32 = 128;
+
+/// The settings for accepting clients: authentication rules and TLS. A login keeps those that it
+/// started with.
+#[derive(Debug)]
+pub(super) struct AcceptSettings {
+    pub(super) rules: Arc<ClientRules>,
+    /// `None` refuses TLS.
+    pub(super) tls: Option<ClientTls>,
+}
+
+/// The state shared by all workers and helper threads.
+#[derive(Debug)]
+pub(super) struct SharedState {
+    pub(super) directory: Directory,
+    accept_settings: RwLock<Arc<AcceptSettings>>,
+    /// Connections that have not logged in.
+    pub(super) startups: Arc<Startups>,
+    /// The seed of authentication requests for unknown users; constant for the life of the process.
+    mock_secret: [u8; 32],
+    /// SCRAM keys of the passwords for server logins.
+    pub(super) server_keys: ClientKeys,
+    /// Prepared statements, by text and parameter types.
+    pub(super) statements: Arc<StatementRegistry>,
+    system: SystemServices,
+    /// A handle to each listening socket, for a process that takes over. Closed at shutdown: the
+    /// kernel accepts connections for as long as any handle is open.
+    listeners: Mutex<Vec<Listener>>,
+    /// Whether a shutdown has started: no new clients are accepted.
+    shutting_down: AtomicBool,
+    /// The limit on console connections.
+    pub(super) admin_clients: Arc<[Arc<ConnectionLimit>]>,
+    history: Mutex<StatsHistory>,
+    /// Captures of client traffic.
+    pub(super) captures: Captures,
+    /// The file that settings are reloaded from. Locked while settings are changed.
+    pub(super) origin: Mutex<Option<ConfigOrigin>>,
+    /// TLS settings that were set at the console and are not consistent yet.
+    pub(super) pending_tls: Mutex<Option<TlsConfig>>,
+    is_stopped: AtomicBool,
+    /// The start of the workers' clocks.
+    pub(super) started_at: Instant,
+    /// Whether another process has taken over or is taking over.
+    taken_over: AtomicBool,
+    /// Whether workers are suspended or about to be.
+    suspended: AtomicBool,
+    /// Whether there may be clients that came from another process.
+    pub(super) has_foreign_clients: AtomicBool,
+    /// The LISTEN multiplexers.
+    pub(super) multiplexers: ListenMultiplexers,
+    /// Counts of refused logins.
+    pub(super) refusals: Refusals,
+    /// The socket to the process that is being taken over, while it has clients. Locked for
+    /// writing.
+    pub(super) predecessor: Mutex<Option<UnixStream>>,
+}
+
+impl SharedState {
+    pub(super) fn new(
+        directory: Directory,
+        tls: Option<ClientTls>,
+        origin: Option<ConfigOrigin>,
+        system: SystemServices,
+    ) -> Result<Self, PoolerStartError> {
+        let config = directory.config();
+        let mock_secret = system.random_bytes().ok_or(PoolerStartError::Randomness)?;
+        let keys = ClientKeys::default();
+        let rules = Arc::new(rules(config, mock_secret, keys.clone()));
+        Ok(Self {
+            directory,
+            accept_settings: RwLock::new(Arc::new(AcceptSettings { rules, tls })),
+            startups: Arc::default(),
+            mock_secret,
+            server_keys: keys,
+            statements: Arc::default(),
+            system,
+            listeners: Mutex::default(),
+            shutting_down: AtomicBool::new(false),
+            admin_clients: [ConnectionLimit::new(ADMIN_CLIENTS_MAX)].into(),
+            history: Mutex::default(),
+            captures: Captures::default(),
+            origin: Mutex::new(origin),
+            pending_tls: Mutex::default(),
+            is_stopped: AtomicBool::new(false),
+            started_at: Instant::now(),
+            taken_over: AtomicBool::new(false),
+            suspended: AtomicBool::new(false),
+            has_foreign_clients: AtomicBool::new(false),
+            multiplexers: ListenMultiplexers::default(),
+            refusals: Refusals::default(),
+            predecessor: Mutex::default(),
+        })
+    }
+
+    /// Handles to the listening sockets.
+    pub(super) fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a shutdown. The kernel refuses TCP clients once the workers have closed their
+    /// sockets, too. Unix sockets stay open for the console.
+    pub(super) fn start_shutdown(&self) {
+        self.shutting_down.store(true, Ordering::Relaxed);
+        self.listeners().retain(|listener| listener.tcp_address().is_none());
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Relaxed)
+    }
+
+    /// The limit on connections that have not logged in, for TCP and for unix sockets each.
+    pub(super) fn logins_max(&self) -> usize {
+        let limits = self.directory.config().limits;
+        let max = if limits.logins == 0 { limits.clients.max(LOGINS_MIN) } else { limits.logins };
+        max as usize
+    }
+
+    /// Resolves a host name. Blocks as long as the system's resolver does.
+    pub(super) fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        self.directory.names().lookup(host, port)
+    }
+
+    /// The current settings for accepting clients.
+    pub(super) fn accept_settings(&self) -> Arc<AcceptSettings> {
+        Arc::clone(&self.accept_settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Applies new settings. The caller notifies the workers.
+    pub(super) fn apply_config(
+        &self,
+        config: Arc<Config>,
+        server: ServerTls,
+        tls: Option<ClientTls>,
+    ) {
+        self.directory.apply_config(Arc::clone(&config), server);
+        let rules = Arc::new(rules(config, self.mock_secret, self.server_keys.clone()));
+        let settings = Arc::new(AcceptSettings { rules, tls });
+        *self.accept_settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
+    /// The totals of the last statistics periods.
+    pub(super) fn history(&self) -> MutexGuard<'_, StatsHistory> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The current time on the workers' clock.
+    pub(super) fn now(&self) -> Time {
+        Time(u64::try_from(self.started_at.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Whether the pooler has stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn was_taken_over(&self) -> bool {
+        self.taken_over.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_taken_over(&self, taken_over: bool) {
+        self.taken_over.store(taken_over, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether workers are suspended; returns the previous value.
+    pub(super) fn set_suspended(&self, suspended: bool) -> bool {
+        self.suspended.swap(suspended, Ordering::Relaxed)
+    }
+
+    pub(super) fn set_stopped(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Random bytes for a login; `None` if the system has none. Logins are refused then: with a
+    /// predictable nonce an observed login could be replayed.
+    pub(super) fn entropy(&self) -> Option<Entropy> {
+        let bytes: [u8; 22] = self.system.random_bytes()?;
+        let (nonce, salt) = bytes.split_first_chunk()?;
+        Some(Entropy { nonce: *nonce, salt: *salt.first_chunk()? })
+    }
+
+    /// Random bytes for an unguessable name; `None` if the system has none.
+    pub(super) fn random_bytes(&self) -> Option<[u8; 16]> {
+        self.system.random_bytes()
+    }
+
+    /// Random bytes for a client's cancel key; `None` if the system has none.
+    pub(super) fn cancel_secret(&self) -> Option<CancelSecret> {
+        self.system.random_bytes().map(CancelSecret)
+    }
+}
+
+/// Services of the operating system that tests replace.
+#[derive(Clone)]
+pub(super) struct SystemServices {
+    /// Fills a slice with random bytes.
+    pub(super) random: fn(&mut [u8]) -> Result<(), ring::error::Unspecified>,
+    /// Resolves host names of servers.
+    pub(super) names: HostResolver,
+}
+
+impl SystemServices {
+    fn random_bytes<const N: usize>(&self) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        (self.random)(&mut bytes).ok().map(|()| bytes)
+    }
+}
+
+impl Default for SystemServices {
+    fn default() -> Self {
+        Self { random: |bytes| SystemRandom::new().fill(bytes), names: HostResolver::default() }
+    }
+}
+
+impl std::fmt::Debug for SystemServices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SystemServices(…)")
+    }
+}
+
+impl AcceptSettings {
+    /// The result of a client's TLS handshake.
+    pub(super) fn client_tls_info(&self, stream: &Stream) -> ClientTlsInfo {
+        ClientTlsInfo {
+            alpn: stream.alpn_protocol().map(<[u8]>::to_vec),
+            end_point_hash: self.tls.as_ref().and_then(|tls| tls.end_point_hash.clone()),
+            has_certificate: stream.peer_certificate().is_some(),
+            common_name: stream.peer_certificate().and_then(common_name),
+        }
+    }
+}
+
+fn rules(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> ClientRules {
+    let owner = rustix::process::geteuid().as_raw();
+    ClientRules::new(config, mock_secret, keys).with_owner(owner)
+}

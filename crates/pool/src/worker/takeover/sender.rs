@@ -1,0 +1,374 @@
+//! The old process's side of a takeover.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    os::{
+        fd::AsFd as _,
+        unix::{fs::MetadataExt as _, net::UnixStream},
+    },
+    path::PathBuf,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+
+use howdah_net::{Listener, Stream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use zeroize::Zeroizing;
+
+use super::{bind, format::*, frame, is_same_user, unexpected_frame};
+use crate::{
+    Channel, ClientHandover, Permits, PoolId, WorkerId,
+    worker::{
+        control::PoolerHandle,
+        directory::PoolEntry,
+        messages::{IncomingClient, WorkerMessage},
+        multiplexer::Positions,
+    },
+};
+
+/// A client that a worker hands over.
+#[derive(Debug)]
+pub(in crate::worker) struct OutgoingClient {
+    pub(in crate::worker) worker: WorkerId,
+    pub(in crate::worker) pool: PoolId,
+    pub(in crate::worker) handover: ClientHandover,
+    pub(in crate::worker) stream: Stream,
+    /// Permits of the client limits.
+    pub(in crate::worker) permits: Permits,
+    /// The positions of the last notifications that it received.
+    pub(in crate::worker) positions: Positions,
+}
+
+/// Data for the new process.
+#[derive(Debug)]
+pub(in crate::worker) enum Outgoing {
+    /// A client.
+    Client(Box<OutgoingClient>),
+    /// Channels of a database to listen to, for clients of these pools.
+    Channels {
+        database: String,
+        pools: Vec<PoolId>,
+        round: u32,
+        marker: Channel,
+        channels: Vec<Channel>,
+    },
+}
+
+/// Hands over to a new process.
+#[derive(Debug)]
+pub(in crate::worker) struct HandoverSender {
+    pub(in crate::worker) control: PoolerHandle,
+    /// Whether the listeners were passed to this process, rather than opened as configured.
+    pub(in crate::worker) are_passed: bool,
+    pub(in crate::worker) path: PathBuf,
+}
+
+/// Timeout of each step of the new process until it is ready.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Intervals of checks for remaining clients: the first and the longest. Each check costs the
+/// workers a walk over their clients.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// Interval of checks whether the pooler has stopped.
+const SHUTDOWN_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Waits for a new process that takes over, until the pooler ends.
+pub(in crate::worker) fn accept_successor(sender: &HandoverSender) {
+    let shared = &sender.control.shared;
+    let bound = |result: io::Result<_>| {
+        result
+            .inspect_err(|error| {
+                let path = sender.path.display();
+                tracing::warn!(
+                    %error, %path,
+                    "cannot create the takeover socket: no other process can take over"
+                );
+            })
+            .ok()
+    };
+    let Some(mut listener) = bound(bind(&sender.path)) else { return };
+    let inode = || std::fs::symlink_metadata(&sender.path).map(|meta| meta.ino()).ok();
+    let mut own = inode();
+    while !shared.is_stopped() {
+        let mut ready = [PollFd::new(&listener, PollFlags::IN)];
+        if !matches!(poll(&mut ready, Some(&SHUTDOWN_CHECK_INTERVAL)), Ok(some) if some > 0) {
+            continue;
+        }
+        let Ok((socket, _)) = listener.accept() else { continue };
+        if !is_same_user(&socket) {
+            let _ = frame::send(&socket, REFUSED, b"only the same user may take over", None);
+            tracing::warn!("takeover refused: the other process runs as another user");
+            continue;
+        }
+        match sender.hand_over(&socket) {
+            Ok(()) => return,
+            Err(error) if shared.is_stopped() => {
+                tracing::warn!(%error, "handover ended by the shutdown of this process");
+                return;
+            }
+            Err(error) => {
+                tracing::error!(%error, "takeover failed, this process keeps serving");
+                // The new process may have replaced the takeover socket with its own.
+                if inode() != own {
+                    let Some(again) = bound(bind(&sender.path)) else { return };
+                    (listener, own) = (again, inode());
+                }
+            }
+        }
+    }
+}
+
+impl HandoverSender {
+    /// Hands over the listeners and all clients.
+    ///
+    /// # Errors
+    ///
+    /// The new process failed before the end. Clients that it has not taken are served here again.
+    fn hand_over(&self, socket: &UnixStream) -> io::Result<()> {
+        socket.set_read_timeout(Some(STEP_TIMEOUT))?;
+        socket.set_write_timeout(Some(STEP_TIMEOUT))?;
+        let hello = frame::receive(socket)?.ok_or_else(unexpected_frame)?;
+        let expected = [MAGIC, &VERSION.to_be_bytes()].concat();
+        if hello.kind != HELLO || *hello.body != expected {
+            let theirs = hello.body.strip_prefix(MAGIC).and_then(|rest| rest.try_into().ok());
+            let theirs = theirs.map(u16::from_be_bytes).filter(|_| hello.kind == HELLO);
+            let theirs = theirs.map_or_else(|| "unknown".to_owned(), |it| it.to_string());
+            let why = format!(
+                "the running process has version {VERSION} of the takeover protocol, the new one has \
+                 version {theirs}: restart it instead"
+            );
+            frame::send(socket, REFUSED, why.as_bytes(), None)?;
+            return Err(io::Error::other(why));
+        }
+        if self.control.shared.is_shutting_down() {
+            let why = "the running process is shutting down";
+            frame::send(socket, REFUSED, why.as_bytes(), None)?;
+            return Err(io::Error::other(why));
+        }
+        let listeners: io::Result<Vec<_>> =
+            self.control.shared.listeners().iter().map(Listener::try_clone).collect();
+        for listener in listeners? {
+            let kind: &[u8] = if self.are_passed { PASSED } else { b"" };
+            frame::send(socket, LISTENER, kind, Some(listener.as_fd()))?;
+        }
+        let admin_states = self.control.shared.directory.admin_states().into_iter();
+        let admin_states = admin_states.map(|(database, state)| AdminStateRecord {
+            database,
+            is_paused: state.is_paused(),
+            is_disabled: state.is_disabled(),
+            paused_users: state.paused_users(),
+        });
+        let admin_states: Vec<_> = admin_states.collect();
+        frame::send(socket, LISTENERS_END, &encode_admin_states(&admin_states), None)?;
+        if frame::receive(socket)?.is_none_or(|frame| frame.kind != READY) {
+            return Err(unexpected_frame());
+        }
+        tracing::info!("another process takes over");
+        socket.set_read_timeout(None)?;
+        self.control.shared.set_taken_over(true);
+        let (to, outgoing_clients) = mpsc::channel();
+        self.control.broadcast(|| WorkerMessage::StartHandover(to.clone()));
+        // After the workers: they need the positions that the multiplexers send.
+        self.control.shared.multiplexers.start_handover(&to);
+        drop(to);
+        let unacknowledged = UnacknowledgedClients::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.receive_frames(socket, &unacknowledged));
+            let sent = self.send_clients(socket, &outgoing_clients, &unacknowledged);
+            // Shutting the socket down ends the receiving thread.
+            if sent.is_err() {
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+                self.resume_clients(&outgoing_clients, &unacknowledged);
+            } else {
+                let _ = socket.shutdown(std::net::Shutdown::Read);
+            }
+            sent
+        })?;
+        tracing::info!("another process has taken over");
+        self.control.broadcast(|| WorkerMessage::Stop);
+        Ok(())
+    }
+
+    /// Handles frames of the new process until it closes the socket.
+    fn receive_frames(&self, socket: &UnixStream, unacknowledged: &UnacknowledgedClients) {
+        while let Ok(Some(frame)) = frame::receive(socket) {
+            match frame.kind {
+                TAKEN => {
+                    if let Ok(id) = <[u8; 8]>::try_from(&frame.body[..]) {
+                        unacknowledged.clients().remove(&u64::from_be_bytes(id));
+                    }
+                }
+                LISTENING => {
+                    if let Some((database, round)) = decode_round(&frame.body) {
+                        self.control.shared.multiplexers.confirm_round(&database, round);
+                    }
+                }
+                CANCEL => {
+                    if let Some(key) = decode_key(&frame.body) {
+                        self.control.mailboxes[0].send(WorkerMessage::CancelAnywhere(key));
+                    }
+                }
+                _ => break,
+            }
+        }
+        unacknowledged.is_broken.store(true, Ordering::Release);
+    }
+
+    fn send_clients(
+        &self,
+        socket: &UnixStream,
+        outgoing_clients: &Receiver<Outgoing>,
+        unacknowledged: &UnacknowledgedClients,
+    ) -> io::Result<()> {
+        let (mut last_id, mut has_closed_pools) = (0_u64, false);
+        let mut has_secrets_of = HashSet::new();
+        let mut entries = self.control.shared.directory.pools();
+        // The new process keeps the first credentials of a user, so those of the pool in use come
+        // first.
+        entries.sort_by_key(|entry| entry.is_retired);
+        for entry in entries {
+            send_secrets(socket, &entry, &mut has_secrets_of)?;
+        }
+        let timeout = self.control.shared.directory.config().timeouts.shutdown;
+        let started = Instant::now();
+        let mut poll_interval = POLL_INTERVAL;
+        loop {
+            if unacknowledged.is_broken.load(Ordering::Acquire) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            if self.control.shared.is_stopped() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            let outgoing = match outgoing_clients.recv_timeout(poll_interval) {
+                // A worker queues its last client before it reports zero clients, so check once
+                // more.
+                Err(RecvTimeoutError::Timeout)
+                    if self.has_no_clients() && unacknowledged.clients().is_empty() =>
+                {
+                    match outgoing_clients.try_recv() {
+                        Ok(outgoing) => Ok(outgoing),
+                        Err(_) => return frame::send(socket, DONE, b"", None),
+                    }
+                }
+                outgoing => outgoing,
+            };
+            match outgoing {
+                Ok(Outgoing::Channels { database, pools, round, marker, channels }) => {
+                    let users = pools.into_iter();
+                    let users = users.filter_map(|home| self.control.shared.directory.by_id(home));
+                    let users = users.map(|entry| entry.key.user.clone()).collect();
+                    let channels = ListenedChannels { database, users, round, marker, channels };
+                    frame::send(socket, CHANNELS, &channels.encode(), None)?;
+                }
+                Ok(Outgoing::Client(client)) => {
+                    poll_interval = POLL_INTERVAL;
+                    let Some(entry) = self.control.shared.directory.by_id(client.pool) else {
+                        continue; // Unreachable: a pool with a client exists.
+                    };
+                    // Credentials of a login that finished after the others were sent.
+                    send_secrets(socket, &entry, &mut has_secrets_of)?;
+                    let key = &entry.key;
+                    last_id += 1;
+                    let snapshot = ClientSnapshot {
+                        id: last_id,
+                        database: key.database.clone(),
+                        user: client.handover.user.as_deref().unwrap_or(&key.user).to_owned(),
+                        from: client.stream.proxied_address(),
+                        handover: client.handover.clone(),
+                        positions: client.positions.clone(),
+                    };
+                    let body = Zeroizing::new(snapshot.encode());
+                    // Stored before sending: the reply may arrive before this thread continues.
+                    let descriptor = client.stream.as_fd().try_clone_to_owned();
+                    unacknowledged.clients().insert(last_id, *client);
+                    frame::send(socket, CLIENT, &body, Some(descriptor?.as_fd()))?;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    poll_interval = POLL_INTERVAL_MAX.min(poll_interval * 2);
+                    let is_late = timeout.is_some_and(|timeout| started.elapsed() >= timeout);
+                    if is_late && !has_closed_pools {
+                        has_closed_pools = true;
+                        tracing::info!(
+                            "closing clients that could not be handed over within timeouts.shutdown"
+                        );
+                        self.control.broadcast(|| WorkerMessage::CloseAllPools);
+                    }
+                }
+                // The workers have been stopped meanwhile.
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+            }
+        }
+    }
+
+    /// Whether no worker has clients or pending logins.
+    fn has_no_clients(&self) -> bool {
+        self.control.shared.startups.count() == 0 && self.control.client_count() == Some(0)
+    }
+
+    /// Resumes serving, including the clients that the new process has not taken.
+    fn resume_clients(
+        &self,
+        outgoing_clients: &Receiver<Outgoing>,
+        unacknowledged: &UnacknowledgedClients,
+    ) {
+        self.control.shared.set_taken_over(false);
+        self.control.shared.multiplexers.cancel_handover();
+        self.control.broadcast(|| WorkerMessage::CancelHandover);
+        let untaken = std::mem::take(&mut *unacknowledged.clients());
+        untaken.into_values().for_each(|client| self.return_client(client));
+        // Workers may have sent more clients before they handled the message.
+        while let Ok(outgoing) = outgoing_clients.recv_timeout(STEP_TIMEOUT) {
+            if let Outgoing::Client(client) = outgoing {
+                self.return_client(*client);
+            }
+        }
+    }
+
+    /// Serves a client here again. It is told that it may have missed notifications.
+    fn return_client(&self, client: OutgoingClient) {
+        let OutgoingClient { worker, pool, handover, stream, permits, .. } = client;
+        let client = IncomingClient { pool, handover, stream, permits, positions: Vec::new() };
+        self.control.mailboxes[usize::from(worker.0)]
+            .send(WorkerMessage::AdoptClient(Box::new(client)));
+    }
+}
+
+/// Sends the cached credentials of a pool, if any, once per pool. Cluster members have the same
+/// ones as their owner pool.
+fn send_secrets(
+    socket: &UnixStream,
+    entry: &PoolEntry,
+    sent: &mut HashSet<PoolId>,
+) -> io::Result<()> {
+    let (keys, looked_up) = entry.cached_credentials();
+    let is_needed = entry.key.part.is_none() && entry.key.replication.is_none();
+    if !is_needed || keys.is_none() && looked_up.is_none() || !sent.insert(entry.id) {
+        return Ok(());
+    }
+    let (database, user) = (entry.key.database.clone(), entry.key.user.clone());
+    let secrets = PoolSecrets { database, user, keys, looked_up };
+    frame::send(socket, SECRETS, &secrets.encode(), None)
+}
+
+/// Clients sent and not acknowledged yet, by ID.
+#[derive(Debug, Default)]
+struct UnacknowledgedClients {
+    clients: Mutex<HashMap<u64, OutgoingClient>>,
+    is_broken: AtomicBool,
+}
+
+impl UnacknowledgedClients {
+    fn clients(&self) -> std::sync::MutexGuard<'_, HashMap<u64, OutgoingClient>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,96 @@
+//! What a recorder reports to its user: events as they happen, totals at the end, losses as text.
+
+use std::{fmt, time::Duration};
+
+use super::record::{LostCounts, RecordingNote, ThresholdCrossed};
+
+/// An event to report at once. It is also in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecorderEvent {
+    /// A trigger fired.
+    ThresholdCrossed(ThresholdCrossed),
+    /// Any other message.
+    Note(RecordingNote),
+    /// A relation was seen whose [name](super::FlightRecorder::set_relation_name) is not known yet.
+    Unnamed {
+        /// `pg_database.oid`
+        database: u32,
+        /// `pg_class.oid`
+        relation: u32,
+    },
+}
+
+/// Totals of a recording run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordingTotals {
+    /// Time from start to end.
+    pub elapsed: Duration,
+    /// Number of recorded seconds. The first and the last may be short.
+    pub seconds: u64,
+    /// Their total length.
+    pub recorded: Duration,
+    /// Samples of the server.
+    pub samples: u64,
+    /// What was missed in all seconds.
+    pub lost: LostCounts,
+    /// How often triggers fired.
+    pub triggered: u64,
+    /// Seconds that would have fired a trigger but for the cool-down.
+    pub suppressed: u64,
+    /// Processor time of the whole process.
+    pub cpu: Duration,
+    /// Number of records omitted from episodes because their slot was full.
+    pub omitted: u64,
+    /// Why the file is incomplete.
+    pub trouble: Option<String>,
+    /// Maximum size of the file.
+    pub max_bytes: u64,
+}
+
+impl LostCounts {
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            missed_samples: looks,
+            locks,
+            no_start: unpaired,
+            skipped,
+            phases,
+            calls,
+            uncounted_samples: samples,
+            records,
+        } = other;
+        self.missed_samples = self.missed_samples.saturating_add(*looks);
+        self.locks = self.locks.saturating_add(*locks);
+        self.no_start = self.no_start.saturating_add(*unpaired);
+        self.skipped = self.skipped.saturating_add(*skipped);
+        self.phases = self.phases.saturating_add(*phases);
+        self.calls = self.calls.saturating_add(*calls);
+        self.uncounted_samples = self.uncounted_samples.saturating_add(*samples);
+        self.records = self.records.saturating_add(*records);
+    }
+
+    /// Describes what was missed, each with its number. Empty if nothing was.
+    pub fn descriptions(&self) -> Vec<(u64, &'static str)> {
+        let all = [
+            (self.missed_samples, "samples skipped because they were late"),
+            (self.locks, "extension locks lost on the way from the kernel"),
+            (self.no_start, "extension locks whose start was not seen"),
+            (self.skipped, "hits at which the kernel skipped a program"),
+            (self.phases, "checkpoint events lost"),
+            (self.calls, "calls of exact probes lost"),
+            (self.uncounted_samples, "wait samples without a row"),
+            (self.records, "records that could not be written"),
+        ];
+        all.into_iter().filter(|(number, _)| *number > 0).collect()
+    }
+}
+
+impl fmt::Display for ThresholdCrossed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let format = |milli: u64| self.kind.format_value(milli as f64 / 1000.0);
+        let (value, threshold) = (format(self.value_milli), format(self.threshold_milli));
+        write!(f, "{} fired: {value}, threshold {threshold}", self.kind)
+    }
+}

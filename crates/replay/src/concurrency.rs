@@ -1,0 +1,115 @@
+//! An estimate of the sessions of a capture, made before it is replayed.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::{Duration, Instant},
+};
+
+use howdah_traffic::{Event, Kind, SessionId};
+
+/// Roles, databases and peak concurrency of the sessions in the part of a capture that could be
+/// read in a given time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConcurrencyEstimate {
+    /// Sessions by captured role and database; either is empty if not known.
+    pub sessions: BTreeMap<(String, String), u64>,
+    /// Peak number of sessions open at once.
+    pub open_max: usize,
+    /// Whether the whole capture was read.
+    pub is_complete: bool,
+}
+
+/// Pairs of role and database that are counted separately. Real workloads have fewer; damaged logs
+/// may not.
+const PAIRS_MAX: usize = 1_000;
+
+/// Sessions that are tracked at once.
+const SESSIONS_MAX: usize = 100_000;
+
+impl ConcurrencyEstimate {
+    /// Reads at least a thousand events, then continues until `timeout` has passed. An event that
+    /// cannot be read ends the estimate: the replay will report it.
+    pub fn from_events<E>(
+        events: impl Iterator<Item = Result<Event, E>>,
+        timeout: Duration,
+    ) -> Self {
+        const EVENTS_MIN: usize = 1_000;
+        const CHECK_EVERY_N: usize = 256;
+        let start = Instant::now();
+        let mut estimate = Self::default();
+        let mut open: HashSet<SessionId> = HashSet::new();
+        for (number, event) in events.enumerate() {
+            let Ok(event) = event else { return estimate };
+            let late =
+                number >= EVENTS_MIN && number % CHECK_EVERY_N == 0 && start.elapsed() > timeout;
+            if late || open.len() >= SESSIONS_MAX {
+                return estimate;
+            }
+            if event.action.kind() == Kind::Disconnect {
+                open.remove(&event.session);
+            } else if !open.contains(&event.session) {
+                estimate.count(&event);
+                open.insert(event.session);
+                estimate.open_max = estimate.open_max.max(open.len());
+            }
+        }
+        estimate.is_complete = true;
+        estimate
+    }
+
+    fn count(&mut self, event: &Event) {
+        let pair = (event.user.to_string(), event.database.to_string());
+        if self.sessions.len() < PAIRS_MAX || self.sessions.contains_key(&pair) {
+            *self.sessions.entry(pair).or_default() += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use howdah_traffic::{Action, CapturedOutcome, Source, Timestamp};
+
+    use super::*;
+
+    fn event(session: &str, user: &str, action: Action) -> Result<Event, ()> {
+        Ok(Event {
+            time: Timestamp::from_micros(0),
+            session: session.into(),
+            user: user.into(),
+            database: "shop".into(),
+            application: "".into(),
+            action,
+            outcome: CapturedOutcome::default(),
+            source: Source::Session,
+            vxid: None,
+            query_id: None,
+            pipeline: None,
+            wire: None,
+        })
+    }
+
+    #[test]
+    fn sessions_and_peak_concurrency_are_counted() {
+        let events = [
+            event("1", "app", Action::Connect),
+            event("1", "app", Action::Simple { sql: "select 1".into() }),
+            // A session that was open before the capture began.
+            event("2", "app", Action::Simple { sql: "select 2".into() }),
+            event("1", "app", Action::Disconnect),
+            event("3", "report", Action::Connect),
+        ];
+        let estimate = ConcurrencyEstimate::from_events(events.into_iter(), Duration::MAX);
+        let pair = |user: &str| (user.to_owned(), "shop".to_owned());
+        assert_eq!(estimate.sessions, BTreeMap::from([(pair("app"), 2), (pair("report"), 1)]));
+        assert_eq!(estimate.open_max, 2);
+        assert!(estimate.is_complete);
+    }
+
+    #[test]
+    fn endless_capture_stops_at_timeout() {
+        let endless = std::iter::repeat_with(|| event("1", "app", Action::Connect));
+        let estimate = ConcurrencyEstimate::from_events(endless, Duration::ZERO);
+        assert!(!estimate.is_complete);
+    }
+}

@@ -1,0 +1,338 @@
+//! Counts the outcomes of events and writes them to the run.
+//!
+//! This runs on its own thread: computing fingerprints and writing files would delay the next
+//! statement if a worker did it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
+
+use howdah_dataset::{Disposition, ReplayOutcome, RunWriter, StatementInfo, WriteError};
+use howdah_sql::{Fingerprint, Fingerprinter};
+use howdah_stats::Percentiles;
+use howdah_traffic::{Action, CapturedOutcome, Event, Kind, Timestamp};
+
+use crate::{
+    link::ReplayFailure,
+    metrics::Metrics,
+    pace::Schedule,
+    player::{EventEnd, FinishedEvent, SkipCause},
+};
+
+/// Statements that a run describes. A workload with more shapes has values in its texts that
+/// normalization cannot detect; further statements get no example.
+const STATEMENTS_MAX: usize = 100_000;
+
+/// Statements with deduced types that a report lists.
+pub const TYPED_STATEMENTS_MAX: usize = 10_000;
+
+/// The totals of a replay.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ReplayTotals {
+    /// Events by kind and outcome.
+    pub events: BTreeMap<Kind, EndCounts>,
+    /// Failed executions and logins by SQLSTATE; the empty key is for failures without a code.
+    pub errors: BTreeMap<String, FailureSummary>,
+    /// Executions that succeeded here and failed when captured.
+    pub failed_only_when_captured: u64,
+    /// Events that were not sent, by reason.
+    pub skipped: BTreeMap<String, u64>,
+    /// Time from sending an execution to the end of its reply.
+    pub latency: Percentiles,
+    /// How late executions were sent although their session was free.
+    pub schedule_error: Percentiles,
+    /// How long executions were due while their session's previous statement was still running.
+    pub dependency_lag: Percentiles,
+    /// How late executions arrived from their source: a live log, or a reader that cannot keep up.
+    pub input_late: Percentiles,
+    /// Captured time of the first and the last event that ended, not counting events skipped
+    /// because the replay was interrupted.
+    pub played: Option<(Timestamp, Timestamp)>,
+    /// Executions sent with parameter types deduced from values, because the statement needs types
+    /// and the capture has none.
+    pub types_deduced: u64,
+    /// Statements of those executions, up to [`TYPED_STATEMENTS_MAX`].
+    pub typed_statements: BTreeSet<Fingerprint>,
+    /// Rows returned or changed.
+    pub rows: u64,
+    /// Time of the first and the last execution sent, since the start.
+    pub sends: Option<(Duration, Duration)>,
+}
+
+/// Failures with one SQLSTATE.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FailureSummary {
+    /// Number of failures.
+    pub count: u64,
+    /// Those that also failed when captured, with the same SQLSTATE if the capture has one.
+    pub captured_too: u64,
+    /// The message of one failure, preferably of one that did not fail when captured.
+    pub sample: String,
+}
+
+/// Number of events by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndCounts {
+    /// Completed without an error.
+    pub done: u64,
+    /// Completed with an error, or lost with the connection.
+    pub failed: u64,
+    /// Not sent.
+    pub skipped: u64,
+}
+
+impl EndCounts {
+    /// Sum of all outcomes.
+    pub fn total(self) -> u64 {
+        self.done + self.failed + self.skipped
+    }
+}
+
+impl ReplayTotals {
+    /// Outcomes of all events.
+    pub fn total(&self) -> EndCounts {
+        self.sum(|_| true)
+    }
+
+    /// Outcomes of executions: what a client would call statements.
+    pub fn executions(&self) -> EndCounts {
+        self.sum(Kind::is_execution)
+    }
+
+    fn sum(&self, include: impl Fn(Kind) -> bool) -> EndCounts {
+        let mut sum = EndCounts::default();
+        for (_, ends) in self.events.iter().filter(|(kind, _)| include(**kind)) {
+            sum.done += ends.done;
+            sum.failed += ends.failed;
+            sum.skipped += ends.skipped;
+        }
+        sum
+    }
+}
+
+pub(crate) struct OutcomeWriter {
+    writer: Option<RunWriter>,
+    schedule: Schedule,
+    metrics: Metrics,
+    fingerprinter: Fingerprinter,
+    described: HashSet<u64>,
+    tally: ReplayTotals,
+    /// The first write error. The replay continues; the run ends before this point.
+    failure: Option<WriteError>,
+}
+
+impl OutcomeWriter {
+    pub(crate) fn new(writer: Option<RunWriter>, schedule: Schedule, metrics: Metrics) -> Self {
+        Self {
+            writer,
+            schedule,
+            metrics,
+            fingerprinter: Fingerprinter::default(),
+            described: HashSet::new(),
+            tally: ReplayTotals::default(),
+            failure: None,
+        }
+    }
+
+    /// Records outcomes until all workers have finished.
+    pub(crate) fn run(
+        mut self,
+        finished: &Receiver<Vec<FinishedEvent>>,
+    ) -> (ReplayTotals, Option<RunWriter>, Option<WriteError>) {
+        for batch in finished {
+            for one in batch {
+                self.record(&one);
+            }
+        }
+        (self.tally, self.writer, self.failure)
+    }
+
+    fn record(&mut self, one: &FinishedEvent) {
+        let event = &one.item.event;
+        self.count(one);
+        self.count_types(one);
+        let outcome = self.outcome(one);
+        if outcome.sent_us.is_some() && event.action.kind().is_execution() {
+            self.measure(one, &outcome);
+        }
+        if self.writer.is_some() {
+            self.write_outcome(event, outcome);
+        }
+    }
+
+    fn count(&mut self, one: &FinishedEvent) {
+        let event = &one.item.event;
+        let kind = event.action.kind();
+        let ends = self.tally.events.entry(kind).or_default();
+        let word = match &one.end {
+            EventEnd::Done => {
+                ends.done += 1;
+                self.tally.failed_only_when_captured += u64::from(event.outcome.failed());
+                "done"
+            }
+            EventEnd::Failed(failure) => {
+                ends.failed += 1;
+                if kind.is_execution() || kind == Kind::Connect {
+                    self.count_failure(failure, &event.outcome);
+                }
+                "failed"
+            }
+            EventEnd::Skipped(skip) => {
+                ends.skipped += 1;
+                self.metrics.skipped(skip.as_str()).add(1);
+                *self.tally.skipped.entry(skip.as_str().to_owned()).or_default() += 1;
+                "skipped"
+            }
+        };
+        self.metrics.ended(kind.as_str(), word).add(1);
+        if !matches!(one.end, EventEnd::Skipped(SkipCause::Interrupted)) {
+            self.metrics.ended_position.set(event.time.as_micros() as f64 / 1e6);
+            let (first, last) = self.tally.played.get_or_insert((event.time, event.time));
+            *first = event.time.min(*first);
+            *last = event.time.max(*last);
+        }
+    }
+
+    fn count_types(&mut self, one: &FinishedEvent) {
+        let action = &one.item.event.action;
+        let is_typed = one.item.types.is_some() && one.sent.is_some();
+        let Some(sql) = action.sql().filter(|_| is_typed && action.kind().is_execution()) else {
+            return;
+        };
+        self.tally.types_deduced += 1;
+        if self.tally.typed_statements.len() < TYPED_STATEMENTS_MAX {
+            let fingerprint = self.fingerprinter.shape(sql.as_bytes()).fingerprint;
+            self.tally.typed_statements.insert(fingerprint);
+        }
+    }
+
+    fn count_failure(&mut self, failure: &ReplayFailure, captured: &CapturedOutcome) {
+        let code = failure.sqlstate.map(|code| code.to_string()).unwrap_or_default();
+        self.metrics.error(&code).add(1);
+        // Logs may lack codes; then any captured failure counts as the same one.
+        let too = match captured.sqlstate {
+            Some(sqlstate) => Some(sqlstate) == failure.sqlstate,
+            None => captured.failed(),
+        };
+        let failures = self.tally.errors.entry(code).or_default();
+        if failures.count == 0 || (failures.count == failures.captured_too && !too) {
+            failures.sample = failure.message.to_string();
+        }
+        failures.count += 1;
+        failures.captured_too += u64::from(too);
+    }
+
+    fn outcome(&self, one: &FinishedEvent) -> ReplayOutcome {
+        let event = &one.item.event;
+        let since_start =
+            |at: Instant| micros(at.saturating_duration_since(self.schedule.start())).cast_signed();
+        let paced = self.schedule.is_paced();
+        // The two are never mixed: late although the event was available and its session free is
+        // our fault; available while the session was busy is the database's.
+        let ready = one.item.available.max(one.free_since);
+        let late = |sent: Instant| micros(sent.saturating_duration_since(ready));
+        let lag = micros(one.free_since.saturating_duration_since(one.item.available));
+        let input = micros(one.item.available.saturating_duration_since(one.item.due));
+        ReplayOutcome {
+            time: event.time,
+            session: event.session.clone(),
+            user: event.user.clone(),
+            database: event.database.clone(),
+            kind: event.action.kind(),
+            fingerprint: None,
+            due_us: since_start(one.item.due),
+            sent_us: one.sent.map(since_start),
+            service_us: one.started.map(|begun| micros(one.ended.saturating_duration_since(begun))),
+            schedule_error_us: one.sent.filter(|_| paced).map(late),
+            dependency_lag_us: one.sent.filter(|_| paced).map(|_| lag),
+            input_late_us: one.sent.filter(|_| paced).map(|_| input),
+            rows: one.rows,
+            disposition: match &one.end {
+                EventEnd::Done => Disposition::Done,
+                EventEnd::Failed(failure) => Disposition::Failed {
+                    sqlstate: failure.sqlstate,
+                    message: failure.message.clone(),
+                },
+                EventEnd::Skipped(skip) => Disposition::Skipped { reason: skip.as_str().into() },
+            },
+            captured_us: event.outcome.duration_us,
+        }
+    }
+
+    fn measure(&mut self, one: &FinishedEvent, outcome: &ReplayOutcome) {
+        let Some(sent) = one.sent else { return };
+        let at = sent.saturating_duration_since(self.schedule.start());
+        let (first, last) = self.tally.sends.get_or_insert((at, at));
+        *first = at.min(*first);
+        *last = at.max(*last);
+        self.tally.rows += one.rows.unwrap_or(0);
+        if let (Some(service_us), false) =
+            (outcome.service_us, matches!(one.end, EventEnd::Skipped(_)))
+        {
+            self.tally.latency.record_us(service_us);
+            self.metrics.latency.observe_us(service_us);
+        }
+        if let (Some(error), Some(lag)) = (outcome.schedule_error_us, outcome.dependency_lag_us) {
+            self.tally.schedule_error.record_us(error);
+            self.metrics.schedule_error.observe_us(error);
+            self.tally.dependency_lag.record_us(lag);
+            self.metrics.dependency_lag.observe_us(lag);
+        }
+        if let Some(late) = outcome.input_late_us {
+            self.tally.input_late.record_us(late);
+            self.metrics.input_late.observe_us(late);
+        }
+    }
+
+    fn write_outcome(&mut self, event: &Event, mut outcome: ReplayOutcome) {
+        let mut statement = None;
+        if let Some(sql) = event.action.sql() {
+            let shape = self.fingerprinter.shape(sql.as_bytes());
+            let fingerprint = shape.fingerprint.0;
+            outcome.fingerprint = Some(fingerprint);
+            // Executions carry the values that make an example useful.
+            if event.action.kind().is_execution()
+                && self.described.len() < STATEMENTS_MAX
+                && self.described.insert(fingerprint)
+            {
+                statement = Some(StatementInfo {
+                    fingerprint,
+                    query: shape.normal.to_string(),
+                    example_sql: sql.clone(),
+                    example_parameters: parameters(event),
+                    user: event.user.clone(),
+                    database: event.database.clone(),
+                });
+            }
+        }
+        let Some(writer) = &mut self.writer else { return };
+        let result = statement
+            .map_or(Ok(()), |statement| writer.statement(&statement))
+            .and_then(|()| writer.write(&outcome));
+        if let Err(error) = result {
+            tracing::error!(%error, "cannot write to the run; further outcomes are not recorded");
+            self.failure = Some(error);
+            self.writer = None;
+        }
+    }
+}
+
+/// The values of an example; `None` if some are binary, which people cannot read.
+fn parameters(event: &Event) -> Option<Vec<howdah_traffic::Parameter>> {
+    let is_text = |wire: &howdah_traffic::WireDetail| wire.formats.iter().all(|code| *code == 0);
+    match &event.action {
+        Action::Execute(bound) | Action::Fetch(bound)
+            if event.wire.as_deref().is_none_or(is_text) =>
+        {
+            bound.parameters.clone()
+        }
+        _ => None,
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,36 @@
+//! The table of sessions: slots and their ids.
+
+use std::time::Instant;
+
+use howdah_net::Token;
+
+use crate::{
+    link::Link,
+    player::{Player, ScheduledEvent},
+};
+
+/// A slot for one session. Slots are reused; the generation distinguishes old ids from new ones.
+#[derive(Default)]
+pub(super) struct SessionSlot {
+    pub(super) generation: u32,
+    pub(super) player: Option<Player>,
+    pub(super) link: Option<Link>,
+    /// The Connect event for the connection being opened, if any, and when the attempt started.
+    pub(super) connecting: Option<(Option<ScheduledEvent>, Instant)>,
+    pub(super) retries: u32,
+    /// The due time of the timer that is set.
+    pub(super) timer: Option<Instant>,
+}
+
+/// Identifies a slot and its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SlotId {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+impl SlotId {
+    pub(super) fn token(self) -> Token {
+        Token(u64::from(self.generation & 0x3fff_ffff) << 32 | u64::from(self.index))
+    }
+}

@@ -1,0 +1,127 @@
+//! Collects facts about everything in a statement, at any depth, without interpreting it.
+
+use std::collections::BTreeMap;
+
+use howdah_sql::grammar;
+use pg_query::protobuf::Node;
+
+use crate::settings::{RouteSettings, TableClass};
+
+/// What a statement contains.
+#[derive(Debug, Default)]
+pub(super) struct StatementScan {
+    /// Number of references to sharded tables.
+    pub(super) sharded: usize,
+    pub(super) first_sharded: Option<Box<str>>,
+    /// Number of references to unlisted tables or to CTEs.
+    pub(super) unlisted: usize,
+    pub(super) first_unlisted: Option<Box<str>>,
+    /// Names a table that is replicated to every shard.
+    pub(super) has_replicated: bool,
+    /// Writes a table that is not sharded.
+    pub(super) writes_unlisted: bool,
+    /// The first table written that is replicated to every shard.
+    pub(super) writes_replicated: Option<Box<str>>,
+    /// Writes or locks something.
+    pub(super) writes: bool,
+    /// Calls a function that is not known to be read-only.
+    pub(super) calls_unknown: bool,
+    /// Calls a user-defined function, or one that aggregates rows.
+    pub(super) calls_foreign: bool,
+    /// Number of occurrences of each parameter, by its number from 0.
+    pub(super) parameters: BTreeMap<u16, usize>,
+    /// Names a listed table other than as a relation, as DROP does.
+    pub(super) mentions_listed: bool,
+    /// Names of functions, without schemas.
+    pub(super) functions: Vec<String>,
+    /// Contains a construct, other than a plain call, that aggregates rows or refers to other rows.
+    pub(super) is_special: bool,
+    /// Names a system catalog table.
+    pub(super) has_system: bool,
+}
+
+impl StatementScan {
+    /// `None` if the tree cannot be searched.
+    pub(super) fn from_statement(statement: &Node, settings: &RouteSettings) -> Option<Self> {
+        let mut scan = Self::default();
+        let is_seen = grammar::visit(statement, &mut |kind, value| {
+            let field = |name: &str| value.get(name).and_then(|value| value.as_str());
+            match kind {
+                "InsertStmt" | "UpdateStmt" | "DeleteStmt" | "MergeStmt" => {
+                    scan.writes = true;
+                    let relation = &value["relation"];
+                    let name = |field: &str| relation[field].as_str().unwrap_or_default();
+                    let meaning =
+                        settings.tables.classify_table(name("schemaname"), name("relname"));
+                    match meaning {
+                        TableClass::Sharded(_) => {}
+                        TableClass::Replicated => {
+                            scan.writes_replicated = Some(name("relname").into());
+                        }
+                        _ => scan.writes_unlisted = true,
+                    }
+                }
+                "LockingClause" => scan.writes = true,
+                "FuncCall" => scan.call(value, settings),
+                "ParamRef" => {
+                    let number = value["number"].as_i64().unwrap_or_default();
+                    if let Ok(index) = u16::try_from(number - 1) {
+                        *scan.parameters.entry(index).or_default() += 1;
+                    }
+                }
+                "GroupingFunc"
+                | "JsonObjectAgg"
+                | "JsonArrayAgg"
+                | "JsonArrayQueryConstructor"
+                | "WindowDef"
+                | "TableSample"
+                | "RangeTableSample" => scan.is_special = true,
+                "sval" => {
+                    let name = value.as_str().unwrap_or_default();
+                    let meaning = settings.tables.classify_table("", name);
+                    scan.mentions_listed |=
+                        matches!(meaning, TableClass::Sharded(_) | TableClass::Replicated);
+                }
+                _ => {}
+            }
+            // A table name, whatever field holds it.
+            if let (Some(schema), Some(name), Some(_)) =
+                (field("schemaname"), field("relname"), field("relpersistence"))
+            {
+                scan.table(schema, name, settings);
+            }
+        });
+        is_seen.then_some(scan)
+    }
+
+    fn table(&mut self, schema: &str, name: &str, settings: &RouteSettings) {
+        match settings.tables.classify_table(schema, name) {
+            TableClass::Sharded(_) => {
+                self.sharded += 1;
+                self.first_sharded.get_or_insert_with(|| name.into());
+            }
+            TableClass::Unlisted | TableClass::Temporary => {
+                self.unlisted += 1;
+                self.first_unlisted.get_or_insert_with(|| name.into());
+            }
+            TableClass::Replicated => self.has_replicated = true,
+            TableClass::System => self.has_system = true,
+        }
+    }
+
+    fn call(&mut self, call: &serde_json::Value, settings: &RouteSettings) {
+        let parts: Vec<&str> = call["funcname"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice)
+            .iter()
+            .filter_map(|part| part["node"]["String"]["sval"].as_str())
+            .collect();
+        self.calls_unknown |= !settings.functions.only_reads(&parts);
+        self.calls_foreign |= !howdah_sql::is_side_effect_free(&parts);
+        self.functions.extend(parts.last().map(|name| (*name).to_owned()));
+        let is_set = |field: &str| {
+            !matches!(call[field], serde_json::Value::Null | serde_json::Value::Bool(false))
+        };
+        self.is_special |= is_set("over") || is_set("agg_within_group");
+    }
+}

@@ -1,0 +1,165 @@
+//! Backends: the destinations of snapshots.
+//!
+//! A [`MetricBackend`] is a blocking object owned by one thread. The server gives each a bounded
+//! queue of snapshots, so that a slow or dead receiver does not delay the other backends. If the
+//! queue is full, a snapshot is joined to the one waiting or, where each interval needs its own
+//! timestamp, dropped and counted.
+
+mod console;
+mod factory;
+mod file;
+mod graphite;
+mod http;
+mod influx;
+mod otlp;
+mod outbox;
+mod postgres;
+mod prometheus;
+pub(crate) mod protobuf;
+mod repeater;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+pub(crate) use self::outbox::{
+    DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
+};
+pub use self::{
+    console::ConsoleOutput,
+    factory::{BackendOpenError, open},
+    file::FileBackend,
+    graphite::GraphiteBackend,
+    influx::InfluxBackend,
+    otlp::OtlpBackend,
+    postgres::{PostgresBackend, PostgresError},
+    prometheus::{
+        MappingError, MappingProblem, PrometheusBackend, PrometheusError, map_counter_name,
+    },
+    repeater::PacketRepeater,
+};
+use crate::flush::FlushSnapshot;
+
+/// A destination of snapshots. All calls come from one dedicated thread and may block.
+pub trait MetricBackend: Send {
+    /// The name in settings, logs and the management port, such as `graphite`.
+    fn name(&self) -> &'static str;
+
+    /// The optional parts of snapshots that the backend uses.
+    fn requirements(&self) -> SnapshotRequirements {
+        SnapshotRequirements::default()
+    }
+
+    /// Whether several intervals may be joined into one when the backend is too slow, so that no
+    /// increment is lost. False if each interval needs its own timestamp.
+    fn joins_intervals(&self) -> bool {
+        true
+    }
+
+    /// A clone of the handle to which the backend writes its status for the management port.
+    fn status(&self) -> BackendStatus;
+
+    /// Processes one interval. Called once per flush, in chronological order.
+    ///
+    /// # Errors
+    ///
+    /// Values were lost. The caller logs the error and records it as the last exception. Values
+    /// that the backend spools, within a limit, to send them later are not an error.
+    fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError>;
+
+    /// Delivers all spooled values within `timeout`, because the server is shutting down. The last
+    /// snapshot has been passed to [`flush`](Self::flush) before.
+    ///
+    /// # Errors
+    ///
+    /// Some spooled values could not be delivered in time.
+    fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        let _ = timeout;
+        Ok(())
+    }
+}
+
+/// Parts of a snapshot that are computed only on request, because they are costly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotRequirements {
+    /// Cumulative distributions of timers, [`crate::flush::TimerMetric::cumulative`].
+    pub distributions: bool,
+    /// Keys as they were sent, [`crate::flush::FlushSnapshot::counters_as_sent`] and its siblings.
+    pub names_as_sent: bool,
+}
+
+impl SnapshotRequirements {
+    /// The union of both.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            distributions: self.distributions || other.distributions,
+            names_as_sent: self.names_as_sent || other.names_as_sent,
+        }
+    }
+}
+
+/// Why values were not delivered. Their number, where known, is in the source chain.
+#[derive(Debug, thiserror::Error)]
+#[error("{receiver}: {action} failed")]
+pub struct BackendError {
+    /// The destination as configured: an address, a path or a URL, without passwords.
+    pub receiver: String,
+    /// The failed action, such as `connecting`.
+    pub action: &'static str,
+    /// The cause.
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// An error and its sources in one line.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Status values of a backend for the management port, shared between its thread and the port's.
+///
+/// The runner sets `last_flush` and `last_exception`; backends add their own values, such as
+/// Graphite's `flush_time` and `flush_length`.
+#[derive(Clone, Debug, Default)]
+pub struct BackendStatus(Arc<Mutex<BTreeMap<&'static str, f64>>>);
+
+impl BackendStatus {
+    /// Sets one value. Values whose names start with `last_` are seconds since 1970 and are
+    /// displayed as ages.
+    pub fn set(&self, name: &'static str, value: f64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name, value);
+    }
+
+    /// Adds to one value, which starts at 0.
+    pub(crate) fn add(&self, name: &'static str, value: f64) {
+        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *values.entry(name).or_default() += value;
+    }
+
+    /// Sets `name` to the current time in seconds.
+    pub fn set_now(&self, name: &'static str) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.set(name, now.as_secs_f64().round());
+    }
+
+    /// The value of `name`, if set.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+    }
+
+    /// All values, sorted by name.
+    pub fn all(&self) -> Vec<(&'static str, f64)> {
+        let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        values.iter().map(|(name, value)| (*name, *value)).collect()
+    }
+}

@@ -1,0 +1,106 @@
+//! Creates backends from settings.
+
+use howdah_connect::Environment;
+use howdah_post::EndpointError;
+
+use super::{
+    ConsoleOutput, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend, OtlpBackend,
+    PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
+};
+use crate::settings::StatsdSettings;
+
+/// A backend cannot be created.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendOpenError {
+    /// An `influx` section is invalid.
+    #[error("cannot set up the influx backend")]
+    Influx(#[source] EndpointError),
+    /// An `otlp` section is invalid.
+    #[error("cannot set up the otlp backend")]
+    Otlp(#[source] EndpointError),
+    /// The `prometheus` section is invalid.
+    #[error("cannot set up the prometheus backend")]
+    Prometheus(#[from] PrometheusError),
+    /// A `postgres` section is invalid.
+    #[error("cannot set up the postgres backend")]
+    Postgres(#[from] PostgresError),
+}
+
+/// Creates all configured backends, in the order of the reference page. Only the port for
+/// Prometheus is opened yet. The repeater is not included, because it is fed by the readers
+/// ([`super::PacketRepeater`]).
+///
+/// # Errors
+///
+/// Invalid settings, unreadable files, or an address that cannot be bound.
+pub fn open(
+    settings: &StatsdSettings,
+    environment: &Environment,
+) -> Result<Vec<Box<dyn MetricBackend>>, BackendOpenError> {
+    let configured = &settings.backends;
+    let mut backends: Vec<Box<dyn MetricBackend>> = Vec::new();
+    for graphite in &configured.graphite {
+        backends.push(Box::new(GraphiteBackend::new(graphite.clone(), settings.dialect)));
+    }
+    if let Some(console) = &configured.console {
+        backends.push(Box::new(ConsoleOutput::new(console, settings.dialect)));
+    }
+    if let Some(file) = &configured.file {
+        backends.push(Box::new(FileBackend::new(file.clone())));
+    }
+    if let Some(prometheus) = &configured.prometheus {
+        backends.push(Box::new(PrometheusBackend::new(prometheus)?));
+    }
+    for influx in &configured.influx {
+        backends.push(Box::new(InfluxBackend::new(influx).map_err(BackendOpenError::Influx)?));
+    }
+    for otlp in &configured.otlp {
+        backends.push(Box::new(OtlpBackend::new(otlp).map_err(BackendOpenError::Otlp)?));
+    }
+    for postgres in &configured.postgres {
+        backends.push(Box::new(PostgresBackend::new(postgres.clone(), environment)?));
+    }
+    Ok(backends)
+}
+
+#[test]
+fn each_section_opens_backend() {
+    let settings: StatsdSettings = toml::from_str(
+        r#"
+        [[backends.graphite]]
+        host = "localhost"
+        [backends.console]
+        [backends.file]
+        path = "/tmp/stats"
+        [backends.prometheus]
+        listen = "127.0.0.1:0"
+        [[backends.influx]]
+        url = "http://localhost:8086/write?db=x&p=secret"
+        [[backends.otlp]]
+        url = "http://localhost:4318/v1/metrics"
+        temporality = "delta"
+        resource = { "service.name" = "shop" }
+        [[backends.postgres]]
+        connection = "postgresql://me:secret@localhost/metrics"
+        retention = "720h"
+        partition = "month"
+        format = "text"
+        "#,
+    )
+    .expect("settings");
+    let backends = open(&settings, &Environment::empty().with_os_user("me")).expect("backends");
+    let names: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
+    let all = ["graphite", "console", "file", "prometheus", "influx", "otlp", "postgres"];
+    assert_eq!(names, all);
+    assert!(!format!("{:?}", settings.backends.postgres).contains("secret"));
+
+    let mut wrong = settings.clone();
+    wrong.backends.influx[0].url = "http://me:secret@localhost/".to_owned();
+    let error = open(&wrong, &Environment::empty()).err().expect("an error");
+    let source = std::error::Error::source(&error).expect("a source").to_string();
+    assert!(
+        source.contains("is not a valid endpoint URL") && !source.contains("secret"),
+        "{source}"
+    );
+}

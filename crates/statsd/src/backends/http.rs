@@ -1,0 +1,128 @@
+//! Sends batches to an HTTP endpoint, with an outbox for outages. The callers encode the bodies.
+
+use std::time::{Duration, Instant};
+
+use howdah_post::{HttpEndpoint, PostError, quote};
+
+use super::{
+    BackendError, BackendStatus,
+    outbox::{BatchSink, Outbox, SendError, ValueBatch},
+};
+
+/// The `User-Agent` header.
+pub(super) const AGENT: &str = "howdah-statsd";
+
+/// Maximum duration of a flush, regardless of the interval.
+const BUDGET_MAX: Duration = Duration::from_secs(10);
+
+/// An endpoint with its outbox.
+pub(super) struct HttpSender {
+    endpoint: HttpEndpoint,
+    outbox: Outbox,
+    status: BackendStatus,
+    refused: CountRefusedValues,
+}
+
+/// Returns how many values of a refused batch the receiver did not accept.
+pub(super) type CountRefusedValues = fn(&PostError, &ValueBatch) -> u64;
+
+impl HttpSender {
+    pub(super) fn new(endpoint: HttpEndpoint, spool_bytes: usize) -> Self {
+        let status = BackendStatus::default();
+        status.set("flush_time", 0.0);
+        status.set("flush_length", 0.0);
+        let refused = |_: &PostError, batch: &ValueBatch| batch.values;
+        Self { endpoint, outbox: Outbox::new(spool_bytes), status, refused }
+    }
+
+    /// Sets the counter for receivers that accept part of a refused batch.
+    pub(super) fn refused_by(self, refused: CountRefusedValues) -> Self {
+        Self { refused, ..self }
+    }
+
+    pub(super) fn status(&self) -> BackendStatus {
+        self.status.clone()
+    }
+
+    pub(super) fn endpoint(&self) -> &HttpEndpoint {
+        &self.endpoint
+    }
+
+    /// Sends the spooled batches and then those from `render`.
+    pub(super) fn flush(
+        &mut self,
+        interval: Duration,
+        render: impl FnOnce(BatchSink<'_>),
+    ) -> Result<(), BackendError> {
+        let start = Instant::now();
+        let deadline = start + interval.clamp(Duration::from_secs(1), BUDGET_MAX);
+        let (endpoint, refused, mut bytes) = (&self.endpoint, self.refused, 0);
+        let delivery = self.outbox.flush(start, render, |batch| {
+            post(endpoint, batch, deadline, &mut bytes)
+                .map_err(|error| HttpSendError { error, refused })
+        });
+        self.record_flush(start, bytes);
+        delivery.into_result(self.endpoint.display_url(), &self.status)
+    }
+
+    /// Sends the spooled batches for the last time, within `timeout`.
+    pub(super) fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        let start = Instant::now();
+        let (endpoint, refused, mut bytes) = (&self.endpoint, self.refused, 0);
+        let deadline = start + timeout;
+        let delivery = self.outbox.deliver_now(start, |batch| {
+            post(endpoint, batch, deadline, &mut bytes)
+                .map_err(|error| HttpSendError { error, refused })
+        });
+        let delivered = delivery.into_result(self.endpoint.display_url(), &self.status);
+        let abandoned = self.outbox.abandon(self.endpoint.display_url());
+        self.record_flush(start, bytes);
+        delivered.and(abandoned)
+    }
+
+    fn record_flush(&self, start: Instant, bytes: usize) {
+        if bytes > 0 {
+            self.status.set("flush_time", start.elapsed().as_millis() as f64);
+            self.status.set("flush_length", bytes as f64);
+        }
+        self.outbox.report(&self.status);
+    }
+}
+
+/// A batch was refused, completely or in part.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+struct HttpSendError {
+    error: PostError,
+    refused: CountRefusedValues,
+}
+
+impl SendError for HttpSendError {
+    fn is_refusal(&self) -> bool {
+        self.error.is_refusal()
+    }
+
+    fn refused_values(&self, batch: &ValueBatch) -> u64 {
+        (self.refused)(&self.error, batch)
+    }
+}
+
+fn post(
+    endpoint: &HttpEndpoint,
+    batch: &ValueBatch,
+    deadline: Instant,
+    bytes: &mut usize,
+) -> Result<(), PostError> {
+    let reply = endpoint.post(&batch.bytes, deadline)?;
+    *bytes += batch.bytes.len();
+    if !reply.is_empty() {
+        // Accepted with a remark, such as OTLP's partial success.
+        let reply = quote(&reply);
+        tracing::debug!(
+            receiver = endpoint.display_url(),
+            reply,
+            "the receiver accepted the batch with a remark"
+        );
+    }
+    Ok(())
+}

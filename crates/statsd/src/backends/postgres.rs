@@ -1,0 +1,289 @@
+//! The PostgreSQL backend: copies snapshots into a partitioned table with COPY.
+//!
+//! ```sql
+//! create table statsd_samples (
+//!   time timestamptz not null, kind text not null, name text not null,
+//!   tags jsonb not null, field text not null, value double precision not null
+//! ) partition by range (time);
+//! ```
+//!
+//! Table, index and partitions are created if missing, partitions in advance, so that no flush
+//! waits for one. Each batch is one transaction. If the connection breaks during a commit, the next
+//! connection queries the outcome of that transaction (`pg_xact_status`), so a batch is neither
+//! lost nor inserted twice.
+
+mod rows;
+mod table;
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use howdah_connect::{
+    Client, ConnParams, ConnectError, ConnectTarget, Environment, QueryError, ResolveError,
+};
+
+use self::table::SampleTable;
+use super::{
+    BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
+    outbox::{DeliveryOutcome, Outbox, SendError, ValueBatch},
+};
+use crate::{flush::FlushSnapshot, settings};
+
+/// Maximum duration of a flush, regardless of the interval.
+const BUDGET_MAX: Duration = Duration::from_secs(30);
+/// Minimum time allowed for a flush: creating a table and its partitions takes several round trips.
+const BUDGET_MIN: Duration = Duration::from_secs(5);
+
+/// The backend that copies snapshots into a table.
+pub struct PostgresBackend {
+    settings: settings::PostgresSettings,
+    outbox: Outbox,
+    link: CopyConnection,
+    status: BackendStatus,
+}
+
+/// The settings of this backend cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostgresError {
+    /// The connection string is invalid.
+    #[error("the connection string of the postgres backend is invalid")]
+    Connection(#[source] Box<ResolveError>),
+    /// The table's name is empty, too long, or has more than one dot.
+    #[error("{table:?} is not a valid table name: write table or schema.table")]
+    Table {
+        /// The configured name.
+        table: String,
+    },
+}
+
+/// The connection to the server, opened on demand.
+struct CopyConnection {
+    target: ConnectTarget,
+    table: SampleTable,
+    client: Option<Client>,
+    /// The time, in seconds since 1970, until which partitions are known to exist.
+    ready_until: Option<i64>,
+    /// The transaction of the first spooled batch, if its commit was sent but not answered.
+    in_doubt: Option<String>,
+}
+
+impl PostgresBackend {
+    /// Creates the backend. The connection is opened by the first flush.
+    ///
+    /// # Errors
+    ///
+    /// The connection string or the table's name is invalid.
+    pub fn new(
+        settings: settings::PostgresSettings,
+        environment: &Environment,
+    ) -> Result<Self, PostgresError> {
+        let params = ConnParams::from_conninfo(settings.connection.clone());
+        let target = ConnectTarget::resolve(&params, environment)
+            .map_err(|error| PostgresError::Connection(Box::new(error)))?;
+        let table = SampleTable::new(&settings)
+            .ok_or_else(|| PostgresError::Table { table: settings.table.clone() })?;
+        let status = BackendStatus::default();
+        status.set("flush_time", 0.0);
+        status.set("flush_length", 0.0);
+        Ok(Self {
+            outbox: Outbox::new(settings.spool_bytes),
+            link: CopyConnection { target, table, client: None, ready_until: None, in_doubt: None },
+            settings,
+            status,
+        })
+    }
+
+    fn record_flush(&self, start: Instant, bytes: usize) {
+        if bytes > 0 {
+            self.status.set("flush_time", start.elapsed().as_millis() as f64);
+            self.status.set("flush_length", bytes as f64);
+        }
+        self.outbox.report(&self.status);
+    }
+
+    /// Reports the outcome of sending batches.
+    fn finish_delivery(
+        &mut self,
+        delivery: DeliveryOutcome<CopyError>,
+    ) -> Result<(), BackendError> {
+        if delivery.lost > 0 {
+            // The batch of the unanswered commit may be among the lost ones.
+            self.link.in_doubt = None;
+        }
+        delivery.into_result(&self.link.target.to_string(), &self.status)
+    }
+}
+
+impl fmt::Debug for PostgresBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresBackend").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl MetricBackend for PostgresBackend {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn requirements(&self) -> SnapshotRequirements {
+        SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::default() }
+    }
+
+    fn status(&self) -> BackendStatus {
+        self.status.clone()
+    }
+
+    fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
+        let start = Instant::now();
+        let deadline = start + snapshot.interval.clamp(BUDGET_MIN, BUDGET_MAX);
+        let (format, time) = (self.settings.format, snapshot.timestamp);
+        let (link, mut bytes) = (&mut self.link, 0);
+        let delivery = self.outbox.flush(
+            start,
+            |sink| rows::encode(snapshot, format, sink),
+            |batch| link.send(batch, time, deadline, &mut bytes),
+        );
+        self.record_flush(start, bytes);
+        self.finish_delivery(delivery)
+    }
+
+    fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        let start = Instant::now();
+        let deadline = start + timeout;
+        let (link, mut bytes) = (&mut self.link, 0);
+        let time = link.ready_until.unwrap_or_default();
+        let delivery =
+            self.outbox.deliver_now(start, |batch| link.send(batch, time, deadline, &mut bytes));
+        let delivered = self.finish_delivery(delivery);
+        let abandoned = self.outbox.abandon(&self.link.target.to_string());
+        self.record_flush(start, bytes);
+        delivered.and(abandoned)
+    }
+}
+
+impl CopyConnection {
+    /// Copies one batch. A refused batch is retried once after checking the table again, because a
+    /// partition may have been dropped.
+    fn send(
+        &mut self,
+        batch: &ValueBatch,
+        time: i64,
+        deadline: Instant,
+        bytes: &mut usize,
+    ) -> Result<(), CopyError> {
+        let mut result = self.attempt(batch, time, deadline);
+        if result.as_ref().is_err_and(SendError::is_refusal) {
+            self.ready_until = None;
+            result = self.attempt(batch, time, deadline);
+        }
+        *bytes += result.as_ref().map_or(0, |()| batch.bytes.len());
+        result
+    }
+
+    fn attempt(
+        &mut self,
+        batch: &ValueBatch,
+        time: i64,
+        deadline: Instant,
+    ) -> Result<(), CopyError> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(&self.target)?,
+        };
+        client.set_timeout(Some(remaining(deadline)?));
+        if let Some(transaction) = &self.in_doubt {
+            let committed = was_committed(&mut client, transaction)?;
+            self.in_doubt = None;
+            if committed {
+                self.client = Some(client);
+                return Ok(());
+            }
+        }
+        if self.ready_until.is_none_or(|until| time >= until) {
+            self.ready_until = Some(self.table.prepare(&mut client, time)?);
+        }
+        client.set_timeout(Some(remaining(deadline)?));
+        match self.copy(&mut client, batch) {
+            Ok(()) => {
+                self.client = Some(client);
+                Ok(())
+            }
+            Err(error) => {
+                if !error.is_fatal() {
+                    // On a fatal error, the server aborts the transaction with the connection.
+                    client.query("rollback")?;
+                    self.client = Some(client);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    fn copy(&mut self, client: &mut Client, batch: &ValueBatch) -> Result<(), QueryError> {
+        client.query("begin")?;
+        let transaction = client.one_value("select pg_current_xact_id()")?;
+        client.copy_in(&self.table.copy, &mut &batch.bytes[..])?;
+        self.in_doubt = transaction;
+        let committed = client.query("commit");
+        // An error that leaves the connection usable is an answer: the commit failed.
+        if committed.as_ref().map_or_else(|error| !error.is_fatal(), |_| true) {
+            self.in_doubt = None;
+        }
+        committed.map(drop)
+    }
+}
+
+/// Whether a transaction with an unanswered commit was committed. A transaction unknown to the
+/// server was not.
+fn was_committed(client: &mut Client, transaction: &str) -> Result<bool, CopyError> {
+    let sql = "select pg_xact_status($1::xid8)";
+    match client.query_with(sql, &[Some(transaction)]) {
+        Ok(result) => match result.rows.first().and_then(|row| row.text(0)).as_deref() {
+            Some("committed") => Ok(true),
+            Some("in progress") => Err(CopyError::InProgress),
+            _ => Ok(false),
+        },
+        // "transaction ID … is in the future": the server was restored from an earlier backup.
+        Err(QueryError::Sql(error)) if error.sqlstate == "22023" => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn remaining(deadline: Instant) -> Result<Duration, CopyError> {
+    match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(CopyError::OutOfTime),
+        remaining => Ok(remaining),
+    }
+}
+
+/// Why a batch could not be copied.
+#[derive(Debug, thiserror::Error)]
+enum CopyError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    #[error("the server is still committing the previous batch")]
+    InProgress,
+    #[error("the time for this flush is used up")]
+    OutOfTime,
+}
+
+impl SendError for CopyError {
+    /// Errors caused by the rows, not by the state of the server.
+    fn is_refusal(&self) -> bool {
+        let Self::Query(QueryError::Sql(error)) = self else { return false };
+        // Connection exception, transaction rollback, invalid transaction state (read-only),
+        // resources, object state, operator intervention, system error: these are temporary.
+        // Source: the manual's appendix "PostgreSQL Error Codes".
+        const TEMPORARY: [&str; 7] = ["08", "40", "25", "53", "55", "57", "58"];
+        !TEMPORARY.iter().any(|class| error.sqlstate.starts_with(class))
+    }
+}
+
+#[cfg(test)]
+mod tests;

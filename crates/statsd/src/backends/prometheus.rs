@@ -1,0 +1,150 @@
+//! The Prometheus backend: serves `/metrics` in the text format and, on request, in protobuf with
+//! native histograms.
+//!
+//! Counters, sums and buckets are cumulative since the start, regardless of flush resets;
+//! milliseconds become seconds and tags become labels. Names follow Prometheus' conventions
+//! (`_total`, `_seconds`), or a mapping file in statsd_exporter's format. A scrape waits only for
+//! the lock on the values and does not depend on other backends.
+
+mod families;
+mod mapping;
+mod names;
+mod protobuf;
+mod self_metrics;
+mod server;
+mod text;
+mod yaml;
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+pub use self::mapping::{MappingError, MappingProblem};
+use self::{
+    families::FamilyTable,
+    mapping::{MappingResult, NameMapping},
+    server::ScrapeServer,
+};
+use super::{BackendError, BackendStatus, MetricBackend, SnapshotRequirements};
+use crate::{flush::FlushSnapshot, settings};
+
+/// The backend that serves values to Prometheus.
+#[derive(Debug)]
+pub struct PrometheusBackend {
+    families: Arc<Mutex<FamilyTable>>,
+    server: ScrapeServer,
+    status: BackendStatus,
+}
+
+/// Why the endpoint cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrometheusError {
+    /// The mapping file cannot be used.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// A setting has an invalid value.
+    #[error("{key}: {reason}")]
+    Setting {
+        /// The setting's key.
+        key: &'static str,
+        /// The requirement.
+        reason: &'static str,
+    },
+    /// The address cannot be bound.
+    #[error("cannot serve metrics at {address}")]
+    Listen {
+        /// The configured address.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl PrometheusBackend {
+    /// Reads the mapping file, if configured, and starts listening.
+    ///
+    /// # Errors
+    ///
+    /// See [`PrometheusError`].
+    pub fn new(settings: &settings::PrometheusSettings) -> Result<Self, PrometheusError> {
+        check(settings)?;
+        let mapping = settings.mapping.as_deref().map(|path| NameMapping::read(path, settings));
+        let families = FamilyTable::new(settings, mapping.transpose()?);
+        let families = Arc::new(Mutex::new(families));
+        let address = settings.listen;
+        let server = ScrapeServer::start(address, Arc::clone(&families))
+            .map_err(|source| PrometheusError::Listen { address, source })?;
+        Ok(Self { families, server, status: BackendStatus::default() })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+}
+
+/// Maps a counter's name with the text of a mapping file: returns the mapped name with its labels,
+/// the name itself if no rule matches, or `None` if a rule drops it.
+///
+/// # Errors
+///
+/// The line, from 1, and the error in that line.
+pub fn map_counter_name(
+    file: &str,
+    settings: &settings::PrometheusSettings,
+    name: &str,
+) -> Result<Option<String>, (usize, MappingProblem)> {
+    let mapping = NameMapping::parse(file, settings)?;
+    Ok(match mapping.map_name(name, mapping::MatchMetricType::Counter) {
+        MappingResult::Drop => None,
+        MappingResult::NoRule => Some(name.to_owned()),
+        MappingResult::Mapped(mapped) => {
+            let labels = mapped.labels.iter().map(|(name, value)| format!("{name}={value:?}"));
+            Some(format!("{}{{{}}}", mapped.name, labels.collect::<Vec<_>>().join(",")))
+        }
+    })
+}
+
+fn check(settings: &settings::PrometheusSettings) -> Result<(), PrometheusError> {
+    let ascending = settings.buckets.windows(2).all(|pair| pair[0] < pair[1]);
+    if !ascending || !settings.buckets.iter().all(|bound| bound.is_finite()) {
+        let reason = "bounds must be finite numbers in ascending order";
+        return Err(PrometheusError::Setting { key: "buckets", reason });
+    }
+    if !settings.quantiles.iter().all(|quantile| (0.0..=1.0).contains(quantile)) {
+        let reason = "quantiles must be numbers from 0 to 1";
+        return Err(PrometheusError::Setting { key: "quantiles", reason });
+    }
+    if settings.native_bucket_factor.is_nan() || settings.native_bucket_factor <= 1.0 {
+        let reason = "must be a number above 1";
+        return Err(PrometheusError::Setting { key: "native-bucket-factor", reason });
+    }
+    Ok(())
+}
+
+impl MetricBackend for PrometheusBackend {
+    fn name(&self) -> &'static str {
+        "prometheus"
+    }
+
+    fn requirements(&self) -> SnapshotRequirements {
+        SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::default() }
+    }
+
+    fn status(&self) -> BackendStatus {
+        self.status.clone()
+    }
+
+    fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
+        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        families.add_snapshot(snapshot);
+        families.report(&self.status);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

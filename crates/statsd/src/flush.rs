@@ -1,0 +1,263 @@
+//! Flushing: merges the shards' intervals and calculates statistics.
+//!
+//! A [`FlushSnapshot`] is built once per flush, on the flush thread, and shared by all backends. It
+//! holds each metric in two forms: under the names of etsy's server (`count_90`, `upper_90`), for
+//! existing graphs, and as typed numbers with running totals, for receivers that calculate rates
+//! themselves.
+
+mod interval_join;
+pub(crate) mod names;
+mod registry;
+mod statistics;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use self::statistics::TimerRules;
+use crate::{
+    MetricName, grammar::TimingUnit, ledger::LossAccount, settings::StatsdSettings, sketch::Sketch,
+};
+
+pub use self::registry::{FlushTime, KeyRegistry, ReceiveTotals};
+pub(crate) use self::{registry::DeleteOutcome, table::MetricTable};
+
+/// One interval. All lists are sorted by key, bytewise.
+///
+/// The four lists hold metrics by sanitised keys, as etsy's server does. Backends that use names
+/// and tags as they were sent read [`counters_as_sent`](Self::counters_as_sent) and its siblings,
+/// and must [require](crate::backends::SnapshotRequirements) them.
+#[derive(Clone, Debug)]
+pub struct FlushSnapshot {
+    /// Time of the flush in seconds since 1970, rounded: the timestamp of every sent line.
+    pub timestamp: i64,
+    /// End of the interval, with the clock's precision.
+    pub time: SystemTime,
+    /// The configured interval. Rates are based on it, not on the measured time.
+    pub interval: Duration,
+    /// Counters, including the server's own under their usual names (`statsd.packets_received`),
+    /// unless the rules for idle metrics have removed them.
+    pub counters: Vec<CounterMetric>,
+    /// Timers, histograms and distributions.
+    pub timers: Vec<TimerMetric>,
+    /// Gauges.
+    pub gauges: Vec<GaugeMetric>,
+    /// Sets.
+    pub sets: Vec<SetMetric>,
+    /// The separate spellings of merged metrics.
+    pub variants: MetricVariants,
+    /// The server's own metrics.
+    pub self_metrics: SelfMetrics,
+    /// The configured percentiles, in order, such as 90, 99.9, -10.
+    pub percentiles: Arc<[f64]>,
+    /// The rules for timers, used when intervals are joined.
+    pub(crate) calculation: Arc<Calculation>,
+}
+
+/// Metrics sent in several spellings that have the same sanitised key.
+#[derive(Clone, Debug, Default)]
+pub struct MetricVariants {
+    /// Spellings of counters.
+    pub counters: Vec<CounterMetric>,
+    /// Spellings of timers.
+    pub timers: Vec<TimerMetric>,
+    /// Spellings of gauges.
+    pub gauges: Vec<GaugeMetric>,
+    /// Spellings of sets.
+    pub sets: Vec<SetMetric>,
+}
+
+impl FlushSnapshot {
+    /// Counters with their keys as sent, unordered.
+    pub fn counters_as_sent(&self) -> impl Iterator<Item = &CounterMetric> {
+        self.counters.iter().filter(|counter| !counter.merged).chain(&self.variants.counters)
+    }
+
+    /// Timers with their keys as sent, unordered.
+    pub fn timers_as_sent(&self) -> impl Iterator<Item = &TimerMetric> {
+        self.timers.iter().filter(|timer| !timer.merged).chain(&self.variants.timers)
+    }
+
+    /// Gauges with their keys as sent, unordered.
+    pub fn gauges_as_sent(&self) -> impl Iterator<Item = &GaugeMetric> {
+        self.gauges.iter().filter(|gauge| !gauge.merged).chain(&self.variants.gauges)
+    }
+
+    /// Sets with their keys as sent, unordered.
+    pub fn sets_as_sent(&self) -> impl Iterator<Item = &SetMetric> {
+        self.sets.iter().filter(|set| !set.merged).chain(&self.variants.sets)
+    }
+}
+
+/// Rules and limits for calculating intervals.
+#[derive(Debug)]
+pub(crate) struct Calculation {
+    rules: TimerRules,
+    exact_samples: usize,
+    exact_samples_total: usize,
+    set_members: usize,
+}
+
+impl Calculation {
+    pub(crate) fn new(settings: &StatsdSettings) -> Arc<Self> {
+        let limits = &settings.limits;
+        Arc::new(Self {
+            rules: TimerRules::new(&settings.aggregation),
+            exact_samples: limits.exact_samples,
+            exact_samples_total: limits.exact_samples_total,
+            set_members: limits.set_members,
+        })
+    }
+}
+
+/// A counter of one interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CounterMetric {
+    /// The key.
+    pub name: MetricName,
+    /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
+    /// variants.
+    pub merged: bool,
+    /// Sum of the interval, values divided by their sample rates. 0 if idle.
+    pub value: f64,
+    /// `value` per second of the configured interval.
+    pub rate: f64,
+    /// Sum since [`since`](Self::since), including this interval.
+    pub total: f64,
+    /// When the key was first received, or received again after deletion.
+    pub since: SystemTime,
+}
+
+/// A gauge of one interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GaugeMetric {
+    /// The key.
+    pub name: MetricName,
+    /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
+    /// variants.
+    pub merged: bool,
+    /// The last value.
+    pub value: f64,
+}
+
+/// A set of one interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SetMetric {
+    /// The key.
+    pub name: MetricName,
+    /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
+    /// variants.
+    pub merged: bool,
+    /// The number of distinct members in the interval.
+    pub count: u64,
+    /// The members, sorted, with invalid UTF-8 replaced. Limited by `limits.set-members`.
+    pub members: Arc<[Box<str>]>,
+}
+
+/// A timer, histogram or distribution of one interval.
+#[derive(Clone, Debug)]
+pub struct TimerMetric {
+    /// The key.
+    pub name: MetricName,
+    /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
+    /// variants.
+    pub merged: bool,
+    /// The unit of the values: that of the first sample.
+    pub unit: TimingUnit,
+    /// The statistics of etsy's server, with its names and order, after the filter for calculated
+    /// metrics: `count_90`, `mean_90`, `upper_90`, …, `std`, `upper`, … `median`, and
+    /// `histogram.bin_10` and so on. An idle timer has `count` and `count_ps`, both 0.
+    pub fields: Box<[(Arc<str>, f64)]>,
+    /// The same statistics, typed and unfiltered. `None` if the interval has no samples.
+    pub summary: Option<TimerSummary>,
+    /// The samples of the interval.
+    pub samples: TimerSamples,
+    /// All values since `since`, if a backend [requires](crate::backends::SnapshotRequirements)
+    /// them: in **seconds** for timers in milliseconds, otherwise as sent. Weighted by sample rate.
+    pub cumulative: Option<Arc<Sketch>>,
+    /// Number of samples since `since`, divided by their rates, including this interval.
+    pub count_total: f64,
+    /// Sum of values since `since`, in the unit sent, not divided by sample rates.
+    pub sum_total: f64,
+    /// When the key was first received, or received again after deletion.
+    pub since: SystemTime,
+}
+
+/// Statistics over all samples of one interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimerSummary {
+    /// Number of received samples.
+    pub samples: u64,
+    /// Number of samples divided by their rates: etsy's `count`.
+    pub count: f64,
+    /// Minimum.
+    pub lower: f64,
+    /// Maximum.
+    pub upper: f64,
+    /// Sum.
+    pub sum: f64,
+    /// Sum of squares.
+    pub sum_squares: f64,
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub median: f64,
+    /// Population standard deviation.
+    pub std: f64,
+    /// For each configured positive percentile with enough samples: the percentile, and the largest
+    /// value within it.
+    pub quantiles: Vec<(f64, f64)>,
+}
+
+/// The samples of a timer in one interval.
+#[derive(Clone, Debug)]
+pub enum TimerSamples {
+    /// All samples, ascending, in the unit sent.
+    Exact(Arc<[f64]>),
+    /// A sketch of too many samples, in seconds for timers in milliseconds, otherwise as sent.
+    /// Count, sum, minimum and maximum are exact, other values are within
+    /// [`Sketch::RELATIVE_ERROR`].
+    Sketched(Arc<Sketch>),
+}
+
+/// The server's own metrics.
+///
+/// Etsy's three counters and the `timestamp_lag` gauge are also among the snapshot's ordinary
+/// metrics; [`extra`](Self::extra) are not.
+#[derive(Clone, Debug, Default)]
+pub struct SelfMetrics {
+    /// The configured prefix, `statsd`.
+    pub prefix: Arc<str>,
+    /// Duration of the calculation in whole milliseconds, as in etsy's server.
+    pub processing_ms: f64,
+    /// Number of counters, timers, gauges and sets.
+    pub num_stats: u64,
+    /// Metrics that etsy's server does not have, such as `kernel_drops`, `keys` or `flush_lag_ms`.
+    /// Sent as gauges under the prefix. Empty if `extra-metrics` is off.
+    pub extra: Vec<(&'static str, f64)>,
+    /// DogStatsD events since the start. They are counted and discarded.
+    pub events_total: u64,
+    /// DogStatsD service checks since the start. They are counted and discarded.
+    pub checks_total: u64,
+    /// DogStatsD timestamps since the start. They are counted and ignored.
+    pub timestamps_total: u64,
+    /// A set that exceeded the member limit in this interval, if any.
+    pub capped_set: Option<MetricName>,
+    /// The loss ledger at the time of the flush.
+    pub account: LossAccount,
+    /// Status values of the backends, as of the previous flush. Empty without a running server.
+    pub backends: Vec<BackendFigures>,
+}
+
+/// The status values of one backend.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BackendFigures {
+    /// The backend's name; the second of a kind is `graphite-2`.
+    pub name: String,
+    /// The values, such as `spool_bytes`, `lost_values` or `flush_time`.
+    pub values: Vec<(&'static str, f64)>,
+}

@@ -1,0 +1,361 @@
+//! [`KeyRegistry`]: all metrics of the server between two flushes, and the rules for retaining
+//! them.
+//!
+//! Shards are collected into the registry at every flush, and when the management port displays the
+//! running interval. Readers never wait for the registry.
+
+mod calculation;
+mod deletion;
+mod interval_merge;
+mod ranking;
+mod states;
+mod variants;
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use self::variants::{CellTarget, VariantTables};
+pub(crate) use self::{
+    deletion::DeleteOutcome,
+    states::{CounterState, GaugeState, SetState, TimerState},
+};
+use super::{Calculation, FlushSnapshot, SelfMetrics, statistics::PrefixSums, table::MetricTable};
+use crate::{
+    MetricName,
+    aggregate::{KINDS, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
+    backends::SnapshotRequirements,
+    flush,
+    ledger::LossAccount,
+    settings::{Aggregation, StatsdDialect, StatsdSettings},
+};
+
+/// Maximum recent bad lines stored.
+const RECENT_MAX: usize = 64;
+
+/// All metrics of the server.
+#[derive(Debug)]
+pub struct KeyRegistry {
+    settings: StatsdSettings,
+    calculation: Arc<Calculation>,
+    needs: SnapshotRequirements,
+    stamps: Stamps,
+    shards: Vec<ShardSource>,
+    pub(crate) counters: MetricTable<CounterState>,
+    pub(crate) timers: MetricTable<TimerState>,
+    pub(crate) gauges: MetricTable<GaugeState>,
+    pub(crate) sets: MetricTable<SetState>,
+    variants: VariantTables,
+    self_names: SelfMetricNames,
+    totals: ReceiveTotals,
+    recent: VecDeque<(SystemTime, RejectedLine)>,
+    /// Number of flushes so far.
+    flushes: u32,
+    last_timestamp: Option<i64>,
+    overflow_keys: u64,
+    reset_shards: bool,
+    scratch: PrefixSums,
+}
+
+/// A shard and the registry entries of its cells.
+#[derive(Debug)]
+struct ShardSource {
+    shard: SharedShard,
+    spare: ShardInterval,
+    /// Registry entries by metric type and cell.
+    targets: [Vec<CellTarget>; KINDS],
+}
+
+/// Names of etsy's self metrics.
+#[derive(Debug)]
+struct SelfMetricNames {
+    packets: MetricName,
+    lines: Option<MetricName>,
+    bad: MetricName,
+    lag: Option<MetricName>,
+}
+
+/// Totals of received data since the start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReceiveTotals {
+    /// Received packets.
+    pub packets: u64,
+    /// Bytes of these packets.
+    pub bytes: u64,
+    /// Non-empty lines.
+    pub lines: u64,
+    /// Parsed samples, including those refused because of limits.
+    pub samples: u64,
+    /// DogStatsD events.
+    pub events: u64,
+    /// DogStatsD service checks.
+    pub checks: u64,
+    /// DogStatsD timestamps, which are ignored.
+    pub timestamps: u64,
+    /// Samples counted under overflow keys.
+    pub overflow_samples: u64,
+    /// Rejected values, by reason.
+    pub rejects: Rejects,
+    /// When packets were last collected.
+    pub last_packet: Option<SystemTime>,
+}
+
+/// The time of a flush.
+#[derive(Clone, Copy, Debug)]
+pub struct FlushTime {
+    /// The current time.
+    pub now: SystemTime,
+    /// The delay after the scheduled time.
+    pub lag: Duration,
+}
+
+impl KeyRegistry {
+    /// A registry with only etsy's own counters, at 0.
+    pub fn new(settings: &StatsdSettings, needs: SnapshotRequirements, now: SystemTime) -> Self {
+        let mut registry = Self {
+            calculation: Calculation::new(settings),
+            self_names: SelfMetricNames::new(settings),
+            settings: settings.clone(),
+            needs,
+            stamps: Stamps::default(),
+            shards: Vec::new(),
+            counters: MetricTable::default(),
+            timers: MetricTable::default(),
+            gauges: MetricTable::default(),
+            sets: MetricTable::default(),
+            variants: VariantTables::default(),
+            totals: ReceiveTotals::default(),
+            recent: VecDeque::new(),
+            flushes: 0,
+            last_timestamp: None,
+            overflow_keys: 0,
+            reset_shards: false,
+            scratch: PrefixSums::default(),
+        };
+        registry.count_self_metrics(0, 0, 0, now);
+        registry
+    }
+
+    /// Adds a shard for a reader.
+    pub fn shard(&mut self) -> SharedShard {
+        let shard = SharedShard::new(&self.settings, &self.stamps);
+        self.shards.push(ShardSource {
+            shard: shard.clone(),
+            spare: ShardInterval::default(),
+            targets: Default::default(),
+        });
+        shard
+    }
+
+    /// Applies new rules for calculation, naming and deletion. Stored values are retained.
+    pub fn reload(&mut self, aggregation: &Aggregation, now: SystemTime) {
+        self.settings.aggregation = aggregation.clone();
+        self.calculation = Calculation::new(&self.settings);
+        self.self_names = SelfMetricNames::new(&self.settings);
+        self.count_self_metrics(0, 0, 0, now);
+        if !aggregation.delete_idle_gauges {
+            let variants = self.variants.gauges.iter_mut();
+            self.gauges.iter_mut().chain(variants).for_each(|gauge| gauge.state.ttl = None);
+        }
+    }
+
+    /// Moves the values of all shards into the registry, which then reflects the running interval.
+    pub fn collect(&mut self, now: SystemTime) {
+        let reset = mem::take(&mut self.reset_shards);
+        let mut shards = mem::take(&mut self.shards);
+        for source in &mut shards {
+            let mut interval = source.shard.swap(mem::take(&mut source.spare), reset);
+            self.add_interval(&mut interval, &mut source.targets, now);
+            interval.clear();
+            source.spare = if reset { ShardInterval::default() } else { interval };
+            if reset {
+                source.targets = Default::default();
+            }
+        }
+        self.shards = shards;
+        if reset {
+            self.compact();
+        }
+    }
+
+    /// Finishes the interval: collects, calculates, and applies the rules for idle metrics.
+    pub fn flush(&mut self, time: FlushTime, account: LossAccount) -> FlushSnapshot {
+        self.collect(time.now);
+        let started = std::time::Instant::now();
+        self.flushes += 1;
+        let timestamp = rounded_seconds(time.now);
+        self.record_timestamp_lag(timestamp);
+        let (counters, variant_counters) = self.counters();
+        let (timers, variant_timers) = self.timers();
+        let (gauges, variant_gauges) = self.gauges();
+        let (sets, variant_sets) = self.sets();
+        let mut snapshot = FlushSnapshot {
+            timestamp,
+            time: time.now,
+            interval: self.settings.flush_interval,
+            counters,
+            timers,
+            gauges,
+            sets,
+            variants: flush::MetricVariants {
+                counters: variant_counters,
+                timers: variant_timers,
+                gauges: variant_gauges,
+                sets: variant_sets,
+            },
+            self_metrics: SelfMetrics::default(),
+            percentiles: self.settings.aggregation.percentiles.as_slice().into(),
+            calculation: Arc::clone(&self.calculation),
+        };
+        let num_stats = snapshot.counters.len()
+            + snapshot.timers.len()
+            + snapshot.gauges.len()
+            + snapshot.sets.len();
+        snapshot.self_metrics = SelfMetrics {
+            prefix: self.settings.aggregation.prefix.as_str().into(),
+            processing_ms: started.elapsed().as_millis() as f64,
+            num_stats: num_stats as u64,
+            extra: self.extra(num_stats, time.lag, &account),
+            events_total: self.totals.events,
+            checks_total: self.totals.checks,
+            timestamps_total: self.totals.timestamps,
+            capped_set: self.capped_sets().next().cloned(),
+            account,
+            backends: Vec::new(),
+        };
+        self.clear();
+        snapshot
+    }
+
+    /// Totals since the start, as of the last [`collect`](Self::collect).
+    pub fn totals(&self) -> &ReceiveTotals {
+        &self.totals
+    }
+
+    /// The most recent bad lines, oldest first, each with the time of its collection.
+    pub fn recent(&self) -> impl Iterator<Item = &(SystemTime, RejectedLine)> {
+        self.recent.iter()
+    }
+
+    /// The number of live metrics of all types.
+    pub fn keys(&self) -> usize {
+        self.counters.len() + self.timers.len() + self.gauges.len() + self.sets.len()
+    }
+
+    /// Records etsy's `timestamp_lag`: the difference between this timestamp and the last one plus
+    /// the interval.
+    fn record_timestamp_lag(&mut self, timestamp: i64) {
+        let last = self.last_timestamp.replace(timestamp);
+        let (Some(last), Some(name)) = (last, &self.self_names.lag) else { return };
+        let index = self.gauges.intern(name);
+        let seconds = self.settings.flush_interval.as_secs_f64();
+        let (entry, _) = self.gauges.activate(index);
+        let lag = (timestamp - last) as f64 - seconds;
+        entry.state = GaugeState { before: Some(lag), ..GaugeState::default() };
+        if let Some(variant) = entry.linked {
+            let (variant, _) = self.variants.gauges.activate(variant);
+            variant.state = GaugeState { before: Some(lag), ..GaugeState::default() };
+        }
+    }
+
+    /// Sets that exceeded the member limit in this interval.
+    fn capped_sets(&self) -> impl Iterator<Item = &MetricName> {
+        self.sets.iter().filter(|entry| entry.state.refused > 0).map(|entry| &entry.name)
+    }
+
+    fn extra(
+        &self,
+        num_stats: usize,
+        lag: Duration,
+        account: &LossAccount,
+    ) -> Vec<(&'static str, f64)> {
+        if !self.settings.aggregation.extra_metrics {
+            return Vec::new();
+        }
+        let sketched = self.timers.iter().filter(|entry| entry.state.sketched.is_some()).count();
+        vec![
+            ("kernel_drops", account.drops_total() as f64),
+            ("backlog_drops", account.backlog_drops_total as f64),
+            ("keys", num_stats as f64),
+            ("overflow_keys", self.overflow_keys as f64),
+            ("sketched_timers", sketched as f64),
+            ("capped_sets", self.capped_sets().count() as f64),
+            ("events", self.totals.events as f64),
+            ("service_checks", self.totals.checks as f64),
+            ("flush_lag_ms", (lag.as_secs_f64() * 1000.0).round()),
+        ]
+    }
+
+    /// Resets values after a flush and removes idle metrics, as etsy's server does.
+    fn clear(&mut self) {
+        let rules = &self.settings.aggregation;
+        self.overflow_keys = 0;
+        let variants = &mut self.variants;
+        for counters in [&mut self.counters, &mut variants.counters] {
+            counters.retain(|entry| {
+                entry.state.value = 0.0;
+                entry.hits = 0;
+                !rules.delete_idle_counters || is_self_metric(entry.name.key())
+            });
+        }
+        for timers in [&mut self.timers, &mut variants.timers] {
+            timers.retain(|entry| {
+                entry.state.clear();
+                entry.hits = 0;
+                !rules.delete_idle_timers
+            });
+        }
+        for sets in [&mut self.sets, &mut variants.sets] {
+            sets.retain(|entry| {
+                entry.state = SetState::default();
+                entry.hits = 0;
+                !rules.delete_idle_sets
+            });
+        }
+        for gauges in [&mut self.gauges, &mut variants.gauges] {
+            gauges.retain(|entry| {
+                entry.hits = 0;
+                let ttl = entry.state.ttl.map(|ttl| ttl.saturating_sub(1));
+                entry.state.ttl = ttl;
+                !rules.delete_idle_gauges || ttl != Some(0)
+            });
+        }
+        let dead = self.counters.dead_count()
+            + self.timers.dead_count()
+            + self.gauges.dead_count()
+            + self.sets.dead_count()
+            + self.variants.dead();
+        self.reset_shards = dead > self.keys() + 4096;
+    }
+}
+
+impl SelfMetricNames {
+    fn new(settings: &StatsdSettings) -> Self {
+        let name = |name: &str| match settings.aggregation.prefix.as_str() {
+            "" => MetricName::new(name),
+            prefix => MetricName::new(&format!("{prefix}.{name}")),
+        };
+        let etsy = settings.dialect != StatsdDialect::Perl;
+        Self {
+            packets: name("packets_received"),
+            lines: etsy.then(|| name("metrics_received")),
+            bad: name("bad_lines_seen"),
+            lag: etsy.then(|| name("timestamp_lag")),
+        }
+    }
+}
+
+/// Whether etsy's server never deletes this counter: its key contains one of these texts,
+/// regardless of its sender.
+fn is_self_metric(key: &str) -> bool {
+    ["packets_received", "metrics_received", "bad_lines_seen"].iter().any(|part| key.contains(part))
+}
+
+/// Seconds since 1970, halves rounded up as JavaScript does.
+fn rounded_seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from((since.as_millis() + 500) / 1000).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,147 @@
+//! Builds the sorted lists of a snapshot and calculates the values of each metric.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use super::{CounterState, GaugeState, KeyRegistry, SetState, TimerState};
+use crate::{
+    aggregate::GaugeCell,
+    flush::{
+        CounterMetric, GaugeMetric, SetMetric, TimerMetric, TimerSamples,
+        statistics::{PrefixSums, TimerRules},
+        table::MetricTable,
+    },
+};
+
+/// The rules and buffers for the timers of one flush.
+struct Calculator<'r> {
+    rules: &'r TimerRules,
+    scratch: &'r mut PrefixSums,
+    seconds: f64,
+    distributions: bool,
+}
+
+impl KeyRegistry {
+    /// All counters, and the variants of merged ones.
+    pub(super) fn counters(&mut self) -> (Vec<CounterMetric>, Vec<CounterMetric>) {
+        let (flush, seconds) = (self.flushes, self.settings.flush_interval.as_secs_f64());
+        let list = |table: &mut _| counters(table, flush, seconds);
+        (list(&mut self.counters), list(&mut self.variants.counters))
+    }
+
+    /// All timers, and the variants of merged ones.
+    pub(super) fn timers(&mut self) -> (Vec<TimerMetric>, Vec<TimerMetric>) {
+        let mut calculator = Calculator {
+            rules: &self.calculation.rules,
+            scratch: &mut self.scratch,
+            seconds: self.settings.flush_interval.as_secs_f64(),
+            distributions: self.needs.distributions,
+        };
+        let mut list = |table: &mut _| timers(table, self.flushes, &mut calculator);
+        (list(&mut self.timers), list(&mut self.variants.timers))
+    }
+
+    /// All gauges, and the variants of merged ones.
+    pub(super) fn gauges(&mut self) -> (Vec<GaugeMetric>, Vec<GaugeMetric>) {
+        let list = |table: &mut _| gauges(table, self.flushes);
+        (list(&mut self.gauges), list(&mut self.variants.gauges))
+    }
+
+    /// All sets, and the variants of merged ones.
+    pub(super) fn sets(&mut self) -> (Vec<SetMetric>, Vec<SetMetric>) {
+        let list = |table: &mut _| sets(table, self.flushes);
+        (list(&mut self.sets), list(&mut self.variants.sets))
+    }
+}
+
+fn counters(table: &mut MetricTable<CounterState>, flush: u32, seconds: f64) -> Vec<CounterMetric> {
+    let mut counters = Vec::with_capacity(table.len());
+    table.for_each_sorted(|entry| {
+        entry.last_flush = flush;
+        entry.state.total += entry.state.value;
+        counters.push(CounterMetric {
+            name: entry.name.clone(),
+            merged: entry.merged,
+            value: entry.state.value,
+            rate: entry.state.value / seconds,
+            total: entry.state.total,
+            since: time(entry.state.since_ms),
+        });
+    });
+    counters
+}
+
+fn timers(
+    table: &mut MetricTable<TimerState>,
+    flush: u32,
+    calculator: &mut Calculator<'_>,
+) -> Vec<TimerMetric> {
+    let Calculator { rules, scratch, seconds, distributions } = calculator;
+    let mut timers = Vec::with_capacity(table.len());
+    table.for_each_sorted(|entry| {
+        entry.last_flush = flush;
+        let key = entry.name.key();
+        let state = &mut entry.state;
+        let (fields, summary) = match &state.sketched {
+            Some(samples) => rules.sketched(key, samples, state.unit, state.count, *seconds),
+            None => rules.exact(key, &mut state.samples, state.count, *seconds, scratch),
+        };
+        state.count_total += state.count;
+        state.sum_total += summary.as_ref().map_or(0.0, |summary| summary.sum);
+        if *distributions {
+            state.distribute();
+        }
+        timers.push(TimerMetric {
+            name: entry.name.clone(),
+            merged: entry.merged,
+            unit: state.unit,
+            fields,
+            summary,
+            samples: match &state.sketched {
+                Some(samples) => TimerSamples::Sketched(Arc::new(samples.sketch.clone())),
+                None => TimerSamples::Exact(state.samples.as_slice().into()),
+            },
+            cumulative: state.cumulative.clone(),
+            count_total: state.count_total,
+            sum_total: state.sum_total,
+            since: time(state.since_ms),
+        });
+    });
+    timers
+}
+
+fn gauges(table: &mut MetricTable<GaugeState>, flush: u32) -> Vec<GaugeMetric> {
+    let mut gauges = Vec::with_capacity(table.len());
+    table.for_each_sorted(|entry| {
+        entry.last_flush = flush;
+        let value = entry.state.value();
+        entry.state.before = Some(value);
+        entry.state.running = GaugeCell::default();
+        gauges.push(GaugeMetric { name: entry.name.clone(), merged: entry.merged, value });
+    });
+    gauges
+}
+
+fn sets(table: &mut MetricTable<SetState>, flush: u32) -> Vec<SetMetric> {
+    let mut sets = Vec::with_capacity(table.len());
+    table.for_each_sorted(|entry| {
+        entry.last_flush = flush;
+        let members = &entry.state.members;
+        let text = |member: &[u8]| Box::<str>::from(String::from_utf8_lossy(member));
+        let mut members: Vec<Box<str>> = members.iter().map(|member| text(member)).collect();
+        members.sort_unstable();
+        sets.push(SetMetric {
+            name: entry.name.clone(),
+            merged: entry.merged,
+            count: members.len() as u64,
+            members: members.into(),
+        });
+    });
+    sets
+}
+
+fn time(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms)
+}

@@ -1,0 +1,246 @@
+//! Adds a shard's interval to the registry.
+
+use std::{
+    mem,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::{
+    CounterState, GaugeState, KeyRegistry, RECENT_MAX, SetState, TimerState,
+    variants::{CellTarget, cell_target},
+};
+use crate::{
+    aggregate::{KINDS, MetricType, NewName, SetCell, ShardInterval, TimerCell},
+    flush::{
+        names,
+        table::{MetricEntry, MetricTable},
+    },
+    grammar::{BadLine, RejectReason},
+};
+
+impl KeyRegistry {
+    /// Adds the values of the interval. `targets` maps the shard's cells to registry entries.
+    pub(super) fn add_interval(
+        &mut self,
+        interval: &mut ShardInterval,
+        targets: &mut [Vec<CellTarget>; KINDS],
+        now: SystemTime,
+    ) {
+        for name in interval.names.iter() {
+            let target = self.cell_target(name);
+            targets[name.kind as usize].push(target);
+        }
+        let now_ms = milliseconds(now);
+        let flushes = self.flushes;
+        let [counters, timers, gauges, sets] = targets;
+        interval.counters.drain(|cell, counter| {
+            let CellTarget { key, variant } = counters[cell];
+            let entry = self.counters.sum(key, flushes, now_ms);
+            entry.state.value += counter.sum;
+            entry.hit(counter.hits);
+            if let Some(variant) = variant.or(entry.linked) {
+                let entry = self.variants.counters.sum(variant, flushes, now_ms);
+                entry.state.value += counter.sum;
+            }
+        });
+        let exact_max = self.settings.limits.exact_samples;
+        interval.timers.drain(|cell, timer| {
+            let CellTarget { key, variant } = timers[cell];
+            if let Some(variant) = variant.or(self.timers.entry(key).linked) {
+                let mut copy = timer.clone();
+                self.variants.timers.observe(variant, &mut copy, exact_max, flushes, now_ms);
+            }
+            let entry = self.timers.observe(key, timer, exact_max, flushes, now_ms);
+            entry.hit(timer.hits);
+        });
+        let ttl = self.settings.aggregation.delete_idle_gauges;
+        let ttl = ttl.then_some(self.settings.aggregation.gauge_ttl);
+        interval.gauges.drain(|cell, gauge| {
+            let CellTarget { key, variant } = gauges[cell];
+            let entry = self.gauges.touch(key, ttl);
+            entry.state.running.merge(gauge);
+            entry.hit(gauge.hits);
+            if let Some(variant) = variant.or(entry.linked) {
+                self.variants.gauges.touch(variant, ttl).state.running.merge(gauge);
+            }
+        });
+        let members_max = self.settings.limits.set_members;
+        interval.sets.drain(|cell, set| {
+            let CellTarget { key, variant } = sets[cell];
+            if let Some(variant) = variant.or(self.sets.entry(key).linked) {
+                let mut copy =
+                    SetCell { members: set.members.clone(), refused: set.refused, hits: 0 };
+                self.variants.sets.join(variant, &mut copy, members_max);
+            }
+            let (entry, refused) = self.sets.join(key, set, members_max);
+            entry.hit(set.hits);
+            let line = entry.name.key().as_bytes();
+            interval.rejects.add_many(refused, BadLine { line, reason: RejectReason::SetFull });
+        });
+        self.count(interval, now);
+    }
+
+    /// Adds the totals of the interval.
+    fn count(&mut self, interval: &ShardInterval, now: SystemTime) {
+        let totals = &mut self.totals;
+        totals.packets += interval.packets;
+        totals.bytes += interval.bytes;
+        totals.lines += interval.lines;
+        totals.samples += interval.samples;
+        totals.events += interval.events;
+        totals.checks += interval.checks;
+        totals.timestamps += interval.timestamps;
+        totals.overflow_samples += interval.overflow_samples;
+        totals.rejects.merge(&interval.rejects);
+        self.overflow_keys += interval.overflow_keys;
+        for recent in &interval.rejects.recent {
+            if self.recent.len() == RECENT_MAX {
+                self.recent.pop_front();
+            }
+            self.recent.push_back((now, recent.clone()));
+        }
+        if interval.packets > 0 {
+            totals.last_packet = Some(now);
+        }
+        self.count_self_metrics(interval.packets, interval.lines, interval.rejects.total(), now);
+    }
+
+    pub(super) fn count_self_metrics(
+        &mut self,
+        packets: u64,
+        lines: u64,
+        bad: u64,
+        now: SystemTime,
+    ) {
+        let now_ms = milliseconds(now);
+        let own = [
+            (Some(&self.self_names.bad), bad),
+            (Some(&self.self_names.packets), packets),
+            (self.self_names.lines.as_ref(), lines),
+        ];
+        for (name, count) in own {
+            if let Some(name) = name {
+                let index = self.counters.intern(name);
+                let entry = self.counters.sum(index, self.flushes, now_ms);
+                entry.state.value += count as f64;
+                if let Some(variant) = entry.linked {
+                    let entry = self.variants.counters.sum(variant, self.flushes, now_ms);
+                    entry.state.value += count as f64;
+                }
+            }
+        }
+    }
+
+    /// The registry entries for a new cell.
+    fn cell_target(&mut self, name: NewName<'_>) -> CellTarget {
+        let sanitise = self.settings.aggregation.sanitise && !name.overflow;
+        let dialect = self.settings.dialect;
+        let key = names::canonical(name.name, name.tags, dialect, sanitise);
+        // Without a backend that uses names as sent, all spellings share one entry.
+        let sent = if self.needs.names_as_sent && !name.overflow {
+            names::as_sent(name.name, name.tags, dialect)
+        } else {
+            key.clone()
+        };
+        let variants = &mut self.variants;
+        match name.kind {
+            MetricType::Counter => {
+                cell_target(&mut self.counters, &mut variants.counters, &key, &sent)
+            }
+            MetricType::Timer => cell_target(&mut self.timers, &mut variants.timers, &key, &sent),
+            MetricType::Gauge => cell_target(&mut self.gauges, &mut variants.gauges, &key, &sent),
+            MetricType::Set => cell_target(&mut self.sets, &mut variants.sets, &key, &sent),
+        }
+    }
+}
+
+impl MetricTable<CounterState> {
+    /// The activated counter at an index.
+    fn sum(&mut self, index: u32, flushes: u32, now_ms: u64) -> &mut MetricEntry<CounterState> {
+        let (entry, activated) = self.activate(index);
+        if activated {
+            entry.state.value = 0.0;
+            // A counter deleted by the last flush and received again at once continues its total.
+            if entry.last_flush == 0 || entry.last_flush != flushes {
+                entry.state.total = 0.0;
+                entry.state.since_ms = now_ms;
+            }
+        }
+        entry
+    }
+}
+
+impl MetricTable<TimerState> {
+    /// Moves the samples of a cell to the timer at an index.
+    fn observe(
+        &mut self,
+        index: u32,
+        cell: &mut TimerCell,
+        exact_max: usize,
+        flushes: u32,
+        now_ms: u64,
+    ) -> &mut MetricEntry<TimerState> {
+        let (entry, activated) = self.activate(index);
+        if activated {
+            entry.state.restart(entry.last_flush != 0 && entry.last_flush == flushes, now_ms);
+        }
+        entry.state.absorb(cell, exact_max);
+        entry
+    }
+}
+
+impl MetricTable<GaugeState> {
+    /// The activated gauge at an index, with its time to live reset.
+    fn touch(&mut self, index: u32, ttl: Option<u32>) -> &mut MetricEntry<GaugeState> {
+        let (entry, activated) = self.activate(index);
+        if activated {
+            entry.state = GaugeState::default();
+        }
+        entry.state.ttl = ttl;
+        entry
+    }
+}
+
+impl MetricTable<SetState> {
+    /// Adds the members of a cell to the set at an index; also returns how many samples exceeded
+    /// the limit.
+    fn join(
+        &mut self,
+        index: u32,
+        cell: &mut SetCell,
+        members_max: usize,
+    ) -> (&mut MetricEntry<SetState>, u64) {
+        let (entry, activated) = self.activate(index);
+        if activated {
+            entry.state = SetState::default();
+        }
+        let mut refused = cell.refused;
+        let members = &mut entry.state.members;
+        if members.is_empty() {
+            *members = mem::take(&mut cell.members);
+        } else {
+            for member in cell.members.drain() {
+                // Each shard is within the limit, but their union may not be.
+                if members.len() < members_max || members.contains(&member) {
+                    members.insert(member);
+                } else {
+                    refused += 1;
+                }
+            }
+        }
+        entry.state.refused += refused;
+        (entry, refused)
+    }
+}
+
+impl<S> MetricEntry<S> {
+    fn hit(&mut self, hits: u32) {
+        self.hits += u64::from(hits);
+        self.key_hits += u64::from(hits);
+    }
+}
+
+fn milliseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

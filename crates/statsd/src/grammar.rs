@@ -1,0 +1,179 @@
+//! The statsd line grammar: parses packets into samples borrowed from them, without allocating.
+//!
+//! ```text
+//! packet := line ("\n" line)*
+//! line   := name (":" value)+ "|" type (field)* (":" value … "|" type (field)*)*
+//! value  := a number; for sets any text
+//! field  := "|@" rate | "|#" tag ("," tag)* | "|c:" container | "|T" seconds | "|e:" data | "|card:" word
+//! type   := "c" | "g" | "ms" | "h" | "d" | "s" | anything else, which is a counter
+//! ```
+//!
+//! A line yields any number of samples, bad lines (one per value, as counted by etsy's server), an
+//! event (`_e{…}`) or a service check (`_sc|…`). After an error, parsing continues with the next
+//! value or line. Sanitising and storing keys is done elsewhere.
+
+mod number;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::number::number;
+pub use self::parse::packet;
+
+/// Receives the content of packets. Calls are made in the order of the bytes.
+pub trait SampleSink {
+    /// Called at the start of each non-empty line.
+    fn line(&mut self);
+    /// Called for each value.
+    fn sample(&mut self, sample: &StatsdSample<'_>);
+    /// Called for each value, or line, that cannot be used.
+    fn bad(&mut self, bad: BadLine<'_>);
+    /// Called for each DogStatsD event.
+    fn event(&mut self);
+    /// Called for each DogStatsD service check.
+    fn check(&mut self);
+    /// Called for each DogStatsD timestamp (`|T…`), which is otherwise ignored.
+    fn timestamped(&mut self) {}
+}
+
+/// One value of one metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StatsdSample<'p> {
+    /// The bytes before the first `:`, unchanged.
+    pub name: &'p [u8],
+    /// The bytes after `|#` and before the next `|`, unchanged: `env:prod,canary`. Often empty.
+    pub tags: &'p [u8],
+    /// The value, with its meaning.
+    pub value: SampleValue<'p>,
+    /// The sample rate: above zero, 1 if missing. Its inverse is at most [`WEIGHT_MAX`].
+    pub rate: f64,
+}
+
+/// A value with the meaning given by its type. All numbers are finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SampleValue<'p> {
+    /// `c` and unknown types: a count, to be divided by the rate.
+    Count(f64),
+    /// `ms`: milliseconds, never negative. `h`, `d`: a value in any unit.
+    Timing(f64, TimingUnit),
+    /// `g` without a sign: the new value.
+    Set(f64),
+    /// `g` with a sign: to be added to the current value.
+    Change(f64),
+    /// `s`: a member; the empty one counts as `0`.
+    Member(&'p [u8]),
+}
+
+/// The maximum weight of a sample: lower rates than its inverse are refused. No client samples so
+/// rarely, and one such packet would outweigh all others in a sum that is never reset.
+pub const WEIGHT_MAX: f64 = 1e9;
+
+/// The maximum absolute value, divided by its rate, that may be summed. Larger doubles can no
+/// longer count single bytes or nanoseconds, and a few much larger ones would make a sum infinite
+/// permanently.
+pub const ADDEND_MAX: f64 = 1e18;
+
+/// The unit of a timing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TimingUnit {
+    /// Type `ms`.
+    #[default]
+    Milliseconds,
+    /// Types `h` and `d`: any unit, chosen by the sender.
+    Plain,
+}
+
+impl TimingUnit {
+    /// How many units make one base unit: 1,000 milliseconds are a second.
+    pub fn per_base(self) -> f64 {
+        match self {
+            Self::Milliseconds => 1e3,
+            Self::Plain => 1.0,
+        }
+    }
+
+    /// Converts a value to base units: milliseconds to seconds. Divides, because 18 × 0.001 is
+    /// above 0.018 and would fall into the bucket above the bound 0.018.
+    pub fn to_base(self, value: f64) -> f64 {
+        value / self.per_base()
+    }
+}
+
+/// A value or line that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadLine<'p> {
+    /// The whole line.
+    pub line: &'p [u8],
+    /// Why it cannot be used.
+    pub reason: RejectReason,
+}
+
+/// Why a value cannot be used. In the order of [`RejectReason::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// No `|type` after the value, or no value at all.
+    NoType,
+    /// The value is not a number.
+    NotANumber,
+    /// The value is infinite, or too large for a double.
+    NotFinite,
+    /// A negative `ms` value.
+    NegativeTimer,
+    /// The sample rate is not a number above zero, or its inverse is above [`WEIGHT_MAX`].
+    BadRate,
+    /// An unknown field after the type.
+    UnknownField,
+    /// An event whose lengths do not match its text.
+    BadEvent,
+    /// A service check without name or status.
+    BadCheck,
+    /// The key with its tags is longer than the limit.
+    KeyTooLong,
+    /// More tags than the limit.
+    TooManyTags,
+    /// The value divided by its rate exceeds [`ADDEND_MAX`].
+    TooLarge,
+    /// The name before the first `:` is empty.
+    NoName,
+    /// The set already has the maximum number of members.
+    SetFull,
+}
+
+impl RejectReason {
+    /// All reasons.
+    pub const ALL: [Self; 13] = [
+        Self::NoType,
+        Self::NotANumber,
+        Self::NotFinite,
+        Self::NegativeTimer,
+        Self::BadRate,
+        Self::UnknownField,
+        Self::BadEvent,
+        Self::BadCheck,
+        Self::KeyTooLong,
+        Self::TooManyTags,
+        Self::TooLarge,
+        Self::NoName,
+        Self::SetFull,
+    ];
+
+    /// The name for labels and tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoType => "no_type",
+            Self::NotANumber => "not_a_number",
+            Self::NotFinite => "not_finite",
+            Self::NegativeTimer => "negative_timer",
+            Self::BadRate => "bad_rate",
+            Self::UnknownField => "unknown_field",
+            Self::BadEvent => "bad_event",
+            Self::BadCheck => "bad_check",
+            Self::KeyTooLong => "key_too_long",
+            Self::TooManyTags => "too_many_tags",
+            Self::TooLarge => "too_large",
+            Self::NoName => "no_name",
+            Self::SetFull => "set_full",
+        }
+    }
+}

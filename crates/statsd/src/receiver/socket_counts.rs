@@ -1,0 +1,135 @@
+//! Packets received and lost per socket, counted by its reader and by the kernel.
+//!
+//! Readers update their counts once per batch, so they cost nothing per packet. Reading the
+//! [`LossAccount`] makes the system calls.
+
+use std::{
+    fs,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::sys::SocketMemory;
+use crate::ledger::{LossAccount, LossLedger, SocketAccount};
+
+/// The counts of one socket, shared by its reader and the ledger.
+#[derive(Debug)]
+pub(crate) struct SocketCounts {
+    name: String,
+    /// The socket, if it is a datagram socket, at which the kernel may drop packets.
+    socket: Option<Arc<OwnedFd>>,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    discarded: AtomicU64,
+    kernel: Mutex<KernelCounts>,
+}
+
+/// The last values read from the kernel.
+#[derive(Debug, Default)]
+struct KernelCounts {
+    memory: SocketMemory,
+    /// Drops so far; the kernel's own counter wraps at 2^32.
+    drops_total: u64,
+}
+
+impl SocketCounts {
+    /// Counts for `socket`, which is named `name` in logs.
+    pub(crate) fn new(name: String, socket: Option<Arc<OwnedFd>>) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            socket,
+            packets: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            discarded: AtomicU64::new(0),
+            kernel: Mutex::default(),
+        })
+    }
+
+    /// The socket's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds received packets. Only the socket's reader calls this.
+    pub(crate) fn add(&self, packets: u64, bytes: u64) {
+        // There is only one writer, so no atomic read-modify-write is needed.
+        self.packets.store(self.packets.load(Ordering::Relaxed) + packets, Ordering::Relaxed);
+        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    }
+
+    /// Adds what the reader itself discarded.
+    pub(crate) fn discard(&self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.discarded.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Reads all counts.
+    fn read(&self) -> SocketAccount {
+        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) =
+            self.socket.as_ref().and_then(|socket| SocketMemory::query(socket).ok())
+        {
+            kernel.drops_total += u64::from(memory.drops.wrapping_sub(kernel.memory.drops));
+            kernel.memory = memory;
+        }
+        SocketAccount {
+            name: self.name.clone(),
+            packets_total: self.packets.load(Ordering::Relaxed),
+            bytes_total: self.bytes.load(Ordering::Relaxed),
+            drops_total: kernel.drops_total,
+            discarded_total: self.discarded.load(Ordering::Relaxed),
+            unread_bytes: kernel.memory.unread_bytes.into(),
+            // The kernel doubles the requested size to include its own overhead.
+            buffer_bytes: u64::from(kernel.memory.buffer_bytes) / 2,
+        }
+    }
+}
+
+/// The ledger of all sockets.
+#[derive(Debug)]
+pub(crate) struct SocketLedger {
+    sockets: Vec<Arc<SocketCounts>>,
+    /// Backlog drops of the host before the server started.
+    backlog_before: u64,
+}
+
+impl SocketLedger {
+    /// A ledger of these sockets, starting now.
+    pub(crate) fn new(sockets: Vec<Arc<SocketCounts>>) -> Self {
+        Self { sockets, backlog_before: backlog_drops() }
+    }
+}
+
+impl LossLedger for SocketLedger {
+    fn read(&self) -> LossAccount {
+        LossAccount {
+            sockets: self.sockets.iter().map(|socket| socket.read()).collect(),
+            backlog_drops_total: backlog_drops().saturating_sub(self.backlog_before),
+        }
+    }
+}
+
+/// Packets dropped since boot because a processor's receive queue was full. 0 if `/proc` is
+/// unreadable.
+fn backlog_drops() -> u64 {
+    fs::read_to_string("/proc/net/softnet_stat").map_or(0, |table| parse_softnet(&table))
+}
+
+/// Sums the drops in `softnet_stat`: one line per processor, hexadecimal; the second column is
+/// `dropped` (`net/core/net-procfs.c`).
+fn parse_softnet(table: &str) -> u64 {
+    let dropped = |line: &str| u64::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok();
+    table.lines().filter_map(dropped).sum()
+}
+
+#[test]
+fn softnet_rows_add_up() {
+    let table = "0017f1ec 0000000a 00000006 00000000\n001b0d6a 00000101 00000001 00000000\n\n";
+    assert_eq!(parse_softnet(table), 0x10b);
+    assert_eq!(parse_softnet("no table"), 0);
+}

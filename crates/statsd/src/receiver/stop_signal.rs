@@ -1,0 +1,84 @@
+//! [`StopSignal`]: requests all readers to stop, including those that are blocked.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io::Errno,
+};
+
+/// A one-time stop request, shared by all readers.
+#[derive(Debug)]
+pub(crate) struct StopSignal {
+    requested: AtomicBool,
+    deadline: OnceLock<Instant>,
+    /// An eventfd that is readable once stopping was requested.
+    signal: OwnedFd,
+}
+
+impl StopSignal {
+    /// A signal that is not set.
+    ///
+    /// # Errors
+    ///
+    /// The process is out of file descriptors.
+    pub(crate) fn new() -> io::Result<Self> {
+        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { requested: AtomicBool::new(false), deadline: OnceLock::new(), signal })
+    }
+
+    /// Requests readers to stop after draining their sockets, at the latest by `deadline`.
+    pub(crate) fn request(&self, deadline: Instant) {
+        self.deadline.get_or_init(|| deadline);
+        self.requested.store(true, Ordering::Release);
+        // Fails only if the counter is full, and then the eventfd is readable anyway.
+        let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
+    }
+
+    /// Whether stopping was requested.
+    pub(crate) fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
+    }
+
+    /// Whether the deadline has passed after a request.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.deadline.get().is_some_and(|deadline| Instant::now() >= *deadline)
+    }
+
+    /// The descriptor that becomes readable on request.
+    pub(crate) fn signal(&self) -> &OwnedFd {
+        &self.signal
+    }
+
+    /// Sleeps for `pause`, or until stopping is requested.
+    pub(crate) fn pause(&self, pause: Duration) -> io::Result<()> {
+        let pause = Timespec {
+            tv_sec: i64::try_from(pause.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: pause.subsec_nanos().into(),
+        };
+        ignore_interrupt(poll(&mut [PollFd::new(&self.signal, PollFlags::IN)], Some(&pause)))
+    }
+
+    /// Sleeps until `socket` is readable, or until stopping is requested.
+    pub(crate) fn wait_for(&self, socket: impl AsFd) -> io::Result<()> {
+        let mut both =
+            [PollFd::new(&socket, PollFlags::IN), PollFd::new(&self.signal, PollFlags::IN)];
+        ignore_interrupt(poll(&mut both, None))
+    }
+}
+
+/// Treats an interrupted wait as a shorter one.
+fn ignore_interrupt(waited: Result<usize, Errno>) -> io::Result<()> {
+    match waited {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,311 @@
+//! The running server: receiver, flush, backends and management port.
+//!
+//! ```text
+//!  readers ──► shards ──► registry ◄── management port, health
+//!                            │ flush thread, on schedule
+//!                            ▼
+//!                        snapshot ──► one runner with a thread per backend
+//! ```
+//!
+//! The registry has one lock, held by the flush thread while calculating and by the management port
+//! while reading. Reader threads never take it.
+
+mod clock;
+mod core;
+mod key_log;
+mod notices;
+mod observers;
+mod runner;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+pub(crate) use self::core::{CoreParts, ServerCore};
+use self::{
+    clock::FlushClock,
+    key_log::KeyLog,
+    notices::ThrottledNotices,
+    runner::{BackendRunner, QueueOutcome},
+};
+use crate::{
+    backends::{MetricBackend, PacketRepeater, SnapshotRequirements},
+    flush::{FlushSnapshot, FlushTime, KeyRegistry},
+    ledger::LossAccount,
+    management::{Management, health},
+    proxy::{ProxyError, StatsdProxy},
+    receiver::{
+        ObserverFactory, PacketHandlers, PacketReceiver, ReceiverOpenError, advice::LossAdvice,
+    },
+    settings::StatsdSettings,
+};
+
+/// A running server. Stop it with [`StatsdServer::stop`]; dropping it stops it without a last
+/// flush.
+#[derive(Debug)]
+pub struct StatsdServer {
+    core: Arc<ServerCore>,
+    receiver: PacketReceiver,
+    flush_thread: FlushThread,
+    management: Option<Management>,
+    health: Option<health::Health>,
+}
+
+/// The parts of a server.
+#[derive(Default)]
+pub struct ServerParts {
+    /// The settings, validated.
+    pub settings: StatsdSettings,
+    /// The lines displayed by the management port's `config`.
+    pub config_lines: Vec<String>,
+    /// The backends.
+    pub backends: Vec<Box<dyn MetricBackend>>,
+    /// Additional observers of raw packets, besides the configured repeater and proxy.
+    pub observers: Vec<ObserverFactory>,
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerStartError {
+    /// A socket of the receiver cannot be opened.
+    #[error(transparent)]
+    Receiver(#[from] ReceiverOpenError),
+    /// The management port or the health endpoint cannot be opened.
+    #[error("cannot listen on {address} for {purpose}")]
+    Listen {
+        /// The purpose of the listener.
+        purpose: &'static str,
+        /// The configured address.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The proxy cannot start.
+    #[error("cannot start the proxy")]
+    Proxy(#[from] ProxyError),
+    /// A thread cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+}
+
+/// The result of stopping a server.
+#[derive(Clone, Debug, Default)]
+pub struct ShutdownReport {
+    /// The final state of the loss ledger.
+    pub account: LossAccount,
+    /// Backends that did not deliver all values, each with the reason.
+    pub undelivered: Vec<(&'static str, String)>,
+}
+
+/// The flush thread with its channels.
+#[derive(Debug)]
+struct FlushThread {
+    stop: mpsc::Sender<Duration>,
+    ended: mpsc::Receiver<Vec<(&'static str, String)>>,
+}
+
+impl StatsdServer {
+    /// Opens all sockets, starts all threads and begins to receive.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be opened or started; then nothing remains open.
+    pub fn start(parts: ServerParts) -> Result<Self, ServerStartError> {
+        let ServerParts { settings, config_lines, backends, observers: mut factories } = parts;
+        let started = SystemTime::now();
+        let needs = backends.iter().map(|backend| backend.requirements());
+        let needs = needs.fold(SnapshotRequirements::default(), SnapshotRequirements::or);
+        let mut registry = KeyRegistry::new(&settings, needs, started);
+        let dump = settings.dump_messages;
+        let repeaters = &settings.backends.repeater;
+        let repeater = if repeaters.is_empty() {
+            None
+        } else {
+            Some(PacketRepeater::start(repeaters).map_err(ServerStartError::Thread)?)
+        };
+        let proxy = settings.proxy.as_ref().map(StatsdProxy::start).transpose()?;
+        factories.extend(repeater.as_ref().map(PacketRepeater::observer_factory));
+        if let Some(proxy) = &proxy {
+            factories.push(proxy.observer_factory()?);
+        }
+        // A proxy forwards packets and does not aggregate.
+        let aggregates = proxy.is_none();
+        let receiver = PacketReceiver::open(&settings.listen, || PacketHandlers {
+            shard: aggregates.then(|| registry.shard()),
+            observer: observers::combine(&factories, dump),
+        })?;
+        let runners: Result<Vec<BackendRunner>, io::Error> =
+            backends.into_iter().map(|backend| BackendRunner::start(backend, started)).collect();
+        let runners = runners.map_err(ServerStartError::Thread)?;
+        let statuses = runners.iter().map(|runner| (runner.name(), runner.status())).collect();
+        let parts =
+            CoreParts { config_lines, ledger: receiver.ledger(), statuses, repeater, proxy };
+        let core = Arc::new(ServerCore::new(settings, registry, parts, started));
+        let (management, health) = (core.settings().management, core.settings().health);
+        let management =
+            management.map(|address| Management::listen(address, &core)).transpose()?;
+        let health = health.map(|address| health::Health::listen(address, &core)).transpose()?;
+        let flushing = FlushThread::start(&core, runners).map_err(ServerStartError::Thread)?;
+        Ok(Self { core, receiver, flush_thread: flushing, management, health })
+    }
+
+    /// The addresses it receives on, in the order of the settings; `None` for unix sockets.
+    pub fn addresses(&self) -> &[Option<SocketAddr>] {
+        self.receiver.addresses()
+    }
+
+    /// The address of the management port.
+    pub fn management(&self) -> Option<SocketAddr> {
+        self.management.as_ref().map(Management::address)
+    }
+
+    /// The address of the health endpoint.
+    pub fn health(&self) -> Option<SocketAddr> {
+        self.health.as_ref().map(health::Health::address)
+    }
+
+    /// The current state of the loss ledger.
+    pub fn account(&self) -> LossAccount {
+        self.core.ledger().read()
+    }
+
+    /// Applies new settings as far as possible while running, and returns the changed settings that
+    /// need a restart.
+    ///
+    /// Reloadable are the rules for calculation, naming and deletion, and the key log.
+    pub fn reload(
+        &self,
+        settings: &StatsdSettings,
+        config_lines: Vec<String>,
+    ) -> Vec<&'static str> {
+        self.core.reload(settings, config_lines)
+    }
+
+    /// Shuts down gracefully: drains the sockets, flushes, and waits for the backends, all within
+    /// the configured timeout.
+    pub fn stop(self) -> ShutdownReport {
+        let timeout = self.core.settings().shutdown_timeout;
+        let deadline = Instant::now() + timeout;
+        // At most half of the time for draining, because received values must also be sent.
+        let account = self.receiver.stop(timeout / 2);
+        let left = || deadline.saturating_duration_since(Instant::now());
+        if let Some(repeater) = self.core.take_repeater() {
+            let _ = repeater.finish(left() / 2);
+        }
+        let undelivered = self.flush_thread.finish(left());
+        ShutdownReport { account, undelivered }
+    }
+}
+
+impl FlushThread {
+    fn start(core: &Arc<ServerCore>, runners: Vec<BackendRunner>) -> io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let (done, ended) = mpsc::channel();
+        let core = Arc::clone(core);
+        thread::Builder::new().name("statsd-flush".into()).spawn(move || {
+            let timeout = run(&core, &runners, &stopped);
+            // If the server was dropped instead of stopped, there is no last flush.
+            if let Some(timeout) = timeout {
+                let _ = done.send(last_flush(&core, runners, timeout));
+            }
+        })?;
+        Ok(Self { stop, ended })
+    }
+
+    fn finish(self, timeout: Duration) -> Vec<(&'static str, String)> {
+        let _ = self.stop.send(timeout);
+        // Slightly longer than the backends' timeout, so that their reports arrive.
+        match self.ended.recv_timeout(timeout + Duration::from_millis(500)) {
+            Ok(undelivered) => undelivered,
+            Err(_) => vec![("flush", "the last flush did not finish in time".to_owned())],
+        }
+    }
+}
+
+/// Flushes on schedule until stopped. Returns the timeout for the shutdown, or `None` if the server
+/// was dropped.
+fn run(
+    core: &ServerCore,
+    runners: &[BackendRunner],
+    stopped: &mpsc::Receiver<Duration>,
+) -> Option<Duration> {
+    let settings = core.settings();
+    let mut clock = FlushClock::new(settings.dialect, settings.flush_interval, core.started());
+    let mut key_log = KeyLog::new(Instant::now());
+    let mut account = LossAccount::default();
+    let mut notices = ThrottledNotices::default();
+    loop {
+        let now = SystemTime::now();
+        let until_flush = clock.time_until_flush(now);
+        let until_keys = key_log.time_until_write(&core.settings().key_flush, Instant::now());
+        let wait = until_keys.map_or(until_flush, |keys| keys.min(until_flush));
+        match stopped.recv_timeout(wait) {
+            Ok(timeout) => return Some(timeout),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let now = SystemTime::now();
+        if let Some(lag) = clock.poll_flush(now) {
+            let read = core.ledger().read();
+            for advice in LossAdvice::between(&account, &read) {
+                tracing::warn!("{advice}");
+            }
+            account = read.clone();
+            let snapshot = distribute(core, runners, FlushTime { now, lag }, read);
+            notices.flushed(&snapshot.self_metrics, settings.limits.set_members);
+        }
+        if key_log.poll_write(&core.settings().key_flush, Instant::now()) {
+            key_log::write(core);
+        }
+    }
+}
+
+fn distribute(
+    core: &ServerCore,
+    runners: &[BackendRunner],
+    time: FlushTime,
+    account: LossAccount,
+) -> Arc<FlushSnapshot> {
+    let snapshot = core.flush(time, account);
+    for runner in runners {
+        match runner.flush(Arc::clone(&snapshot)) {
+            QueueOutcome::Queued => {}
+            QueueOutcome::Joined => tracing::info!(
+                backend = runner.name(),
+                timestamp = snapshot.timestamp,
+                "backend busy with earlier intervals: joined this one to the waiting one"
+            ),
+            QueueOutcome::Dropped => tracing::warn!(
+                backend = runner.name(),
+                timestamp = snapshot.timestamp,
+                metrics = snapshot.self_metrics.num_stats,
+                "backend busy with earlier intervals: dropped this one"
+            ),
+        }
+    }
+    snapshot
+}
+
+/// Flushes the interval cut short by the stop, and what the backends have spooled.
+fn last_flush(
+    core: &ServerCore,
+    runners: Vec<BackendRunner>,
+    timeout: Duration,
+) -> Vec<(&'static str, String)> {
+    let deadline = Instant::now() + timeout;
+    let time = FlushTime { now: SystemTime::now(), lag: Duration::ZERO };
+    let snapshot = core.flush(time, core.ledger().read());
+    let finishing: Vec<_> =
+        runners.into_iter().map(|runner| runner.finish(Arc::clone(&snapshot), deadline)).collect();
+    finishing.into_iter().filter_map(|finishing| finishing.wait(deadline)).collect()
+}

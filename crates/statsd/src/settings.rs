@@ -1,0 +1,350 @@
+//! The server's settings, with the defaults of etsy's server.
+//!
+//! The structure is the `[statsd]` section of `howdah.toml`, in kebab-case. Files of other servers
+//! are converted to it by `settings::etsy_config`. [`crate::receiver`] uses [`ListenSettings`],
+//! [`crate::backends`] uses [`BackendSettings`]; the rest is for aggregation and the management
+//! port.
+
+mod backends;
+mod etsy_config;
+mod file;
+mod listen;
+mod literal;
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Deserializer};
+
+pub use self::{
+    backends::{
+        BackendSettings, ConsoleSettings, FileSettings, GraphiteProtocol, GraphiteSettings,
+        InfluxSettings, ObserverType, OtlpSettings, Partition, PostgresCopyFormat,
+        PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol,
+        RepeaterSettings, Temporality,
+    },
+    file::{ParsedSettings, SettingsDiagnostic, SettingsErrors, SettingsFormat},
+    listen::ListenSettings,
+};
+
+/// All settings of the server.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct StatsdSettings {
+    /// Which server to emulate where they differ.
+    pub dialect: StatsdDialect,
+    /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
+    pub listen: Vec<ListenSettings>,
+    /// Address of the management port; off if missing. Default: 127.0.0.1:8126.
+    pub management: Option<SocketAddr>,
+    /// Address that serves `/healthz` over HTTP. Default: off.
+    pub health: Option<SocketAddr>,
+    /// Initial reply to `health`: true is `up`.
+    pub healthy: bool,
+    /// Time between flushes, phase-locked to the server's start. Default: 10 s.
+    #[serde(deserialize_with = "duration")]
+    pub flush_interval: Duration,
+    /// Maximum time for draining, the last flush and the backends at shutdown. Default: 10 s.
+    #[serde(deserialize_with = "duration")]
+    pub shutdown_timeout: Duration,
+    /// Rules for calculation and retention.
+    pub aggregation: Aggregation,
+    /// Limits on the memory that senders can occupy.
+    pub limits: StatsdLimits,
+    /// The log of the busiest keys.
+    pub key_flush: KeyFlush,
+    /// Log each received metric line.
+    pub dump_messages: bool,
+    /// Level and destination of the server's log.
+    pub log: LogSettings,
+    /// Backends. Without any, values are only aggregated and available at the management port.
+    pub backends: BackendSettings,
+    /// Only route packets to other statsd servers by key.
+    pub proxy: Option<ProxySettings>,
+}
+
+impl Default for StatsdSettings {
+    fn default() -> Self {
+        Self {
+            dialect: StatsdDialect::default(),
+            listen: vec![ListenSettings::default()],
+            management: Some(SocketAddr::from(([127, 0, 0, 1], 8126))),
+            health: None,
+            healthy: true,
+            flush_interval: Duration::from_secs(10),
+            shutdown_timeout: Duration::from_secs(10),
+            aggregation: Aggregation::default(),
+            limits: StatsdLimits::default(),
+            key_flush: KeyFlush::default(),
+            dump_messages: false,
+            log: LogSettings::default(),
+            backends: BackendSettings::default(),
+            proxy: None,
+        }
+    }
+}
+
+/// The server's log. Applied by the caller, because a process has only one log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct LogSettings {
+    /// Log level. Default: the caller's level.
+    pub level: Option<StatsdLogLevel>,
+    /// Log to syslog under this name instead of to standard error.
+    pub syslog: Option<String>,
+}
+
+/// The log level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StatsdLogLevel {
+    /// Losses and failures.
+    Error,
+    /// Also conditions that need attention.
+    Warn,
+    /// Also normal events.
+    Info,
+    /// Also details for debugging.
+    Debug,
+}
+
+/// Which server to emulate where they differ: gauge deltas, sampled timers, characters in keys,
+/// self metrics, management replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StatsdDialect {
+    /// Etsy's server in JavaScript.
+    #[default]
+    Etsy,
+    /// Net::Statsd::Server in Perl.
+    Perl,
+    /// Etsy's server with absolute gauges, as in DogStatsD: `g:-5|g` sets the gauge to -5.
+    Dogstatsd,
+}
+
+/// Rules for calculation, naming and retention.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Aggregation {
+    /// Percentiles of timers; negative ones select the largest values. Default: 90.
+    pub percentiles: Vec<f64>,
+    /// Histograms of timers: the first rule whose `metric` is part of the key applies.
+    pub histogram: Vec<HistogramRule>,
+    /// Which calculated metrics of timers are sent; all if empty. `upper_percent` selects `upper`
+    /// of every percentile.
+    pub calculated: Vec<String>,
+    /// Delete counters that were idle for an interval, instead of sending 0.
+    pub delete_idle_counters: bool,
+    /// Delete timers that were idle for an interval, instead of sending counts of 0.
+    pub delete_idle_timers: bool,
+    /// Delete sets that were idle for an interval, instead of sending 0.
+    pub delete_idle_sets: bool,
+    /// Delete gauges that were idle for `gauge-ttl` intervals, instead of repeating them.
+    pub delete_idle_gauges: bool,
+    /// Flushes that an idle gauge survives, at least 1.
+    pub gauge_ttl: u32,
+    /// Replace characters in keys that are invalid in Graphite.
+    pub sanitise: bool,
+    /// Prefix of the server's own metrics.
+    pub prefix: String,
+    /// Send self metrics that etsy's server does not have: drops, keys, flush lag.
+    pub extra_metrics: bool,
+}
+
+impl Default for Aggregation {
+    fn default() -> Self {
+        Self {
+            percentiles: vec![90.0],
+            histogram: Vec::new(),
+            calculated: Vec::new(),
+            delete_idle_counters: false,
+            delete_idle_timers: false,
+            delete_idle_sets: false,
+            delete_idle_gauges: false,
+            gauge_ttl: 1,
+            sanitise: true,
+            prefix: "statsd".to_owned(),
+            extra_metrics: true,
+        }
+    }
+}
+
+/// Histogram bins for timers whose key contains `metric`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HistogramRule {
+    /// Part of the key; the empty string matches all keys.
+    pub metric: String,
+    /// Upper bounds, exclusive, ascending; `inf` for the rest. Empty: no histogram for these keys.
+    pub bins: Vec<Bin>,
+}
+
+/// The upper bound of a bin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bin {
+    /// Values below this bound.
+    Below(f64),
+    /// All remaining values.
+    Infinite,
+}
+
+/// Limits on the memory that senders can occupy.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct StatsdLimits {
+    /// Maximum keys per metric type. Samples of further keys are aggregated under
+    /// `<prefix>.overflow`.
+    pub keys: usize,
+    /// Maximum bytes of a key with its tags.
+    pub key_bytes: usize,
+    /// Maximum tags of a key.
+    pub tags: usize,
+    /// Maximum samples stored exactly per timer and interval; a timer with more becomes a sketch
+    /// until the flush.
+    pub exact_samples: usize,
+    /// Maximum samples of all timers stored exactly per interval.
+    pub exact_samples_total: usize,
+    /// Maximum members per set and interval; further ones are rejected and counted.
+    pub set_members: usize,
+    /// Maximum bytes of a set member. A longer one is stored as a prefix and a hash of the whole.
+    pub member_bytes: usize,
+}
+
+impl Default for StatsdLimits {
+    fn default() -> Self {
+        Self {
+            keys: 1_000_000,
+            key_bytes: 1024,
+            tags: 64,
+            exact_samples: 1_000_000,
+            exact_samples_total: 16_000_000,
+            set_members: 100_000,
+            member_bytes: 256,
+        }
+    }
+}
+
+/// The log of the busiest keys.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct KeyFlush {
+    /// Time between writes; off if zero.
+    #[serde(deserialize_with = "duration")]
+    pub interval: Duration,
+    /// Percentage of keys to log, busiest first.
+    pub percent: f64,
+    /// File to append to. Default: standard output.
+    pub log: Option<PathBuf>,
+}
+
+impl Default for KeyFlush {
+    fn default() -> Self {
+        Self { interval: Duration::ZERO, percent: 100.0, log: None }
+    }
+}
+
+/// Parses `"10s"`, `"250ms"`, `"1m"`, `"1h"`, or a plain number of milliseconds.
+pub(crate) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum DurationText<'t> {
+        Whole(u64),
+        Text(std::borrow::Cow<'t, str>),
+    }
+    match DurationText::deserialize(from)? {
+        DurationText::Whole(ms) => Ok(Duration::from_millis(ms)),
+        DurationText::Text(text) => parse_duration(&text).ok_or_else(|| {
+            serde::de::Error::custom(format!(
+                "{text:?} is not a duration: write 10s, 250ms, 1m or 1h"
+            ))
+        }),
+    }
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit.trim() {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()
+}
+
+impl<'de> Deserialize<'de> for Bin {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum BinText {
+            Number(f64),
+            Text(String),
+        }
+        match BinText::deserialize(from)? {
+            BinText::Number(bound) if bound.is_finite() => Ok(Self::Below(bound)),
+            BinText::Number(_) => Ok(Self::Infinite),
+            BinText::Text(text) if text == "inf" => Ok(Self::Infinite),
+            BinText::Text(text) => Err(serde::de::Error::custom(format!(
+                "{text:?} is not a bin: write a number or \"inf\""
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_section_has_defaults() {
+        assert_eq!(toml::from_str::<StatsdSettings>("").unwrap(), StatsdSettings::default());
+    }
+
+    #[test]
+    fn example_file_matches_defaults() {
+        let text = include_str!("../../../deploy/statsd.toml");
+        let read = StatsdSettings::read(text, "host").unwrap();
+        let backends = BackendSettings {
+            console: Some(ConsoleSettings::default()),
+            ..BackendSettings::default()
+        };
+        assert_eq!(read.settings, StatsdSettings { backends, ..StatsdSettings::default() });
+    }
+
+    #[test]
+    fn durations_have_unit_or_are_milliseconds() {
+        let interval =
+            |text: &str| toml::from_str::<StatsdSettings>(text).map(|all| all.flush_interval);
+        assert_eq!(interval("flush-interval = \"1.5s\"").unwrap(), Duration::from_millis(1500));
+        assert_eq!(interval("flush-interval = 250").unwrap(), Duration::from_millis(250));
+        assert!(interval("flush-interval = \"10 parsecs\"").is_err());
+        assert!(interval("flush-intervall = 250").is_err());
+    }
+
+    #[test]
+    fn sections_and_lists_are_read() {
+        let text = r#"
+            dialect = "perl"
+            [[listen]]
+            type = "udp"
+            address = "[::1]:0"
+            buffer-bytes = 33554432
+            [[listen]]
+            type = "unixgram"
+            path = "/run/statsd.sock"
+            [aggregation]
+            percentiles = [90, 99.9, -10]
+            histogram = [{ metric = "", bins = [10, 100.5, "inf"] }]
+            [[backends.graphite]]
+            host = "graphite.local"
+            [backends.console]
+        "#;
+        let settings: StatsdSettings = toml::from_str(text).unwrap();
+        assert_eq!(settings.aggregation.percentiles, [90.0, 99.9, -10.0]);
+        assert_eq!(settings.aggregation.histogram[0].bins[2], Bin::Infinite);
+        assert_eq!(settings.listen.len(), 2);
+        assert_eq!(settings.backends.graphite[0].host, "graphite.local");
+        assert!(settings.backends.console.is_some());
+    }
+}

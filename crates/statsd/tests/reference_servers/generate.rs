@@ -1,0 +1,118 @@
+//! Generates valid and invalid packets that both servers interpret in the same way.
+
+/// A generator of packets, deterministic for a seed.
+pub(crate) struct PacketGenerator {
+    state: u64,
+}
+
+impl PacketGenerator {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    }
+
+    /// One to five lines, some of them empty.
+    pub(crate) fn packet(&mut self) -> Vec<u8> {
+        let lines: Vec<String> = (0..=self.random_below(4)).map(|_| self.line()).collect();
+        lines.join("\n").into_bytes()
+    }
+
+    fn line(&mut self) -> String {
+        match self.random_below(40) {
+            0 => String::new(),
+            1 => self.key(),
+            2 => format!("{}:", self.key()),
+            3 => format!("{}:{}", self.key(), self.number()),
+            _ => self.metric(),
+        }
+    }
+
+    fn metric(&mut self) -> String {
+        let values: Vec<String> =
+            (0..=self.random_below(12).saturating_sub(9)).map(|_| self.value()).collect();
+        let tags = match self.random_below(6) {
+            0 => self.pick(&["|#env:prod", "|#a:b,c", "|#z:9;x:y:z,#", "|#", "|#a b:c/d,ä:ö"]),
+            _ => "",
+        };
+        format!("{}:{}{tags}", self.key(), values.join(":"))
+    }
+
+    /// `value|type`, sometimes with a rate.
+    fn value(&mut self) -> String {
+        let kind =
+            self.pick(&["c", "c", "ms", "ms", "ms", "g", "g", "s", "", "x", "c ", "g\r", "ms2"]);
+        let value = match kind {
+            "s" => self.pick(&["ann", "bob", "", "0", "x y", "ünï", "7"]).to_owned(),
+            "g" if self.random_below(3) == 0 => {
+                format!("{}{}", self.pick(&["+", "-"]), self.positive())
+            }
+            "ms" if self.random_below(10) > 0 => self.positive(),
+            _ => self.number(),
+        };
+        let rate = match (kind, self.random_below(8)) {
+            // Etsy's server treats a rate after white space differently.
+            ("c" | "ms" | "g" | "s", 0 | 1) => self
+                .pick(&["|@0.1", "|@0.5", "|@1", "|@.25", "|@2", "|@", "|@x", "|@-1", "|0.1", "|"]),
+            ("c", 2) => "|@0.5|whatever",
+            _ => "",
+        };
+        format!("{value}|{kind}{rate}")
+    }
+
+    fn number(&mut self) -> String {
+        match self.random_below(12) {
+            0 => format!("-{}", self.positive()),
+            1 => self
+                .pick(&["", "x", "1_0", "0,5", "-", "1e", "nan", "++1", "0x", "1.2.3"])
+                .to_owned(),
+            2 => self
+                .pick(&["0x1F", "1e3", " 5 ", ".5", "5.", "007", "1E-2", "0b11", "+0"])
+                .to_owned(),
+            _ => self.positive(),
+        }
+    }
+
+    fn positive(&mut self) -> String {
+        match self.random_below(4) {
+            0 => self.random_below(1_000_000).to_string(),
+            1 => format!("{}.{:03}", self.random_below(1000), self.random_below(1000)),
+            2 => (self.next() as f64 / u64::MAX as f64 * 100.0).to_string(),
+            _ => self.random_below(20).to_string(),
+        }
+    }
+
+    fn key(&mut self) -> String {
+        match self.random_below(12) {
+            0 => self
+                .pick(&[
+                    "a b",
+                    "a/b",
+                    "a  b",
+                    "ä.key",
+                    "x(y)",
+                    "tab\tkey",
+                    "q;t=1",
+                    "17",
+                    "my_bad_lines_seen",
+                ])
+                .to_owned(),
+            _ => format!("k{}.v", self.random_below(25)),
+        }
+    }
+
+    fn pick(&mut self, of: &[&'static str]) -> &'static str {
+        of[self.random_below(of.len() as u64) as usize]
+    }
+
+    fn random_below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// Source: Steele, Lea, Flood: SplitMix, 2014.
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

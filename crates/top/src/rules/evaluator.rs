@@ -1,0 +1,263 @@
+//! Evaluates the rules of one server, and tracks which alerts are firing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use howdah_collect::{BackendActivity, SqlText};
+
+use super::{
+    AlertRule, Measure, RuleSubject,
+    values::{self, AlertKey},
+};
+use crate::{ServerHealth, units::format_duration};
+
+/// An alert.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alert {
+    /// Name of the server.
+    pub server: Arc<str>,
+    /// Subject of the rule.
+    pub subject: RuleSubject,
+    /// Text of the rule.
+    pub rule: Arc<str>,
+    /// The last value.
+    pub value: f64,
+    /// Threshold of the rule.
+    pub threshold: f64,
+    /// Unit of both.
+    pub measure: Measure,
+    /// The session, if it is about one.
+    pub session: Option<SessionInfo>,
+    /// When it was last evaluated, by the server's clock, in microseconds since 1970; `None` if the
+    /// server is unreachable.
+    pub sampled_us: Option<i64>,
+}
+
+/// A session as shown in notifications.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Process id.
+    pub pid: i32,
+    /// Role of the session.
+    pub user: Arc<str>,
+    /// Database of the session.
+    pub database: Arc<str>,
+    /// Statement on one line.
+    pub query: String,
+}
+
+impl SessionInfo {
+    pub(super) fn new(backend: &BackendActivity) -> Self {
+        let word = |word: &Option<Arc<str>>| word.clone().unwrap_or_else(|| "-".into());
+        Self {
+            pid: backend.pid,
+            user: word(&backend.user),
+            database: word(&backend.database),
+            query: backend.query.as_ref().map(SqlText::one_line).unwrap_or_default(),
+        }
+    }
+}
+
+/// Formats as `query > 5m: 6m12s, 4711 app@shop select …`.
+impl fmt::Display for Alert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.measure.format_value(self.value))?;
+        match &self.session {
+            None => Ok(()),
+            Some(SessionInfo { pid, user, database, query }) => {
+                write!(f, ", {pid} {user}@{database} {query}")
+            }
+        }
+    }
+}
+
+/// A rule that cannot be evaluated because the role cannot see its input.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UncheckedRule {
+    /// Name of the server.
+    pub server: Arc<str>,
+    /// Subject of the rule.
+    pub subject: RuleSubject,
+    /// Text of the rule.
+    pub rule: Arc<str>,
+    /// What is hidden, and the grant that helps.
+    pub reason: String,
+}
+
+/// Formats as `alert 'query > 5m' cannot be checked: …`.
+impl fmt::Display for UncheckedRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "alert '{}' cannot be checked: {}", self.rule, self.reason)
+    }
+}
+
+/// A change of an alert.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AlertChange {
+    /// The alert started.
+    Started(Alert),
+    /// The alert ended after this time.
+    Ended(Alert, Duration),
+}
+
+/// Evaluates rules on one server.
+#[derive(Clone, Debug)]
+pub struct RuleEvaluator {
+    server: Arc<str>,
+    rules: Arc<[AlertRule]>,
+    /// Values above their threshold, by index of the rule.
+    active: BTreeMap<(usize, AlertKey), ActiveAlert>,
+}
+
+#[derive(Clone, Debug)]
+struct ActiveAlert {
+    since: Instant,
+    alert: Alert,
+    /// Whether it has been above for long enough and was reported.
+    is_firing: bool,
+}
+
+impl RuleEvaluator {
+    /// Creates an evaluator without alerts.
+    pub fn new(server: &str, rules: Arc<[AlertRule]>) -> Self {
+        Self { server: server.into(), rules, active: BTreeMap::new() }
+    }
+
+    /// Firing alerts.
+    pub fn firing(&self) -> impl Iterator<Item = &Alert> {
+        self.active
+            .values()
+            .filter(|active_alert| active_alert.is_firing)
+            .map(|active_alert| &active_alert.alert)
+    }
+
+    /// Rules that a sample cannot answer. A rule with a firing alert is answered, whatever else is
+    /// hidden.
+    pub fn unchecked(&self, health: &ServerHealth) -> Vec<UncheckedRule> {
+        let ServerHealth::Read(snapshot) = health else { return Vec::new() };
+        let unchecked = |rule: &AlertRule| {
+            if self.firing().any(|alert| alert.rule == rule.text) {
+                return None;
+            }
+            let reason = values::hidden_input(rule, snapshot)?;
+            let (server, rule_text) = (Arc::clone(&self.server), Arc::clone(&rule.text));
+            Some(UncheckedRule { server, subject: rule.subject, rule: rule_text, reason })
+        };
+        self.rules.iter().filter_map(unchecked).collect()
+    }
+
+    /// Evaluates the server's state at `now`.
+    pub fn evaluate(&mut self, now: Instant, health: &ServerHealth) -> Vec<AlertChange> {
+        let mut current = BTreeSet::new();
+        let mut changes = Vec::new();
+        for (at, rule) in Arc::clone(&self.rules).iter().enumerate() {
+            let (measured, taken_us) = match (rule.subject, health) {
+                (_, ServerHealth::Connecting) => return changes,
+                (RuleSubject::Unreachable, ServerHealth::Unreachable { since, .. }) => {
+                    let value = now.saturating_duration_since(*since).as_secs_f64();
+                    let is_above = value > rule.clear_below;
+                    let unreachable =
+                        values::RuleValue { key: AlertKey::Server, value, session: None };
+                    (is_above.then_some(unreachable).into_iter().collect(), None)
+                }
+                (RuleSubject::Unreachable, ServerHealth::Read(_)) => (Vec::new(), None),
+                (_, ServerHealth::Read(snapshot)) => {
+                    (values::values(rule, snapshot), Some(snapshot.activity.taken_us))
+                }
+                // Without a sample no alert ends.
+                (_, ServerHealth::Unreachable { .. }) => {
+                    current.extend(self.active.keys().filter(|(rule, _)| *rule == at).copied());
+                    continue;
+                }
+            };
+            for measured in measured {
+                current.insert((at, measured.key));
+                changes.extend(self.observe(now, (at, rule), measured, taken_us));
+            }
+        }
+        let ended: Vec<_> =
+            self.active.keys().filter(|key| !current.contains(key)).copied().collect();
+        for active_alert in ended.iter().filter_map(|key| self.active.remove(key)) {
+            if active_alert.is_firing {
+                changes.push(AlertChange::Ended(
+                    active_alert.alert,
+                    now.saturating_duration_since(active_alert.since),
+                ));
+            }
+        }
+        changes
+    }
+
+    /// Handles a value above the rule's clear value.
+    fn observe(
+        &mut self,
+        now: Instant,
+        (at, rule): (usize, &AlertRule),
+        measured: values::RuleValue,
+        sampled_us: Option<i64>,
+    ) -> Option<AlertChange> {
+        let values::RuleValue { key, value, session } = measured;
+        let alert = Alert {
+            server: Arc::clone(&self.server),
+            subject: rule.subject,
+            rule: Arc::clone(&rule.text),
+            value,
+            threshold: rule.threshold,
+            measure: rule.measure,
+            session,
+            sampled_us,
+        };
+        let active_alert = match self.active.get_mut(&(at, key)) {
+            Some(active_alert) => {
+                active_alert.alert = alert;
+                // Between both values a firing alert continues, but none starts.
+                if value <= rule.threshold && !active_alert.is_firing {
+                    self.active.remove(&(at, key));
+                    return None;
+                }
+                active_alert
+            }
+            None if value <= rule.threshold => return None,
+            None => {
+                let over =
+                    if rule.subject.is_elapsed_time() { value - rule.threshold } else { 0.0 };
+                let over = Duration::try_from_secs_f64(over).unwrap_or_default();
+                let since = now.checked_sub(over).unwrap_or(now);
+                self.active.entry((at, key)).or_insert(ActiveAlert {
+                    since,
+                    alert,
+                    is_firing: false,
+                })
+            }
+        };
+        let is_starting = !active_alert.is_firing
+            && now.saturating_duration_since(active_alert.since) >= rule.hold_for;
+        active_alert.is_firing |= is_starting;
+        is_starting.then(|| AlertChange::Started(active_alert.alert.clone()))
+    }
+}
+
+impl AlertChange {
+    /// The alert that changed.
+    pub fn alert(&self) -> &Alert {
+        match self {
+            Self::Started(alert) | Self::Ended(alert, _) => alert,
+        }
+    }
+}
+
+/// Formats as `query > 5m: …`, or that it is over.
+impl fmt::Display for AlertChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started(alert) => alert.fmt(f),
+            Self::Ended(alert, lasted) => {
+                write!(f, "over after {}: {alert}", format_duration(lasted.as_secs_f64()))
+            }
+        }
+    }
+}

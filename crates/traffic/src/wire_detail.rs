@@ -1,0 +1,186 @@
+//! [`WireDetail`]: details of an event that only an observer of the protocol sees. Logs have none
+//! of them.
+
+use crate::Text;
+
+/// Details of an event from the protocol's messages, beyond what logs contain.
+///
+/// The kind of the event determines which fields apply; the others are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WireDetail {
+    /// Rows that the server reported as returned or changed, over all statements of the message;
+    /// `None` if it did not report a number.
+    pub rows: Option<u64>,
+    /// OIDs of the statement's first parameters, from Parse; 0 for those that the server was to
+    /// infer.
+    pub types: Vec<u32>,
+    /// Formats of the bound values, from Bind: none (all are text), one for all, or one for each. 0
+    /// is text, 1 is binary.
+    pub formats: Vec<u16>,
+    /// Requested formats of the result columns; counted like `formats`.
+    pub result_formats: Vec<u16>,
+    /// Row limit of the Execute; 0 is none.
+    pub rows_max: u32,
+    /// Names and values of the session's startup parameters.
+    pub settings: Vec<(Text, Text)>,
+    /// The client's data for `COPY … FROM STDIN`, if any.
+    pub copy_in: Option<CopyInData>,
+    /// Arguments of a function call; `formats` applies to them, and `result_formats` to the result.
+    /// `None` if they were not captured.
+    pub arguments: Option<Vec<Option<Text>>>,
+    /// The messages sent for the event and between it and its neighbours, in order, in the form of
+    /// [`ClientMessage`]. `None` if unknown, and for the single message of a Query or a
+    /// FunctionCall.
+    pub messages: Option<Text>,
+}
+
+/// A client's message, as stored in [`WireDetail::messages`].
+///
+/// ```text
+/// P, E, Q, F   the Parse, Execute, Query or FunctionCall of the event itself
+/// B name 0     the Bind of a portal, of this event or another one with the same pipeline
+/// D S name 0   Describe of a statement;   D P name 0   of a portal
+/// C S name 0   Close of a statement;      C P name 0   of a portal
+/// H            Flush
+/// S            Sync
+/// ```
+///
+/// The letters are those of the protocol, the zeros are bytes. Messages after the event's own
+/// message extend to its pipeline's Sync, or belong to the next event. Pipelines without events
+/// precede the next event's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientMessage<'a> {
+    /// The message of the event itself.
+    EventMessage,
+    /// A Bind of the portal with this name.
+    Bind(&'a [u8]),
+    /// A Describe.
+    Describe(NamedObject<'a>),
+    /// A Close.
+    Close(NamedObject<'a>),
+    /// A Flush.
+    Flush,
+    /// A Sync.
+    Sync,
+}
+
+/// The object of a Describe or a Close, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedObject<'a> {
+    /// A prepared statement.
+    Statement(&'a [u8]),
+    /// A portal.
+    Portal(&'a [u8]),
+}
+
+impl<'a> ClientMessage<'a> {
+    /// Splits off the first message; `None` at the end, or if it is invalid.
+    pub fn split_first(messages: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let (tag, rest) = messages.split_first()?;
+        let name = |from: &'a [u8]| {
+            let end = memchr::memchr(0, from)?;
+            Some((from.get(..end)?, from.get(end + 1..)?))
+        };
+        let named = || {
+            let (kind, rest) = rest.split_first()?;
+            let (name, rest) = name(rest)?;
+            match kind {
+                b'S' => Some((NamedObject::Statement(name), rest)),
+                b'P' => Some((NamedObject::Portal(name), rest)),
+                _ => None,
+            }
+        };
+        Some(match tag {
+            b'P' | b'E' | b'Q' | b'F' => (Self::EventMessage, rest),
+            b'B' => name(rest).map(|(name, rest)| (Self::Bind(name), rest))?,
+            b'D' => named().map(|(named, rest)| (Self::Describe(named), rest))?,
+            b'C' => named().map(|(named, rest)| (Self::Close(named), rest))?,
+            b'H' => (Self::Flush, rest),
+            b'S' => (Self::Sync, rest),
+            _ => return None,
+        })
+    }
+
+    /// All messages, up to the first invalid one.
+    pub fn all(mut messages: &'a [u8]) -> impl Iterator<Item = Self> {
+        std::iter::from_fn(move || {
+            let (first, rest) = Self::split_first(messages)?;
+            messages = rest;
+            Some(first)
+        })
+    }
+}
+
+/// The data that a client sent for a COPY.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CopyInData {
+    /// Number of bytes, over all COPYs of the message.
+    pub bytes: u64,
+    /// The rows, as sent, of each COPY of the message; `None` if they were not captured.
+    pub data: Vec<Option<Text>>,
+    /// Whether the client ended the last one with CopyFail.
+    pub failed: bool,
+}
+
+impl WireDetail {
+    /// Whether the value with this index, from 0, was bound in binary format.
+    pub fn is_binary(&self, index: usize) -> bool {
+        match self.formats[..] {
+            [] => false,
+            [all] => all == BINARY,
+            ref each => each.get(index) == Some(&BINARY),
+        }
+    }
+
+    /// Memory of its texts and lists, in bytes.
+    pub fn bytes(&self) -> usize {
+        let settings =
+            self.settings.iter().map(|(name, value)| name.len() + value.len() + ENTRY_BYTES);
+        let copies = self.copy_in.iter().flat_map(|copy| &copy.data);
+        let copied = copies.map(|data| data.as_ref().map_or(0, Text::len) + ENTRY_BYTES);
+        let numbers = self.types.len() + self.formats.len() + self.result_formats.len();
+        let arguments = self.arguments.iter().flatten();
+        let arguments = arguments.map(|one| one.as_ref().map_or(0, Text::len) + ENTRY_BYTES);
+        let messages = self.messages.as_ref().map_or(0, Text::len);
+        settings.chain(copied).chain(arguments).sum::<usize>() + numbers * ENTRY_BYTES + messages
+    }
+}
+
+/// The format code of a binary value.
+const BINARY: u16 = 1;
+
+/// Approximate cost of a list entry besides its bytes.
+const ENTRY_BYTES: usize = 8;
+
+#[test]
+fn single_format_applies_to_all_values() {
+    let wire = |formats: &[u16]| WireDetail { formats: formats.to_vec(), ..WireDetail::default() };
+    assert!(!wire(&[]).is_binary(0));
+    assert!(wire(&[1]).is_binary(5));
+    assert!(!wire(&[0, 1]).is_binary(0));
+    assert!(wire(&[0, 1]).is_binary(1));
+    assert!(!wire(&[0, 1]).is_binary(2));
+}
+
+#[test]
+fn messages_are_split_in_order() {
+    let all = |messages| ClientMessage::all(messages).collect::<Vec<_>>();
+    assert_eq!(
+        all(b"CSold\0SPDSa\0Bp\0DP\0EHCPp\0S"),
+        [
+            ClientMessage::Close(NamedObject::Statement(b"old")),
+            ClientMessage::Sync,
+            ClientMessage::EventMessage,
+            ClientMessage::Describe(NamedObject::Statement(b"a")),
+            ClientMessage::Bind(b"p"),
+            ClientMessage::Describe(NamedObject::Portal(b"")),
+            ClientMessage::EventMessage,
+            ClientMessage::Flush,
+            ClientMessage::Close(NamedObject::Portal(b"p")),
+            ClientMessage::Sync,
+        ]
+    );
+    for cut in [&b"QB"[..], b"QBp", b"QD", b"QDS", b"QDX\0", b"Qx"] {
+        assert_eq!(all(cut), [ClientMessage::EventMessage], "{cut:?}");
+    }
+}

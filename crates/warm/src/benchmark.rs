@@ -1,0 +1,36 @@
+//! Measures the benefit of a warm cache: restarts a server with cold caches, has one client read
+//! single rows as fast as it can, and records its throughput per step: without warming, with
+//! contrib's autoprewarm, and with Howdah's load.
+//!
+//! ```text
+//! data ─► warm cache, client: the steady rate ─► image, autoprewarm.blocks
+//!   ┌────────────────────────────────────────────────────┘
+//!   └─► for each method: stop ─ drop files from the system's cache ─ start ─ warm ┬─► steps ─► summary
+//!                                                              client, at once ───┘
+//! ```
+//!
+//! The server is a temporary one, or an existing one that the caller can restart. All measurements
+//! are made by our own client; no other program is needed. Taking and loading images is implemented
+//! in [`crate::dump`] and [`crate::load()`].
+
+mod chart;
+mod data;
+mod document;
+mod error;
+mod experiment;
+mod page;
+mod read_client;
+mod resource_usage;
+mod row_sequence;
+mod server;
+mod summary;
+
+pub use document::{BenchmarkDocument, VERSION, document, steps_csv};
+pub use error::BenchmarkError;
+pub use experiment::{
+    Benchmark, BenchmarkResults, BenchmarkRun, DropCaches, WarmMethod, WarmingCost,
+};
+pub use page::page;
+pub use read_client::ThroughputStep;
+pub use server::{BenchmarkServer, ExistingServer, TemporaryServer};
+pub use summary::ThroughputSummary;

@@ -1,0 +1,83 @@
+//! Why a benchmark failed.
+
+use std::{io, process::ExitStatus};
+
+use crate::{dump::DumpError, load::LoadError, os_cache::OsCacheError};
+use howdah_connect::{ConnectError, QueryError, ResolveError};
+
+/// Why a benchmark failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchmarkError {
+    /// The temporary server could not be created, started or stopped.
+    #[error(transparent)]
+    Lab(#[from] howdah_lab::ClusterError),
+    /// The temporary server's address is invalid.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The server could not be connected to.
+    #[error("cannot connect to the server")]
+    Connect(#[from] ConnectError),
+    /// A statement failed.
+    #[error("a statement failed: {step}")]
+    Query {
+        /// What the statement was for.
+        step: &'static str,
+        /// The server's error.
+        source: QueryError,
+    },
+    /// The command that restarts the server could not be run.
+    #[error("cannot run the command to restart the server: {command}")]
+    Command {
+        /// The command.
+        command: String,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The command that restarts the server failed.
+    #[error("the command to restart the server failed ({status}): {command}")]
+    CommandFailed {
+        /// The command.
+        command: String,
+        /// Its exit status.
+        status: ExitStatus,
+    },
+    /// The command that restarts the server succeeded, but the server was not restarted.
+    #[error("the command to restart the server did not restart it: {command}")]
+    NotRestarted {
+        /// The command.
+        command: String,
+    },
+    /// The server's files could not be dropped from the operating system's cache.
+    #[error("cannot drop the server's files from the operating system's cache")]
+    EvictFiles(#[from] OsCacheError),
+    /// The whole cache of the operating system could not be dropped.
+    #[error("cannot drop the operating system's cache: cannot write {path}")]
+    DropCaches {
+        /// The kernel's file for this.
+        path: &'static str,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// No image could be taken.
+    #[error("cannot take an image")]
+    Dump(#[from] DumpError),
+    /// The image could not be loaded.
+    #[error("cannot load the image")]
+    Load(#[from] LoadError),
+    /// The benchmark was interrupted.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Adds to an error what the statement was for.
+pub(crate) trait StepContext<T> {
+    /// See [`BenchmarkError::Query`].
+    fn step(self, step: &'static str) -> Result<T, BenchmarkError>;
+}
+
+impl<T> StepContext<T> for Result<T, QueryError> {
+    fn step(self, step: &'static str) -> Result<T, BenchmarkError> {
+        self.map_err(|source| BenchmarkError::Query { step, source })
+    }
+}

@@ -1,0 +1,98 @@
+//! The client: reads single rows by key, one after another, and counts the reads of each step.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use howdah_connect::{Client, ConnectTarget};
+use howdah_stats::Percentiles;
+
+use crate::benchmark::{
+    data::TABLE,
+    error::{BenchmarkError, StepContext as _},
+    row_sequence::RowSequence,
+};
+
+/// The reads of one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThroughputStep {
+    /// Number of rows read.
+    pub transactions: u64,
+    /// 99th percentile of the latency of reads that ended in this step, in microseconds.
+    pub p99_us: u64,
+}
+
+/// A connected client with its prepared statement.
+pub(crate) struct ReadClient {
+    client: Client,
+    rows: RowSequence,
+}
+
+/// The reads of all steps.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadMeasurement {
+    pub(crate) steps: Vec<ThroughputStep>,
+    pub(crate) latencies: Percentiles,
+}
+
+const STATEMENT_NAME: &str = "point";
+
+impl ReadClient {
+    pub(crate) fn connect(
+        target: &ConnectTarget,
+        rows: RowSequence,
+    ) -> Result<Self, BenchmarkError> {
+        let mut client = Client::connect(target)?;
+        let sql = format!("SELECT abalance FROM {TABLE} WHERE aid = $1");
+        client.prepare(STATEMENT_NAME, &sql).step("preparing the client's query")?;
+        Ok(Self { client, rows })
+    }
+
+    /// The process ID of its backend.
+    pub(crate) fn process_id(&self) -> Option<i32> {
+        self.client.process_id()
+    }
+
+    /// Reads for `duration`, rounded up to whole steps. A read that spans steps is counted in the
+    /// one it ends in.
+    pub(crate) fn run(
+        &mut self,
+        step: Duration,
+        duration: Duration,
+        stop: &AtomicBool,
+    ) -> Result<ReadMeasurement, BenchmarkError> {
+        let count = (duration.as_secs_f64() / step.as_secs_f64()).ceil().max(1.0) as usize;
+        let mut steps = Vec::with_capacity(count);
+        let mut latencies = Percentiles::new();
+        let began = Instant::now();
+        let mut before = began;
+        for number in 1..=count {
+            let end = began + step * number as u32;
+            let mut in_step = Percentiles::new();
+            // If a read takes longer than a step, the steps it spans remain empty.
+            while before < end {
+                self.read_one()?;
+                let now = Instant::now();
+                let latency = now - before;
+                before = now;
+                in_step.record(latency);
+                if stop.load(Ordering::Relaxed) {
+                    return Err(BenchmarkError::Interrupted);
+                }
+            }
+            steps.push(ThroughputStep {
+                transactions: in_step.count(),
+                p99_us: in_step.at_us(0.99).unwrap_or(0),
+            });
+            latencies.merge(&in_step);
+        }
+        Ok(ReadMeasurement { steps, latencies })
+    }
+
+    fn read_one(&mut self) -> Result<(), BenchmarkError> {
+        let row = self.rows.next_row().to_string();
+        self.client.query_prepared(STATEMENT_NAME, &[Some(&row)]).step("reading a row")?;
+        Ok(())
+    }
+}
