@@ -217,7 +217,7 @@ fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// Bytes as hexadecimal digits.
-pub fn to_hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
