@@ -1,29 +1,29 @@
-//! Captures the traffic of the pooler's clients while it passes.
+//! Decodes the traffic of the pooler's clients into events while it passes.
 //!
 //! ```text
-//! worker ──► CaptureBuffer ──► chunks of memory     (bytes as they arrive, never blocks)
-//!                                     │
-//!                                     ▼
-//!              CaptureRecorder's thread: Decoder ──► SessionDecoder ──► CaptureWriter
-//!              (frames, requests and replies, events, redaction, files)
+//! worker ──► CaptureBuffer ──► BufferChunk          (bytes as they arrive, never blocks)
+//!                                   │
+//!                                   ▼
+//!        recorder's thread: TrafficDecoder ──► SessionDecoder ──► events
+//!                           (records)          (frames, requests and replies)
 //! ```
 //!
 //! A worker of the pooler appends to its [`CaptureBuffer`] the bytes that a client sent, with their
-//! arrival time, and the few server messages that complete a request. The [`CaptureRecorder`]
-//! decodes them on a separate thread. If that is too slow, chunks are dropped, and the capture
-//! reports it; clients never wait.
+//! arrival time, and the few server messages that complete a request. A [`TrafficDecoder`] decodes
+//! them on another thread. If that is too slow, chunks are dropped and counted in the
+//! [`BufferQueue`]; clients never wait.
 //!
-//! The pooler decides which client gets which server, and when recording of a client can start.
+//! The pooler decides which client gets which server and when recording of a client can start, and
+//! it has the thread that redacts and writes the events.
 
 mod buffer;
 mod by_name;
 mod counts;
 mod decoder;
-mod digest_cache;
 mod harness;
+mod parsed_statement;
 mod pending_messages;
 mod record;
-mod recorder;
 mod secrets;
 mod session;
 mod statement_cache;
@@ -31,10 +31,8 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::{CaptureBuffer, ClientMark, SessionStart};
+pub use buffer::{BufferChunk, BufferQueue, CaptureBuffer, ClientMark, SessionStart};
 pub use counts::RecorderCounts;
-pub use decoder::PoolLookup;
+pub use decoder::{PoolLookup, TrafficDecoder};
 pub use harness::CaptureHarness;
-pub use recorder::{
-    CaptureRecorder, CaptureStartError, CopyRows, RecorderSettings, RecorderStatus,
-};
+pub use session::CopyRows;

@@ -148,7 +148,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::settings::SettingOrigin;
+    use crate::setting_origin::SettingOrigin;
 
     fn policy(require_auth: &str, binding: ChannelBindingMode) -> AuthPolicy {
         let mut settings = KeywordValues::default();

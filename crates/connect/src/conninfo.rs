@@ -4,9 +4,7 @@
 //! `recognized_connection_string` and `conninfo_parse` in `fe-connect.c`.
 
 use crate::{
-    resolve_error::ResolveError,
-    settings::{KeywordValues, SettingOrigin},
-    uri,
+    resolve_error::ResolveError, setting_origin::SettingOrigin, settings::KeywordValues, uri,
 };
 
 /// Parses a connection string: a URI, a keyword/value string, or a plain database name.

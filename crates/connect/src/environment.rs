@@ -13,9 +13,8 @@ use std::{
 };
 
 use crate::{
-    keyword::KEYWORDS,
-    resolve_error::ResolveError,
-    settings::{KeywordValues, SettingOrigin},
+    keyword::KEYWORDS, resolve_error::ResolveError, setting_origin::SettingOrigin,
+    settings::KeywordValues,
 };
 
 /// A captured process environment.

@@ -20,10 +20,12 @@ mod params;
 mod passfile;
 mod resolve_error;
 mod service;
+mod setting_origin;
 mod settings;
 mod target;
 pub mod tls;
 mod uri;
+mod warning;
 
 pub use auth_policy::{AuthFilter, AuthPolicy, LoginError, LoginRefused};
 pub use client::{
@@ -35,6 +37,7 @@ pub use environment::Environment;
 pub use howdah_wire::ValueFormat;
 pub use params::ConnParams;
 pub use resolve_error::{ResolveError, ServiceProblem};
-pub use settings::SettingOrigin;
-pub use target::{ConnectTarget, Keepalive, LoadBalance, SessionAttributes, Warning};
+pub use setting_origin::SettingOrigin;
+pub use target::{ConnectTarget, Keepalive, LoadBalance, SessionAttributes};
 pub use tls::{SslMode, TlsSettings};
+pub use warning::Warning;

@@ -3,9 +3,7 @@
 use std::fmt;
 
 use crate::{
-    conninfo,
-    resolve_error::ResolveError,
-    settings::{KeywordValues, SettingOrigin},
+    conninfo, resolve_error::ResolveError, setting_origin::SettingOrigin, settings::KeywordValues,
 };
 
 /// Connection parameters from the command line. An empty string counts as not given.

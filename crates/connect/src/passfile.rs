@@ -18,7 +18,7 @@ use std::{
 
 use howdah_wire::Secret;
 
-use crate::{Endpoint, target::Warning};
+use crate::{Endpoint, warning::Warning};
 
 /// The entries of a password file, read once because replay looks up each of thousands of sessions.
 /// Clones share them.

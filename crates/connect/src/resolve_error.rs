@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::{keyword, settings::SettingOrigin};
+use crate::{keyword, setting_origin::SettingOrigin};
 
 /// The connection parameters are invalid.
 ///

@@ -14,7 +14,8 @@ use std::{fs, io, path::Path};
 use crate::{
     environment::Environment,
     resolve_error::{ResolveError, ServiceProblem},
-    settings::{KeywordValues, SettingOrigin},
+    setting_origin::SettingOrigin,
+    settings::KeywordValues,
 };
 
 /// The keyword values of the service `name`.

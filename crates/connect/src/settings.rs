@@ -1,33 +1,8 @@
 //! Keyword values collected from all sources, with the origin of each.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
-use crate::{keyword, resolve_error::ResolveError};
-
-/// The origin of a keyword value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SettingOrigin {
-    /// A command-line argument: the connection string, or `-h`, `-p`, `-U`, `-d`.
-    Argument,
-    /// A section of the connection service file.
-    Service,
-    /// The environment variable of that name.
-    Variable(&'static str),
-    /// No source set it.
-    Default,
-}
-
-impl fmt::Display for SettingOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Argument => f.write_str("from the arguments"),
-            Self::Service => f.write_str("from the service file"),
-            Self::Variable(name) => write!(f, "from {name}"),
-            Self::Default => f.write_str("the default"),
-        }
-    }
-}
+use crate::{keyword, resolve_error::ResolveError, setting_origin::SettingOrigin};
 
 /// Values by keyword. One of them may be a password, so there is no `Debug`.
 #[derive(Default)]

@@ -8,10 +8,7 @@
 //! PostgreSQL manual, "Connection URIs"; where it is silent, `conninfo_uri_parse_options` in
 //! `fe-connect.c`.
 
-use crate::{
-    resolve_error::ResolveError,
-    settings::{KeywordValues, SettingOrigin},
-};
+use crate::{resolve_error::ResolveError, setting_origin::SettingOrigin, settings::KeywordValues};
 
 /// The text after the `postgresql://` of a URI; `None` if the text is not a URI.
 ///

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use parquet::errors::ParquetError;
 
-use crate::{ROW_BYTES_MAX, folder::DatasetKind};
+use crate::{ROW_BYTES_MAX, kind::DatasetKind};
 
 /// A dataset could not be written. Earlier files are kept in every case.
 #[derive(Debug, thiserror::Error)]

@@ -8,81 +8,17 @@
 
 use std::{
     collections::BTreeSet,
-    fmt, fs,
+    fs,
     io::{self, Write},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::error::{Corruption, ReadError, WriteError};
-
-/// The kind of a dataset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DatasetKind {
-    /// Events captured from clients.
-    Capture,
-    /// Outcomes of replaying them.
-    Run,
-}
-
-impl DatasetKind {
-    const ALL: [Self; 2] = [Self::Capture, Self::Run];
-
-    /// File name of the manifest.
-    pub const fn manifest_name(self) -> &'static str {
-        match self {
-            Self::Capture => "capture.json",
-            Self::Run => "run.json",
-        }
-    }
-
-    /// The `format` in the manifest and `howdah.format` in the files.
-    pub const fn format(self) -> &'static str {
-        match self {
-            Self::Capture => "howdah-capture",
-            Self::Run => "howdah-run",
-        }
-    }
-
-    /// The version that this build writes. It reads all versions up to this one.
-    pub const fn version(self) -> u32 {
-        match self {
-            Self::Capture => 4,
-            Self::Run => 2,
-        }
-    }
-
-    /// Whether this build can read a version.
-    pub(crate) const fn supports(self, version: u32) -> bool {
-        1 <= version && version <= self.version()
-    }
-
-    /// Prefixes of the names of its files: `events` for `events-000001.parquet`.
-    pub(crate) const fn file_prefixes(self) -> &'static [&'static str] {
-        match self {
-            Self::Capture => &["events"],
-            Self::Run => &["outcomes", "statements"],
-        }
-    }
-
-    /// The other kind.
-    fn other(self) -> Self {
-        match self {
-            Self::Capture => Self::Run,
-            Self::Run => Self::Capture,
-        }
-    }
-}
-
-impl fmt::Display for DatasetKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Capture => "capture",
-            Self::Run => "run",
-        })
-    }
-}
+use crate::{
+    error::{Corruption, ReadError, WriteError},
+    kind::DatasetKind,
+};
 
 /// A folder for a dataset of one kind.
 #[derive(Clone, Debug)]

@@ -48,13 +48,14 @@ mod columns;
 mod dictionary;
 mod error;
 mod folder;
+mod kind;
 mod manifest;
 mod run;
 mod table;
 
 pub use capture::{Capture, CaptureSettings, CaptureWriter, Events};
 pub use error::{Corruption, ReadError, WriteError};
-pub use folder::DatasetKind;
+pub use kind::DatasetKind;
 pub use manifest::{CaptureManifest, CaptureOrigin, RunManifest};
 pub use run::{
     Disposition, Outcomes, ReplayOutcome, ReplayRun, RunSettings, RunWriter, StatementInfo,

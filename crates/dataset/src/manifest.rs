@@ -9,7 +9,7 @@ use howdah_traffic::{Kind, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::folder::DatasetKind;
+use crate::kind::DatasetKind;
 
 /// The origin of the events of a capture, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

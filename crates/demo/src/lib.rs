@@ -11,8 +11,10 @@
 //! Servers, log, replay and statistics are real; only the data and its clients are invented.
 
 mod dataset;
+mod error;
 mod servers;
 mod steps;
 mod workload;
 
-pub use steps::{Demo, DemoError, DemoOutcome};
+pub use error::DemoError;
+pub use steps::{Demo, DemoOutcome};

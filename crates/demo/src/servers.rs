@@ -3,7 +3,7 @@
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{BinariesSearch, Builder, Cluster};
 
-use crate::{DemoError, dataset};
+use crate::{dataset, error::DemoError};
 
 /// The database of the dataset, and the role of its clients.
 const DATABASE: &str = "shop";

@@ -12,18 +12,19 @@ use std::{
 
 use howdah_compare::{
     Comparison, Overall, QueryComparison, Samples, compare,
-    explain::{Examples, ExplainError, explain},
+    explain::{Examples, explain},
 };
-use howdah_connect::{Client, ConnectError, QueryError, ResolveError};
-use howdah_dataset::{Capture, CaptureSettings, CaptureWriter, ReadError, RunSettings, RunWriter};
+use howdah_connect::Client;
+use howdah_dataset::{Capture, CaptureSettings, CaptureWriter, RunSettings, RunWriter};
 use howdah_lab::BinariesSearch;
-use howdah_logs::{ImportOptions, ReadFilesError, read_files};
-use howdah_replay::{NoticeSink, Rate, Replay, ReplayReport, ReplaySettings, StartError};
+use howdah_logs::{ImportOptions, read_files};
+use howdah_replay::{NoticeSink, Rate, Replay, ReplayReport, ReplaySettings};
 use howdah_stats::Registry;
 use howdah_traffic::{Event, Timestamp};
 
 use crate::{
     dataset::{PLANTED_INDEX, PLANTED_QUERY},
+    error::DemoError,
     servers::{OriginalServer, ServerCopy},
     workload,
 };
@@ -68,45 +69,6 @@ impl DemoOutcome {
     pub fn control_is_clean(&self) -> bool {
         self.control.verdict == Overall::NoChange
     }
-}
-
-/// Why the demo failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DemoError {
-    /// PostgreSQL was not found, or a server did not start.
-    #[error(transparent)]
-    Lab(#[from] howdah_lab::ClusterError),
-    /// The address of a demo server could not be resolved.
-    #[error(transparent)]
-    Resolve(#[from] ResolveError),
-    /// A demo server refused a connection.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// A statement of the demo failed.
-    #[error(transparent)]
-    Query(#[from] QueryError),
-    /// The log of the production server could not be imported.
-    #[error("cannot import the log")]
-    Import(#[source] Box<ReadFilesError<howdah_dataset::WriteError>>),
-    /// The capture or a run could not be written.
-    #[error(transparent)]
-    Write(#[from] howdah_dataset::WriteError),
-    /// The capture or a run could not be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// A run could not be read.
-    #[error(transparent)]
-    ReadRun(#[from] howdah_compare::ReadRunError),
-    /// A replay did not start.
-    #[error("cannot replay")]
-    Start(#[from] StartError),
-    /// The plans of the changed queries could not be requested.
-    #[error("cannot explain the change")]
-    Explain(#[from] ExplainError),
-    /// [`Demo::stop`] was set.
-    #[error("interrupted")]
-    Interrupted,
 }
 
 impl Demo {

@@ -8,8 +8,8 @@ use std::{
 use howdah_connect::{Client, ConnectTarget, QueryError};
 
 use crate::{
-    DemoError,
     dataset::{CUSTOMERS, PLANTED_QUERY, PRODUCTS},
+    error::DemoError,
 };
 
 /// What one client repeats.

@@ -77,6 +77,17 @@ pub struct BufferDescIter {
     in_transition: u32,
 }
 
+impl RunningServer {
+    /// Its buffer map.
+    ///
+    /// # Errors
+    ///
+    /// Memory cannot be read, or does not hold buffer descriptors.
+    pub fn buffers(&self) -> Result<BufferMap, InspectError> {
+        BufferMap::for_server(self)
+    }
+}
+
 impl BufferMap {
     pub(crate) fn for_server(server: &RunningServer) -> Result<Self, InspectError> {
         let memory = server.memory();

@@ -17,6 +17,17 @@ pub struct ChildList {
     bytes: Vec<u8>,
 }
 
+impl OsProcess {
+    /// A reusable reader for its children.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone.
+    pub fn child_list(self) -> Result<ChildList, ProcessError> {
+        ChildList::for_process(self)
+    }
+}
+
 impl ChildList {
     pub(crate) fn for_process(process: OsProcess) -> Result<Self, ProcessError> {
         let tasks = process.file("task");

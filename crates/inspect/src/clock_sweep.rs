@@ -44,6 +44,17 @@ pub struct SweepState {
     pub buffers: u32,
 }
 
+impl RunningServer {
+    /// Its clock sweep.
+    ///
+    /// # Errors
+    ///
+    /// The variable cannot be located in this binary, or holds an impossible state.
+    pub fn clock_sweep(&self) -> Result<ClockSweep, InspectError> {
+        ClockSweep::for_server(self)
+    }
+}
+
 impl ClockSweep {
     pub(crate) fn for_server(server: &RunningServer) -> Result<Self, InspectError> {
         let memory = server.memory();

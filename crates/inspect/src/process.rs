@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{child_list::ChildList, error::ProcessError};
+use crate::error::ProcessError;
 
 /// A process that exists, or existed until recently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,15 +143,6 @@ impl OsProcess {
             }
         }
         Ok(children)
-    }
-
-    /// A reusable reader for its children.
-    ///
-    /// # Errors
-    ///
-    /// The process is gone.
-    pub fn child_list(self) -> Result<ChildList, ProcessError> {
-        ChildList::for_process(self)
     }
 
     /// Its current state.

@@ -8,8 +8,6 @@ use std::{
 
 use crate::{
     binary::Binary,
-    buffers::BufferMap,
-    clock_sweep::ClockSweep,
     error::{InspectError, LayoutError, ProcessError},
     memory::ProcessMemory,
     process::OsProcess,
@@ -110,24 +108,6 @@ impl RunningServer {
     /// The postmaster's memory. Shared memory has the same address in all its children.
     pub fn memory(&self) -> ProcessMemory {
         ProcessMemory::for_pid(self.postmaster.pid())
-    }
-
-    /// Its buffer map.
-    ///
-    /// # Errors
-    ///
-    /// Memory cannot be read, or does not hold buffer descriptors.
-    pub fn buffers(&self) -> Result<BufferMap, InspectError> {
-        BufferMap::for_server(self)
-    }
-
-    /// Its clock sweep.
-    ///
-    /// # Errors
-    ///
-    /// The variable cannot be located in this binary, or holds an impossible state.
-    pub fn clock_sweep(&self) -> Result<ClockSweep, InspectError> {
-        ClockSweep::for_server(self)
     }
 
     /// `shared_buffers` in pages; fixed at server start.

@@ -12,7 +12,7 @@ use jiff::{
     tz::{AmbiguousOffset, TimeZone},
 };
 
-use crate::options::OptionsError;
+use crate::error::OptionsError;
 
 /// Converts the server's times to points in time.
 #[derive(Clone, Debug)]

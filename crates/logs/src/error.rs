@@ -1,6 +1,6 @@
-//! Inputs that cannot be imported at all.
+//! Inputs that cannot be imported at all, and unusable options.
 
-use crate::{language::Language, options::ServerLogFormat};
+use crate::{language::Language, server_log_format::ServerLogFormat};
 
 /// The input is unusable: reading on would return nothing. The user must change the options or pass
 /// another file.
@@ -104,6 +104,33 @@ pub enum ImportError {
         file: String,
         /// It starts like a gzip, zstd, xz or bzip2 file.
         compressed: bool,
+    },
+}
+
+/// An unusable option. The caller's mistake.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// Without a time there is no replay schedule. Only syslog and the journal have a time outside
+    /// the prefix.
+    #[error("log_line_prefix {prefix:?} has no time: it needs %m, %t or %n")]
+    PrefixWithoutTime {
+        /// The prefix as given.
+        prefix: String,
+    },
+    /// The prefix ends inside an escape, as in `%m %`.
+    #[error("log_line_prefix {prefix:?} ends inside an escape")]
+    PrefixCutShort {
+        /// The prefix as given.
+        prefix: String,
+    },
+    /// Neither an IANA zone, nor an offset, nor a known abbreviation.
+    #[error(
+        "unknown time zone {timezone:?}: give a name such as Europe/Vienna or an offset such as +05:30"
+    )]
+    UnknownTimezone {
+        /// The zone as given.
+        timezone: String,
     },
 }
 

@@ -1,22 +1,28 @@
 //! [`Importer`]: bytes in, events out.
 
+mod buffer;
+
 use std::collections::VecDeque;
 
 use howdah_log_input::{InputState, Issue, shorten};
 use howdah_traffic::{Event, EventRef, Timestamp};
 
+use self::buffer::InputBuffer;
 use crate::{
-    buffer::InputBuffer,
     clock::{Assumption, LogClock},
-    error::ImportError,
-    format_detector::{FormatDetector, SAMPLE_BYTES},
-    frame::ChunkFrames,
-    intern::Interner,
+    collections::intern::Interner,
+    error::{ImportError, OptionsError},
+    formats::{
+        detector::{FormatDetector, SAMPLE_BYTES},
+        input_item::InputItem,
+        reader::{Framer, LogReader},
+    },
     language::Language,
-    options::{ImportOptions, OptionsError, ServerLogFormat},
-    reader::{Framer, InputItem, LogReader},
-    record::LogRecord,
-    summary::{ImportSummary, LogLinePrefix, LogPosition, PrefixOrigin, ProblemReason},
+    options::ImportOptions,
+    prefix::{LogLinePrefix, PrefixOrigin},
+    record::{LogRecord, frame::ChunkFrames},
+    server_log_format::ServerLogFormat,
+    summary::{ImportSummary, LogPosition, ProblemReason},
     tracker::{EventSink, RecordHandling, SessionMemo, Tracker},
 };
 

@@ -35,52 +35,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod bitmasks;
-mod buffer;
 mod clock;
-mod completeness;
-mod csv;
+mod collections;
 mod error;
-mod files;
-mod format_detector;
-mod frame;
-mod framing_threads;
-mod hashing;
+mod formats;
 mod importer;
-mod intern;
-mod json;
 mod language;
-mod message;
-mod names;
 mod options;
-mod parameters;
 mod prefix;
-mod read_plan;
-mod reader;
-mod recent_sessions;
+mod reading;
 mod record;
-mod spans;
-mod split_cache;
-mod sql;
-mod stderr;
-mod stream;
-mod structural_index;
+mod scan;
+mod server_log_format;
 mod summary;
 mod tracker;
-#[cfg(target_arch = "x86_64")]
-mod vector;
 
-pub use completeness::{Completeness, Gap, GapKind};
-pub use error::ImportError;
-pub use files::{ReadFilesError, ReadProgress, read_files, visit_files};
+pub use collections::intern::Interner;
+pub use error::{ImportError, OptionsError};
 pub use howdah_log_input::{Compression, Envelope, EnvelopeReader, LogSeverity};
 pub use importer::Importer;
-pub use intern::Interner;
 pub use language::Language;
-pub use options::{Emit, ImportOptions, OptionsError, ServerLogFormat};
-pub use read_plan::{FileOrder, Inputs, LogFile, OmittedInput, ReadPlanError};
-pub use stream::{LogStream, ReceiverGone};
+pub use options::{Emit, ImportOptions};
+pub use prefix::{Confidence, LogLinePrefix, PrefixOrigin};
+pub use reading::{
+    LogStream, ReadFilesError, ReadPlanError, ReadProgress, ReceiverGone, read_files, visit_files,
+};
+pub use server_log_format::ServerLogFormat;
 pub use summary::{
-    Confidence, ImportProblem, ImportSummary, LogFacts, LogLinePrefix, PrefixOrigin, ProblemReason,
-    ProblemSample,
+    Completeness, FileOrder, Gap, GapKind, ImportProblem, ImportSummary, Inputs, LogFacts, LogFile,
+    OmittedInput, ProblemReason, ProblemSample,
 };

@@ -1,8 +1,9 @@
 //! Options of an import.
 
-use serde::Serialize;
-
-use crate::{clock::LogClock, prefix::CompiledPrefix};
+use crate::{
+    clock::LogClock, error::OptionsError, prefix::CompiledPrefix,
+    server_log_format::ServerLogFormat,
+};
 
 /// How to read a log. [`ImportOptions::default`] detects everything that can be detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,29 +50,6 @@ impl ImportOptions {
     }
 }
 
-/// The three formats in which PostgreSQL writes its log (`log_destination`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ServerLogFormat {
-    /// Text lines that begin with `log_line_prefix`.
-    Stderr,
-    /// `csvlog`: 22 to 26 columns.
-    Csv,
-    /// `jsonlog`: one object in each line, PostgreSQL 15 and later.
-    Json,
-}
-
-impl ServerLogFormat {
-    /// The name of the format in `log_destination`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stderr => "stderr",
-            Self::Csv => "csvlog",
-            Self::Json => "jsonlog",
-        }
-    }
-}
-
 /// When an event is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
@@ -81,31 +59,4 @@ pub enum Emit {
     /// When the outcome is known: after a duration, an error, the session's next action, or the end
     /// of the input.
     End,
-}
-
-/// An unusable option. The caller's mistake.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OptionsError {
-    /// Without a time there is no replay schedule. Only syslog and the journal have a time outside
-    /// the prefix.
-    #[error("log_line_prefix {prefix:?} has no time: it needs %m, %t or %n")]
-    PrefixWithoutTime {
-        /// The prefix as given.
-        prefix: String,
-    },
-    /// The prefix ends inside an escape, as in `%m %`.
-    #[error("log_line_prefix {prefix:?} ends inside an escape")]
-    PrefixCutShort {
-        /// The prefix as given.
-        prefix: String,
-    },
-    /// Neither an IANA zone, nor an offset, nor a known abbreviation.
-    #[error(
-        "unknown time zone {timezone:?}: give a name such as Europe/Vienna or an offset such as +05:30"
-    )]
-    UnknownTimezone {
-        /// The zone as given.
-        timezone: String,
-    },
 }

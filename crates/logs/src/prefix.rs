@@ -10,6 +10,7 @@
 
 mod deduction;
 mod guess;
+mod log_line_prefix;
 mod shape;
 
 use howdah_log_input::LineLabel;
@@ -18,7 +19,8 @@ use std::ops::Range;
 use memchr::memmem;
 
 pub(crate) use self::guess::{guess_prefix, is_misfit};
-use crate::{options::OptionsError, summary::Confidence};
+pub use self::log_line_prefix::{Confidence, LogLinePrefix, PrefixOrigin};
+use crate::error::OptionsError;
 
 /// A compiled prefix.
 #[derive(Clone, Debug)]
@@ -123,6 +125,11 @@ impl<'a> SessionNames<'a> {
             _ => b"",
         }
     }
+}
+
+/// Looks up the known names of a session.
+pub(crate) trait SessionLookup {
+    fn names(&self, session_id: &[u8], pid: Option<u32>) -> SessionNames<'_>;
 }
 
 /// The spans of a line's fields, relative to the start of the line.

@@ -1,11 +1,15 @@
 //! One server message in the common form of all three formats.
 
+pub(crate) mod frame;
+pub(crate) mod message_fields;
+pub(crate) mod spans;
+
 use howdah_log_input::LogSeverity;
 use howdah_traffic::{SqlState, Timestamp};
 
-use crate::{
+use self::{
     frame::{RecordFrame, SessionFields},
-    message::MessageFields,
+    message_fields::MessageFields,
 };
 
 /// A message: a [`RecordFrame`] and its [`SessionFields`], with the bytes that they refer to. Texts

@@ -18,12 +18,17 @@
 //! written, so one that ends an action is later than the action's start by the logged duration.
 
 mod action_buffer;
+mod copy_direction;
 mod failure;
+mod message;
+mod names;
 mod output;
+mod parameters;
 mod pipelines;
 mod sampling;
 mod session;
 mod session_table;
+mod split_cache;
 mod steps;
 mod vxid;
 
@@ -31,18 +36,17 @@ use howdah_log_input::LogSeverity;
 use howdah_traffic::Timestamp;
 
 use self::{
+    message::LogMessage,
     output::EventOutput,
+    parameters::{BoundValues, ValueLimit},
     session_table::{SessionKey, SessionTable},
+    split_cache::SplitCache,
 };
 pub(crate) use self::{output::EventSink, session_table::SessionMemo};
 use crate::{
-    message::LogMessage,
     options::Emit,
-    parameters::{BoundValues, ValueLimit},
-    prefix::SessionNames,
-    reader::SessionLookup,
-    record::LogRecord,
-    split_cache::SplitCache,
+    prefix::{SessionLookup, SessionNames},
+    record::{LogRecord, spans::parse_session_id},
     summary::{ImportSummary, LogPosition},
 };
 
@@ -322,7 +326,7 @@ fn is_client(record: &LogRecord<'_>) -> bool {
 
 impl SessionLookup for Tracker {
     fn names(&self, session_id: &[u8], pid: Option<u32>) -> SessionNames<'_> {
-        let pid = pid.or_else(|| crate::spans::parse_session_id(session_id).map(|(_, pid)| pid));
+        let pid = pid.or_else(|| parse_session_id(session_id).map(|(_, pid)| pid));
         let slot = pid.and_then(|pid| self.table.find(&SessionKey::Process(pid)));
         slot.and_then(|at| self.table.get(at)).map(|session| session.names()).unwrap_or_default()
     }

@@ -20,6 +20,7 @@ mod console;
 mod core;
 pub mod hba;
 mod metrics;
+mod recorder;
 #[cfg(test)]
 mod sim;
 mod worker;
@@ -56,6 +57,7 @@ pub use core::{
 };
 pub use howdah_net::{ActivatedSocket, ActivationError, activated_sockets};
 pub use metrics::METRICS;
+pub use recorder::{CaptureRecorder, CaptureStartError, RecorderSettings, RecorderStatus};
 #[doc(hidden)]
 pub use worker::HostResolver;
 pub use worker::{

@@ -7,6 +7,7 @@
 mod conversation;
 mod event;
 mod hash;
+mod hash_field;
 mod name;
 mod reorder;
 mod text;
@@ -19,7 +20,8 @@ pub use event::{
     Action, Bound, CapturedOutcome, CopyDirection, Event, Kind, Parameter, SessionId, Source,
     SqlState,
 };
-pub use hash::{EventHash, HashField};
+pub use hash::EventHash;
+pub use hash_field::HashField;
 pub use name::{name_bytes, name_text};
 pub use reorder::ReorderBuffer;
 pub use text::Text;

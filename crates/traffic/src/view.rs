@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{
     Action, Bound, CapturedOutcome, CopyDirection, Event, Kind, Parameter, SessionId, Source,
     SqlState, Text, Timestamp, WireDetail,
-    hash::{FieldSum, HashField},
+    hash_field::{FieldSum, HashField},
 };
 
 /// An [`Event`], borrowed.

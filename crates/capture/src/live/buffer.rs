@@ -54,28 +54,27 @@ pub struct CaptureBuffer {
 
 /// State shared by a worker and the recorder's thread.
 #[derive(Debug)]
-pub(crate) struct BufferQueue {
+pub struct BufferQueue {
     /// The worker's number.
-    pub(crate) number: usize,
+    number: usize,
     /// Bytes that are queued.
     queued: AtomicUsize,
     queued_max: usize,
     /// The recorder has stopped reading.
     closed: AtomicBool,
     /// Bytes of clients, and of records, that were dropped.
-    pub(crate) lost_bytes: AtomicU64,
+    lost_bytes: AtomicU64,
     /// Number of gaps.
-    pub(crate) gaps: AtomicU64,
+    gaps: AtomicU64,
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
 /// A chunk of records.
 #[derive(Debug)]
-pub(crate) struct BufferChunk {
-    pub(crate) queue: Arc<BufferQueue>,
-    pub(crate) bytes: Vec<u8>,
-    /// Whether it is the worker's last chunk.
-    pub(crate) is_last: bool,
+pub struct BufferChunk {
+    queue: Arc<BufferQueue>,
+    bytes: Vec<u8>,
+    is_last: bool,
 }
 
 /// The state of a client that is or was recorded.
@@ -111,11 +110,13 @@ pub struct SessionStart<'a, Settings, Statements> {
 }
 
 impl BufferQueue {
-    pub(crate) fn new(number: usize, waiting_max: usize) -> Arc<Self> {
+    /// Creates the queue of the worker with this number. When more than `queued_max` bytes wait to
+    /// be read, chunks are dropped.
+    pub fn new(number: usize, queued_max: usize) -> Arc<Self> {
         Arc::new(Self {
             number,
             queued: AtomicUsize::new(0),
-            queued_max: waiting_max,
+            queued_max,
             closed: AtomicBool::new(false),
             lost_bytes: AtomicU64::new(0),
             gaps: AtomicU64::new(0),
@@ -124,17 +125,27 @@ impl BufferQueue {
     }
 
     /// Makes the worker stop.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
     /// Bytes waiting to be read.
-    pub(crate) fn queued_bytes(&self) -> usize {
+    pub fn queued_bytes(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
 
+    /// Number of gaps: chunks that were dropped.
+    pub fn gaps(&self) -> u64 {
+        self.gaps.load(Ordering::Relaxed)
+    }
+
+    /// Bytes lost in gaps.
+    pub fn lost_bytes(&self) -> u64 {
+        self.lost_bytes.load(Ordering::Relaxed)
+    }
+
     /// Returns a processed chunk's memory.
-    pub(crate) fn recycle(&self, mut bytes: Vec<u8>) {
+    fn recycle(&self, mut bytes: Vec<u8>) {
         self.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
         bytes.clear();
         if let Ok(mut spare) = self.spare.try_lock()
@@ -160,23 +171,47 @@ impl BufferQueue {
     }
 }
 
+impl BufferChunk {
+    /// The number of the worker that wrote it.
+    pub fn worker(&self) -> usize {
+        self.queue.number
+    }
+
+    /// Whether it is the worker's last chunk.
+    pub fn is_last(&self) -> bool {
+        self.is_last
+    }
+
+    /// Returns its memory to the worker, once it is decoded.
+    pub fn recycle(self) {
+        self.queue.recycle(self.bytes);
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 impl CaptureBuffer {
-    pub(crate) fn new(
+    /// Creates the buffer of one worker, which hands over its chunks to `sender`. `capture` is the
+    /// number of the capture in this process, from 1. Rows of COPY are recorded only if
+    /// `captures_copy_rows`.
+    pub fn new(
         capture: u32,
-        lane: Arc<BufferQueue>,
-        to: Sender<BufferChunk>,
-        keeps_rows: bool,
+        queue: Arc<BufferQueue>,
+        sender: Sender<BufferChunk>,
+        captures_copy_rows: bool,
     ) -> Self {
         Self {
             capture,
-            queue: lane,
-            sender: to,
+            queue,
+            sender,
             bytes: Vec::new(),
             oldest_nanos: 0,
             epoch: 1,
             sessions: 0,
             texts: HashSet::new(),
-            captures_copy_rows: keeps_rows,
+            captures_copy_rows,
         }
     }
 

@@ -103,13 +103,9 @@ impl RecorderCounts {
             .collect()
     }
 
-    /// The report in the capture's manifest.
-    pub(crate) fn report(
-        &self,
-        hash: &EventHash,
-        withheld: Option<u64>,
-        error: Option<&str>,
-    ) -> Value {
+    /// The report in the capture's manifest. `withheld` is the number of texts that redaction
+    /// removed as a whole, `error` the failure that ended the recording.
+    pub fn report(&self, hash: &EventHash, withheld: Option<u64>, error: Option<&str>) -> Value {
         let mut report = json!({
             "recorder": self,
             "sessions": self.sessions,

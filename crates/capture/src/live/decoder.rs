@@ -1,4 +1,4 @@
-//! [`Decoder`]: decodes the records of all workers into events.
+//! [`TrafficDecoder`]: decodes the records of all workers into events.
 
 use std::{
     collections::HashMap,
@@ -11,11 +11,12 @@ use howdah_traffic::{Event, SessionId, Text, Timestamp};
 use howdah_wire::{Backend, Tag};
 
 use crate::live::{
+    buffer::BufferChunk,
     counts::RecorderCounts,
+    parsed_statement::ParsedStatement,
     record::{BufferRecord, RecordKind, RecordReader},
     session::{
-        CopyRowLimits, DecodeContext, ParsedStatement, SessionDecoder, SessionIdentity,
-        SessionState,
+        CopyRowLimits, CopyRows, DecodeContext, SessionDecoder, SessionIdentity, SessionState,
     },
     statement_cache::StatementCache,
 };
@@ -23,8 +24,8 @@ use crate::live::{
 /// Looks up role and database of a pool by its number; returns `None` if the pool no longer exists.
 pub type PoolLookup = Box<dyn Fn(u32) -> Option<(Arc<str>, Arc<str>)> + Send>;
 
-/// Decodes chunks of records.
-pub(crate) struct Decoder {
+/// Decodes the chunks of all workers into events. Uses no thread and no file.
+pub struct TrafficDecoder {
     /// By worker number.
     workers: Vec<WorkerState>,
     texts: StatementCache,
@@ -34,12 +35,12 @@ pub(crate) struct Decoder {
     clock_origin: Timestamp,
     /// Prefix of session names, so that two captures of one pooler can be merged.
     prefix: String,
-    pub(crate) tally: RecorderCounts,
+    tally: RecorderCounts,
 }
 
-impl fmt::Debug for Decoder {
+impl fmt::Debug for TrafficDecoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decoder").field("tally", &self.tally).finish_non_exhaustive()
+        f.debug_struct("TrafficDecoder").field("tally", &self.tally).finish_non_exhaustive()
     }
 }
 
@@ -70,23 +71,25 @@ impl Hasher for CounterHasher {
     }
 }
 
-impl Decoder {
-    pub(crate) fn new(who_is: PoolLookup, rows: CopyRowLimits, zero: Timestamp) -> Self {
+impl TrafficDecoder {
+    /// Creates a decoder. `clock_origin` is the wall-clock time of time 0 of the workers' clock.
+    pub fn new(pool_lookup: PoolLookup, copy: CopyRows, clock_origin: Timestamp) -> Self {
         let seconds = Timestamp::now().as_micros() / 1_000_000;
         Self {
             workers: Vec::new(),
             texts: StatementCache::default(),
-            pool_lookup: who_is,
-            rows,
-            clock_origin: zero,
+            pool_lookup,
+            rows: copy.into(),
+            clock_origin,
             prefix: format!("{seconds:x}"),
             tally: RecorderCounts::default(),
         }
     }
 
     /// Decodes a chunk of a worker, and emits the events whose outcome it completes.
-    pub(crate) fn decode(&mut self, number: usize, bytes: &[u8], emit: &mut dyn FnMut(&Event)) {
-        let mut reader = RecordReader::new(bytes);
+    pub fn decode(&mut self, chunk: &BufferChunk, emit: &mut dyn FnMut(&Event)) {
+        let mut reader = RecordReader::new(chunk.bytes());
+        let number = chunk.worker();
         while let Some(record) = reader.record() {
             if self.decode_record(number, &record, &mut reader, emit).is_none() {
                 debug_assert!(false, "a worker wrote an incomplete record");
@@ -177,8 +180,13 @@ impl Decoder {
         Some(())
     }
 
+    /// The counts of what was decoded so far; those of queues and files are 0.
+    pub fn counts(&self) -> RecorderCounts {
+        self.tally
+    }
+
     /// Ends decoding: pending requests remain without an outcome.
-    pub(crate) fn finish(&mut self, emit: &mut dyn FnMut(&Event)) {
+    pub fn finish(&mut self, emit: &mut dyn FnMut(&Event)) {
         let mut tally = self.tally;
         for session in self.workers.iter_mut().flat_map(|worker| worker.sessions.values_mut()) {
             let mut context = DecodeContext {

@@ -7,8 +7,8 @@ use howdah_traffic::{Event, Timestamp};
 use crate::live::{
     buffer::{BufferChunk, BufferQueue, CaptureBuffer},
     counts::RecorderCounts,
-    decoder::Decoder,
-    session::CopyRowLimits,
+    decoder::TrafficDecoder,
+    session::CopyRows,
 };
 
 /// The buffer and decoder of one worker, for tests of decoding. All sessions have the role `u` and
@@ -18,7 +18,7 @@ pub struct CaptureHarness {
     buffer: Option<CaptureBuffer>,
     queue: Arc<BufferQueue>,
     chunks: mpsc::Receiver<BufferChunk>,
-    decoder: Decoder,
+    decoder: TrafficDecoder,
 }
 
 impl CaptureHarness {
@@ -26,13 +26,13 @@ impl CaptureHarness {
     pub fn new(buffer_bytes: usize, rows_bytes_max: usize) -> Self {
         let (to, pieces) = mpsc::channel();
         let lane = BufferQueue::new(0, buffer_bytes);
-        let rows = CopyRowLimits { counts_bytes: true, bytes_max: rows_bytes_max };
+        let rows = CopyRows::Full { bytes_max: rows_bytes_max };
         let who_is = |_| Some(("u".into(), "d".into()));
         Self {
             buffer: Some(CaptureBuffer::new(1, Arc::clone(&lane), to, rows_bytes_max > 0)),
             queue: lane,
             chunks: pieces,
-            decoder: Decoder::new(Box::new(who_is), rows, Timestamp::from_micros(0)),
+            decoder: TrafficDecoder::new(Box::new(who_is), rows, Timestamp::from_micros(0)),
         }
     }
 
@@ -59,8 +59,8 @@ impl CaptureHarness {
             buffer.flush();
         }
         for chunk in self.chunks.try_iter() {
-            self.decoder.decode(0, &chunk.bytes, emit);
-            chunk.queue.recycle(chunk.bytes);
+            self.decoder.decode(&chunk, emit);
+            chunk.recycle();
         }
     }
 
@@ -75,7 +75,6 @@ impl CaptureHarness {
 
     /// The counts so far.
     pub fn tally(&self) -> RecorderCounts {
-        let gaps = self.queue.gaps.load(std::sync::atomic::Ordering::Relaxed);
-        RecorderCounts { gaps, ..self.decoder.tally }
+        RecorderCounts { gaps: self.queue.gaps(), ..self.decoder.counts() }
     }
 }

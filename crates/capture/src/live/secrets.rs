@@ -7,10 +7,19 @@
 use std::sync::LazyLock;
 
 use howdah_sql::{Lexer, TokenKind};
+use howdah_traffic::Text;
 use memchr::memmem::Finder;
 
 /// Replaces a secret.
 pub(crate) const PLACEHOLDER: &[u8] = b"redacted";
+
+/// A statement's text without secrets.
+pub(crate) fn sql_text(sql: &[u8]) -> Text {
+    match redact_secrets(sql) {
+        Some(hidden) => hidden.into(),
+        None => sql.into(),
+    }
+}
 
 /// Returns the text without secrets, or `None` if it has none.
 pub(crate) fn redact_secrets(sql: &[u8]) -> Option<Vec<u8>> {

@@ -13,47 +13,17 @@ use howdah_traffic::{
     Action, Bound, CapturedOutcome, CopyInData, Event, SessionId, Source, Text, Timestamp,
     WireDetail,
 };
-use howdah_wire::{
-    Frame, Frontend, Tag,
-    frontend::{FrontendMessage, Parse},
-};
+use howdah_wire::{Frontend, Tag};
 
 use crate::live::{
     by_name::ByName,
     counts::RecorderCounts,
+    parsed_statement::ParsedStatement,
     pending_messages::PendingMessages,
-    secrets,
+    secrets::sql_text,
     statement_cache::StatementCache,
     stream::{Malformed, MessageStream},
 };
-
-/// The text of a prepared statement, with its parameter types.
-#[derive(Debug)]
-pub(crate) struct ParsedStatement {
-    sql: Text,
-    types: Vec<u32>,
-}
-
-impl ParsedStatement {
-    /// Parses the body of a Parse message without the statement's name.
-    pub(crate) fn from_parse_body(text: &[u8]) -> Option<Arc<Self>> {
-        // Prepend an empty name.
-        let body = [b"\0", text].concat();
-        match FrontendMessage::parse(Frame { tag: Frontend::Parse.tag(), body: &body }) {
-            Ok(FrontendMessage::Parse(parse)) => Some(Arc::new(Self::from_parse(&parse))),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn from_parse(parse: &Parse<'_>) -> Self {
-        Self { sql: sql_text(parse.sql), types: parse.types.clone().collect() }
-    }
-
-    /// Whether this Parse message prepares the same statement.
-    pub(crate) fn matches(&self, parse: &Parse<'_>) -> bool {
-        self.sql.as_bytes() == parse.sql && parse.types.clone().eq(self.types.iter().copied())
-    }
-}
 
 const SYNC: Tag = Frontend::Sync.tag();
 
@@ -76,13 +46,37 @@ pub(crate) struct SessionState {
     pub(crate) statements: ByName<Arc<ParsedStatement>>,
 }
 
-/// How the rows of COPY are captured.
+/// How the rows of `COPY … FROM STDIN` are captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyRows {
+    /// All rows, up to a number of bytes per message.
+    Full {
+        /// The limit in bytes.
+        bytes_max: usize,
+    },
+    /// Only their size in bytes.
+    Length,
+    /// Not at all.
+    Off,
+}
+
+/// The parts of the rows of COPY that are captured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyRowLimits {
     /// Whether their size in bytes is recorded.
     pub(crate) counts_bytes: bool,
     /// Maximum bytes kept of one message's COPYs; 0 keeps none.
     pub(crate) bytes_max: usize,
+}
+
+impl From<CopyRows> for CopyRowLimits {
+    fn from(rows: CopyRows) -> Self {
+        match rows {
+            CopyRows::Full { bytes_max } => Self { counts_bytes: true, bytes_max },
+            CopyRows::Length => Self { counts_bytes: true, bytes_max: 0 },
+            CopyRows::Off => Self { counts_bytes: false, bytes_max: 0 },
+        }
+    }
 }
 
 /// What sessions share while records are decoded.
@@ -449,14 +443,6 @@ impl Portal {
             rows_max,
             ..WireDetail::default()
         }
-    }
-}
-
-/// A statement's text without secrets.
-fn sql_text(sql: &[u8]) -> Text {
-    match secrets::redact_secrets(sql) {
-        Some(hidden) => hidden.into(),
-        None => sql.into(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use howdah_traffic::Hashed;
 use howdah_wire::frontend::Parse;
 
-use crate::live::session::ParsedStatement;
+use crate::live::parsed_statement::ParsedStatement;
 
 /// Cache entries; texts with the same entry replace each other.
 const CACHE_ENTRIES: usize = 1024;

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 
 use crate::live::{
     buffer::{BufferChunk, BufferQueue, CaptureBuffer, ClientMark, SessionStart},
-    decoder::Decoder,
-    session::CopyRowLimits,
+    decoder::TrafficDecoder,
+    session::CopyRows,
 };
 
 /// One client of one worker, and the decoder.
@@ -20,7 +20,7 @@ struct SessionFixture {
     buffer: Option<CaptureBuffer>,
     chunks: mpsc::Receiver<BufferChunk>,
     client: ClientMark,
-    decoder: Decoder,
+    decoder: TrafficDecoder,
     events: Vec<Event>,
     now: u64,
 }
@@ -32,13 +32,13 @@ impl SessionFixture {
 
     fn with_room(bytes: usize) -> Self {
         let (to, pieces) = mpsc::channel();
-        let rows = CopyRowLimits { counts_bytes: true, bytes_max: 100 };
+        let rows = CopyRows::Full { bytes_max: 100 };
         let who_is = |pool: u32| (pool == 7).then(|| ("u".into(), "d".into()));
         let mut fixture = Self {
             buffer: Some(CaptureBuffer::new(1, BufferQueue::new(0, bytes), to, true)),
             chunks: pieces,
             client: ClientMark::default(),
-            decoder: Decoder::new(Box::new(who_is), rows, Timestamp::from_micros(0)),
+            decoder: TrafficDecoder::new(Box::new(who_is), rows, Timestamp::from_micros(0)),
             events: Vec::new(),
             now: 0,
         };
@@ -125,8 +125,8 @@ impl SessionFixture {
         }
         let Self { decoder, events, chunks: pieces, .. } = self;
         for chunk in pieces.try_iter() {
-            decoder.decode(0, &chunk.bytes, &mut |event| events.push(event.clone()));
-            chunk.queue.recycle(chunk.bytes);
+            decoder.decode(&chunk, &mut |event| events.push(event.clone()));
+            chunk.recycle();
         }
         std::mem::take(events)
     }
@@ -225,7 +225,7 @@ fn replies_are_matched_to_requests() {
             "simple e",
         ]
     );
-    let tally = fixture.decoder.tally;
+    let tally = fixture.decoder.counts();
     assert_eq!((tally.unknown_statements, tally.skipped_by_server), (1, 3));
 }
 
@@ -317,7 +317,7 @@ fn requests_for_omitted_bind_have_no_events() {
     let messages_by_kind: Vec<_> =
         fixture.read_messages().into_iter().map(|(kind, _, messages)| (kind, messages)).collect();
     assert_eq!(messages_by_kind, [(Kind::Execute, Some("B\0ES".to_owned())), (Kind::Simple, None)]);
-    let tally = &fixture.decoder.tally;
+    let tally = fixture.decoder.counts();
     assert_eq!((tally.too_long, tally.unknown_statements), (1, 1));
 }
 
@@ -336,7 +336,7 @@ fn errors_about_secrets_are_omitted() {
     fixture.buffer().flush();
     let SessionFixture { decoder, chunks: pieces, .. } = &mut fixture;
     for chunk in pieces.try_iter() {
-        decoder.decode(0, &chunk.bytes, &mut |event| {
+        decoder.decode(&chunk, &mut |event| {
             let error = event.outcome.error.clone().unwrap_or_default();
             assert_eq!(error.as_bytes(), b"redacted", "{:?}", event.action);
         });
@@ -363,7 +363,7 @@ fn gap_cuts_pending_requests_and_session_resumes() {
     fixture.client_sends(&[bind("held"), execute(), sync()].concat());
     fixture.server_sends(&[BOUND, Done("SELECT 1"), Ready(b'I')]);
     assert_eq!(fixture.read(), ["simple before", "execute select 'held' = 1"]);
-    assert_eq!(fixture.decoder.tally.cut_short, 1);
+    assert_eq!(fixture.decoder.counts().cut_short, 1);
 }
 
 #[test]
@@ -382,14 +382,14 @@ fn copy_rows_sent_early_are_kept() {
     fixture.buffer().flush();
     let mut copies = Vec::new();
     for chunk in fixture.chunks.try_iter() {
-        fixture.decoder.decode(0, &chunk.bytes, &mut |event| {
+        fixture.decoder.decode(&chunk, &mut |event| {
             copies.extend(event.wire.clone().unwrap().copy_in);
         });
     }
     let found: Vec<_> =
         copies.iter().map(|copy| (copy.bytes, copy.data.first().cloned().flatten())).collect();
     assert_eq!(found, [(2, Some("1\n".into())), (0, None), (101, None)]);
-    assert_eq!(fixture.decoder.tally.copies_without_rows, 1);
+    assert_eq!(fixture.decoder.counts().copies_without_rows, 1);
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn malformed_stream_ends_its_session_only() {
     let client = fixture.client.clone();
     fixture.buffer().record_disconnect(&client, 9);
     assert_eq!(fixture.read(), ["connect", "disconnect"]);
-    assert_eq!(fixture.decoder.tally.malformed, 1);
+    assert_eq!(fixture.decoder.counts().malformed, 1);
 }
 
 proptest! {
@@ -461,8 +461,8 @@ fn session_has_identity_of_its_pool() {
     fixture.buffer.take().unwrap().finish();
     let mut kinds = Vec::new();
     for chunk in fixture.chunks.try_iter() {
-        assert!(chunk.is_last);
-        fixture.decoder.decode(0, &chunk.bytes, &mut |event| {
+        assert!(chunk.is_last());
+        fixture.decoder.decode(&chunk, &mut |event| {
             assert_eq!((&*event.user, &*event.database), ("u", "d"));
             kinds.push(event.action.kind());
         });

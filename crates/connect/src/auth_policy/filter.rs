@@ -115,10 +115,7 @@ mod tests {
     use howdah_wire::backend::encode::{self, AuthenticationRequest};
 
     use super::*;
-    use crate::{
-        settings::{KeywordValues, SettingOrigin},
-        tls::TlsSettings,
-    };
+    use crate::{setting_origin::SettingOrigin, settings::KeywordValues, tls::TlsSettings};
 
     fn client() -> ClientSession {
         let login = Login {

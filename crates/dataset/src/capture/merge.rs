@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     error::ReadError,
-    folder::DatasetKind,
+    kind::DatasetKind,
     table::{GroupRows, TableFile},
 };
 

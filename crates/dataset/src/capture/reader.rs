@@ -10,7 +10,8 @@ use howdah_traffic::Timestamp;
 use super::{Events, event_row::StoredEvent};
 use crate::{
     error::ReadError,
-    folder::{DatasetKind, Folder},
+    folder::Folder,
+    kind::DatasetKind,
     manifest::CaptureManifest,
     table::{TableFile, TableRecord},
 };

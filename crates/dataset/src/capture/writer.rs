@@ -11,7 +11,8 @@ use super::{
 use crate::{
     buffer::{BufferLimits, FillLevel},
     error::WriteError,
-    folder::{DatasetKind, Folder},
+    folder::Folder,
+    kind::DatasetKind,
     manifest::{CaptureManifest, CaptureOrigin},
     table::TableWriter,
 };

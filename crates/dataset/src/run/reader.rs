@@ -8,7 +8,8 @@ use std::{
 use super::{ReplayOutcome, StatementInfo};
 use crate::{
     error::ReadError,
-    folder::{DatasetKind, Folder},
+    folder::Folder,
+    kind::DatasetKind,
     manifest::RunManifest,
     table::{TableFile, TableRecord, TableRows},
 };

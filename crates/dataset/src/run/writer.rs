@@ -8,7 +8,8 @@ use super::{Disposition, ReplayOutcome, StatementInfo};
 use crate::{
     buffer::{Buffer, BufferLimits},
     error::WriteError,
-    folder::{DatasetKind, Folder},
+    folder::Folder,
+    kind::DatasetKind,
     manifest::{HOWDAH_VERSION, RunManifest},
     table::TableWriter,
 };

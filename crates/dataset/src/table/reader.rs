@@ -22,7 +22,7 @@ use super::{FORMAT_KEY, TableRecord, VERSION_KEY, guard::catch_decoder_panics};
 use crate::{
     columns::decoded_schema,
     error::{Corruption, ReadError},
-    folder::DatasetKind,
+    kind::DatasetKind,
 };
 
 /// One file of a table, with its footer read and checked.

@@ -27,7 +27,8 @@ use crate::{
     chunk::{GroupWriter, PageCompressor},
     columns::{StoredType, stored_schema},
     error::WriteError,
-    folder::{DatasetKind, Folder},
+    folder::Folder,
+    kind::DatasetKind,
     manifest::HOWDAH_VERSION,
 };
 

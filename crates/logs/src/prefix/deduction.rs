@@ -14,7 +14,7 @@ use std::{cmp::Reverse, collections::HashMap};
 
 use self::padding::{Padding, with_single_spaces};
 use super::{PrefixField, shape};
-use crate::spans::{parse_session_id, parse_u64};
+use crate::record::spans::{parse_session_id, parse_u64};
 
 /// The prefixes suggested by most heads, without and with padded fields.
 pub(super) fn deduce_prefixes(lines: &[&[u8]]) -> impl Iterator<Item = String> {

@@ -6,11 +6,10 @@
 //! [deduced](super::deduction).
 
 use super::{
-    CompiledPrefix, PrefixField, SessionNames,
+    CompiledPrefix, Confidence, PrefixField, SessionNames,
     deduction::{deduce_prefixes, label_at},
     shape,
 };
-use crate::summary::Confidence;
 use howdah_log_input::{LineLabel, stamp_len};
 
 /// Returns the candidate that matches most of `lines`, or `None` if none matches any.

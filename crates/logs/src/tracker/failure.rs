@@ -8,14 +8,14 @@ use memchr::memmem;
 
 use super::{
     SessionTable, TextDecoders, is_client,
+    message::without_position,
     output::EventOutput,
+    parameters,
     session::{LastLoggedStep, StepKind, TrackedSession},
     steps::{emit_named_parse, emit_named_steps, no_values, query_id, simple, step_kind},
     vxid::Vxid,
 };
 use crate::{
-    message::without_position,
-    parameters,
     record::LogRecord,
     summary::{ImportSummary, LogFacts},
 };

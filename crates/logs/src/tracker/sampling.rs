@@ -7,7 +7,7 @@
 
 use howdah_sql::{Lexer, SqlCommand, TokenKind};
 
-use crate::spans::parse_u64;
+use crate::record::spans::parse_u64;
 
 /// The state of a session that predicts its next statement.
 #[derive(Debug, Default)]

@@ -9,13 +9,14 @@ use howdah_traffic::{
 use super::{
     SessionKey,
     action_buffer::ActionBuffer,
+    names::PreparedNames,
     output::{EventDraft, OpenAction},
     pipelines::{Membership, SessionPipelines},
     sampling::SamplingDetector,
     steps::no_values,
     vxid::Vxid,
 };
-use crate::{names::PreparedNames, prefix::SessionNames, record::LogRecord, summary::LogFacts};
+use crate::{prefix::SessionNames, record::LogRecord, summary::LogFacts};
 
 /// One session of a client.
 #[derive(Debug)]

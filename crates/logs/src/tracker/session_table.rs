@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use howdah_traffic::{ActionRef, Source, Timestamp};
 
-use super::{is_client, output::EventOutput, session::TrackedSession};
-use crate::{hashing::Map, message::AuthorizedNames, record::LogRecord};
+use super::{is_client, message::AuthorizedNames, output::EventOutput, session::TrackedSession};
+use crate::{collections::hashing::Map, record::LogRecord};
 
 /// Sessions, each in a slot that does not change while the session exists.
 #[derive(Debug, Default)]

@@ -4,16 +4,16 @@ use howdah_traffic::{ActionRef, BoundRef, Hashed, OutcomeRef, ParametersRef, Sou
 
 use super::{
     TextDecoders,
+    copy_direction::copy_direction,
+    message::ProtocolStep,
+    names::{self, StepText},
     output::EventOutput,
     pipelines::{THRESHOLD_US_MIN, UnloggedStep},
     session::{BareStep, StepKind, TrackedSession},
     vxid::Vxid,
 };
 use crate::{
-    message::ProtocolStep,
-    names::{self, StepText},
     record::LogRecord,
-    sql,
     summary::{ImportSummary, ProblemReason},
 };
 
@@ -205,7 +205,7 @@ fn parse_action<'a>(
 
 /// The action of a Query message.
 pub(super) fn simple(sql: Hashed<'_>) -> ActionRef<'_> {
-    match sql::copy_direction(sql.as_bytes()) {
+    match copy_direction(sql.as_bytes()) {
         Some(direction) => ActionRef::Copy { sql, direction },
         None => ActionRef::Simple { sql },
     }

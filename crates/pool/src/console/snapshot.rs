@@ -49,7 +49,7 @@ pub struct PoolerSnapshot {
     /// Number of refused logins by reason.
     pub refused: Vec<(RefusalReason, u64)>,
     /// The running capture, or the last one.
-    pub capture: Option<howdah_capture::live::RecorderStatus>,
+    pub capture: Option<crate::recorder::RecorderStatus>,
 }
 
 /// One of several servers of a database.

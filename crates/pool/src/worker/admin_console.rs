@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_capture::live::RecorderStatus;
 use howdah_net::{Interest, Poller, Received, SocketReadiness, Stream, Token};
 use howdah_wire::startup::CancelKey;
 
@@ -22,6 +21,7 @@ use crate::{
     console::{
         CellValue, ConsoleBackend, ConsoleCommand, ConsoleError, ConsoleSession, Disconnect, Show,
     },
+    recorder::RecorderStatus,
 };
 
 /// An authenticated user of the console.

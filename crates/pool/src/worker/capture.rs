@@ -6,16 +6,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError, mpsc},
 };
 
-use howdah_capture::live::{
-    CaptureRecorder, CaptureStartError, CopyRows, RecorderSettings, RecorderStatus,
-};
-use howdah_capture::{KeyError, RedactionKey};
+use howdah_capture::{KeyError, RedactionKey, live::CopyRows};
 use howdah_traffic::Timestamp;
 
 use super::{control::PoolerHandle, messages::WorkerMessage, shared_state::SharedState};
 use crate::{
     PoolId,
     config::{CaptureConfig, CopyCapture},
+    recorder::{CaptureRecorder, CaptureStartError, RecorderSettings, RecorderStatus},
 };
 
 /// The captures of this process, one at a time.

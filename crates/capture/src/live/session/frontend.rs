@@ -8,10 +8,10 @@ use howdah_wire::{
 
 use super::{
     AwaitedReply, CopyRowLimits, DecodeContext, PendingRequest, Portal, SYNC, SessionDecoder,
-    sql_text,
 };
 use crate::live::{
     pending_messages::LastEvent,
+    secrets::sql_text,
     stream::{ClientItem, Malformed},
 };
 

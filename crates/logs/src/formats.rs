@@ -1,0 +1,9 @@
+//! The three formats of server logs: which one a log has, and its bytes into records.
+
+pub(crate) mod csv;
+pub(crate) mod detector;
+pub(crate) mod input_item;
+mod json;
+pub(crate) mod reader;
+mod recent_sessions;
+mod stderr;

@@ -1,0 +1,493 @@
+//! jsonlog: one object in each line; keys without a value are omitted.
+//!
+//! The reader accepts bytes that are not UTF-8, because a database may have another encoding. It
+//! also reads records that an operator for Kubernetes wraps as `{"record": {…}}`, with the column
+//! names of csvlog.
+//!
+//! Source: manual, Using JSON-Format Log Output; `write_jsonlog` in `jsonlog.c`; `escape_json` in
+//! `json.c`.
+
+mod fast_path;
+mod framer;
+
+use howdah_log_input::{InputState, LogSeverity};
+use howdah_traffic::SqlState;
+
+pub(crate) use self::framer::JsonFramer;
+use super::input_item::InputItem;
+use crate::{
+    clock::LogClock,
+    record::{
+        frame::{RecordFrame, SessionFields},
+        spans::{
+            FieldSpan, function_name, known_name, parse_i64, parse_pid, parse_session_id, parse_u64,
+        },
+    },
+    summary::ProblemReason,
+};
+
+/// Reader of jsonlog files.
+#[derive(Debug)]
+pub(crate) struct Json {
+    max_record_bytes: usize,
+    /// How far the current line was searched for its end.
+    scanned: usize,
+    /// Inside a line that is too long.
+    is_skipping: bool,
+    keys: KeySpans,
+}
+
+/// The values of the keys in [`JsonLogKey`].
+type KeySpans = [FieldSpan; KEYS];
+
+const NO_KEYS: KeySpans = [FieldSpan::ABSENT; KEYS];
+
+macro_rules! keys {
+    ($($key:ident: $($name:literal)|+;)*) => {
+        /// Keys that are read.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum JsonLogKey { $($key,)* }
+
+        const KEYS: usize = [$(JsonLogKey::$key,)*].len();
+
+        impl JsonLogKey {
+            fn from_name(name: &[u8]) -> Option<Self> {
+                Some(match name {
+                    $($($name)|+ => Self::$key,)*
+                    _ => return None,
+                })
+            }
+        }
+    };
+}
+
+// PostgreSQL's own name first, then csvlog's.
+keys! {
+    Time: b"timestamp" | b"log_time";
+    User: b"user" | b"user_name";
+    Database: b"dbname" | b"database_name";
+    Pid: b"pid" | b"process_id";
+    Remote: b"remote_host" | b"connection_from";
+    SessionId: b"session_id";
+    Line: b"line_num" | b"session_line_num";
+    Tag: b"ps" | b"command_tag";
+    Vxid: b"vxid" | b"virtual_transaction_id";
+    Severity: b"error_severity";
+    SqlState: b"state_code" | b"sql_state_code";
+    Message: b"message";
+    Detail: b"detail";
+    Context: b"context";
+    Statement: b"statement" | b"query";
+    Function: b"func_name";
+    Location: b"location";
+    Application: b"application_name";
+    BackendType: b"backend_type";
+    Leader: b"leader_pid";
+    QueryId: b"query_id";
+}
+
+impl Json {
+    pub(crate) fn new(max_record_bytes: usize) -> Self {
+        Self { max_record_bytes, scanned: 0, is_skipping: false, keys: NO_KEYS }
+    }
+
+    /// Returns the same reader for the beginning of another file.
+    pub(crate) fn restarted(&self) -> Self {
+        Self::new(self.max_record_bytes)
+    }
+
+    /// Returns a framer for chunks of the same file.
+    pub(crate) fn framer(&self, clock: LogClock) -> JsonFramer {
+        JsonFramer::new(self.max_record_bytes, clock)
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        input: &[u8],
+        state: InputState,
+        scratch: &mut Vec<u8>,
+    ) -> InputItem {
+        let newline = memchr::memchr(b'\n', &input[self.scanned..]).map(|at| self.scanned + at);
+        let Some(newline) = newline else { return self.unfinished(input, state, scratch) };
+        let len = newline + 1;
+        if self.is_skipping {
+            self.is_skipping = false;
+            return InputItem::Skip { len };
+        }
+        if newline > self.max_record_bytes {
+            return InputItem::Junk { len, reason: ProblemReason::TooLong };
+        }
+        match input[..newline].trim_ascii_start() {
+            [] => InputItem::Skip { len },
+            [b'{', ..] if self.parse(&input[..newline], scratch).is_some() => {
+                InputItem::Record { len }
+            }
+            [b'{', ..] => InputItem::Junk { len, reason: ProblemReason::BadObject },
+            _ => InputItem::Junk { len, reason: ProblemReason::NotARecord },
+        }
+    }
+
+    fn unfinished(&mut self, input: &[u8], state: InputState, scratch: &mut Vec<u8>) -> InputItem {
+        self.scanned = input.len();
+        let len = input.len();
+        if len == 0 {
+            return InputItem::More;
+        }
+        if self.is_skipping {
+            return InputItem::Skip { len };
+        }
+        if len > self.max_record_bytes {
+            self.is_skipping = true;
+            return InputItem::Junk { len, reason: ProblemReason::TooLong };
+        }
+        match state {
+            InputState::Open | InputState::Idle => InputItem::More,
+            InputState::End if self.parse(input, scratch).is_some() => InputItem::Record { len },
+            InputState::End => InputItem::Junk { len, reason: ProblemReason::CutShort },
+        }
+    }
+
+    pub(crate) fn consumed(&mut self, _len: usize) {
+        self.scanned = 0;
+    }
+
+    /// Finds the keys of an object.
+    fn parse(&mut self, line: &[u8], scratch: &mut Vec<u8>) -> Option<()> {
+        self.keys = NO_KEYS;
+        parse(line, 0, &mut self.keys, scratch)
+    }
+
+    /// Whether a line is an object with the keys of every record.
+    pub(crate) fn is_record(&mut self, line: &[u8]) -> bool {
+        self.parse(line, &mut Vec::new()).is_some()
+            && [JsonLogKey::Time, JsonLogKey::Severity]
+                .iter()
+                .all(|key| self.keys[*key as usize] != FieldSpan::ABSENT)
+    }
+
+    /// Decodes the object that was found.
+    pub(crate) fn frame(
+        &self,
+        input: &[u8],
+        clock: &mut LogClock,
+        scratch: &[u8],
+    ) -> Result<(RecordFrame, SessionFields), ProblemReason> {
+        decode(&self.keys, input, clock, scratch)
+    }
+}
+
+/// Finds the keys of an object that fills `line` from `at` on.
+fn parse(line: &[u8], at: usize, keys: &mut KeySpans, scratch: &mut Vec<u8>) -> Option<()> {
+    let mut parser = ObjectParser { line, at, keys, scratch };
+    parser.object(0)?;
+    parser.space();
+    (parser.at == line.len()).then_some(())
+}
+
+/// Decodes a record.
+fn decode(
+    keys: &KeySpans,
+    input: &[u8],
+    clock: &mut LogClock,
+    scratch: &[u8],
+) -> Result<(RecordFrame, SessionFields), ProblemReason> {
+    let frame = decode_frame(keys, input, clock, scratch)?;
+    Ok((frame, session_fields(keys, input, scratch)))
+}
+
+/// The same without the session fields.
+#[inline]
+fn decode_frame(
+    keys: &KeySpans,
+    input: &[u8],
+    clock: &mut LogClock,
+    scratch: &[u8],
+) -> Result<RecordFrame, ProblemReason> {
+    let span = |key: JsonLogKey| keys[key as usize];
+    let text = |key: JsonLogKey| span(key).text(input, scratch);
+    let line = parse_u64(text(JsonLogKey::Line));
+    let time = span(JsonLogKey::Time).get(input, scratch).ok_or(ProblemReason::BadObject)?;
+    let location = span(JsonLogKey::Location);
+    Ok(RecordFrame {
+        time: clock.read(time).ok_or(ProblemReason::BadTime)?,
+        vxid: span(JsonLogKey::Vxid),
+        query_id: parse_i64(text(JsonLogKey::QueryId)),
+        tag: span(JsonLogKey::Tag),
+        lines: line.map(|line| (line, line)),
+        severity: LogSeverity::from_keyword(text(JsonLogKey::Severity))
+            .ok_or(ProblemReason::BadSeverity)?,
+        sqlstate: SqlState::new(text(JsonLogKey::SqlState)),
+        message: span(JsonLogKey::Message),
+        detail: span(JsonLogKey::Detail),
+        context: span(JsonLogKey::Context),
+        statement: span(JsonLogKey::Statement).unless_empty(),
+        function: match (span(JsonLogKey::Function), location) {
+            (FieldSpan::ABSENT, FieldSpan::ABSENT) => FieldSpan::ABSENT,
+            (FieldSpan::ABSENT, _) => {
+                location.truncated(function_name(location.text(input, scratch)).len())
+            }
+            (function, _) => function,
+        },
+        assumption: clock.take_assumption(),
+        ..RecordFrame::EMPTY
+    })
+}
+
+/// Decodes the session fields of an object.
+fn session_fields(keys: &KeySpans, input: &[u8], scratch: &[u8]) -> SessionFields {
+    let span = |key: JsonLogKey| keys[key as usize];
+    let text = |key: JsonLogKey| span(key).text(input, scratch);
+    let name = |key: JsonLogKey| known_name(span(key), input, scratch);
+    let id = parse_session_id(text(JsonLogKey::SessionId));
+    SessionFields {
+        session_id: span(JsonLogKey::SessionId),
+        session_start: id.map(|(start, _)| start),
+        pid: parse_pid(text(JsonLogKey::Pid)).or(id.map(|(_, pid)| pid)),
+        remote: span(JsonLogKey::Remote),
+        user: name(JsonLogKey::User),
+        database: name(JsonLogKey::Database),
+        application: name(JsonLogKey::Application),
+        backend_type: span(JsonLogKey::BackendType),
+        has_leader: !text(JsonLogKey::Leader).is_empty(),
+    }
+}
+
+/// A parser of one object that stores the values of the known keys at the top level.
+struct ObjectParser<'a> {
+    line: &'a [u8],
+    at: usize,
+    keys: &'a mut KeySpans,
+    scratch: &'a mut Vec<u8>,
+}
+
+/// The server's key names are shorter.
+const NAME_BYTES: usize = 32;
+
+/// Maximum nesting depth.
+const DEPTH_MAX: u32 = 16;
+
+impl ObjectParser<'_> {
+    /// Parses `{"key": value, …}`. Nested keys are stored only inside `record`.
+    fn object(&mut self, depth: u32) -> Option<()> {
+        self.space();
+        self.expect(b'{')?;
+        self.space();
+        if self.expect(b'}').is_some() {
+            return Some(());
+        }
+        loop {
+            self.space();
+            let name = self.name()?;
+            let name = name.get(self.line, self.scratch)?;
+            let is_record = name == b"record";
+            let key = JsonLogKey::from_name(name);
+            self.space();
+            self.expect(b':')?;
+            self.space();
+            if is_record && depth == 0 && self.line.get(self.at) == Some(&b'{') {
+                self.object(depth + 1)?;
+            } else {
+                let value = self.value(depth)?;
+                if let Some(key) = key {
+                    self.keys[key as usize] = value;
+                }
+            }
+            self.space();
+            if self.expect(b'}').is_some() {
+                return Some(());
+            }
+            self.expect(b',')?;
+        }
+    }
+
+    /// Parses any value. The span of an object or array is its source text.
+    fn value(&mut self, depth: u32) -> Option<FieldSpan> {
+        let start = self.at;
+        match self.line.get(start)? {
+            b'"' => return self.string(),
+            b'{' | b'[' if depth < DEPTH_MAX => self.nested(depth)?,
+            b'{' | b'[' => return None,
+            _ => {
+                let len = self.line[start..]
+                    .iter()
+                    .take_while(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b))
+                    .count();
+                self.at += len;
+                if len == 0 {
+                    return None;
+                }
+            }
+        }
+        if &self.line[start..self.at] == b"null" {
+            return Some(FieldSpan::ABSENT);
+        }
+        Some(FieldSpan::input(start, self.at))
+    }
+
+    /// Skips an object or array.
+    fn nested(&mut self, depth: u32) -> Option<()> {
+        let close = if self.line[self.at] == b'{' { b'}' } else { b']' };
+        self.at += 1;
+        let from = self.scratch.len();
+        loop {
+            self.space();
+            if self.expect(close).is_some() {
+                self.scratch.truncate(from);
+                return Some(());
+            }
+            if self.expect(b',').is_none() && self.expect(b':').is_none() {
+                self.value(depth + 1)?;
+            }
+        }
+    }
+
+    /// Parses a key's name, which is too short for a byte search to pay off.
+    #[inline]
+    fn name(&mut self) -> Option<FieldSpan> {
+        let start = self.at + 1;
+        let text = self.line.get(start..)?;
+        let plain = |byte: &u8| *byte != b'"' && *byte != b'\\';
+        let len = text.iter().take(NAME_BYTES).take_while(|byte| plain(byte)).count();
+        if self.line[self.at] != b'"' || text.get(len) != Some(&b'"') {
+            return self.string();
+        }
+        self.at = start + len + 1;
+        Some(FieldSpan::input(start, start + len))
+    }
+
+    #[inline]
+    fn string(&mut self) -> Option<FieldSpan> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let from = self.scratch.len();
+        let mut plain = start;
+        loop {
+            let found = unescaped_len(&self.line[self.at..])?;
+            self.at += found + 1;
+            if self.line[self.at - 1] == b'"' {
+                break;
+            }
+            self.scratch.extend_from_slice(&self.line[plain..self.at - 1]);
+            self.escape()?;
+            plain = self.at;
+        }
+        let end = self.at - 1;
+        if plain == start {
+            return Some(FieldSpan::input(start, end));
+        }
+        self.scratch.extend_from_slice(&self.line[plain..end]);
+        Some(FieldSpan::scratch(from, self.scratch.len()))
+    }
+
+    /// Parses the characters after a backslash.
+    fn escape(&mut self) -> Option<()> {
+        let letter = *self.line.get(self.at)?;
+        self.at += 1;
+        let byte = match letter {
+            b'n' => b'\n',
+            b't' => b'\t',
+            b'r' => b'\r',
+            b'b' => 0x08,
+            b'f' => 0x0c,
+            b'"' | b'\\' | b'/' => letter,
+            b'u' => return self.unicode(),
+            _ => return None,
+        };
+        self.scratch.push(byte);
+        Some(())
+    }
+
+    fn unicode(&mut self) -> Option<()> {
+        let first = self.hex()?;
+        let is_high = (0xd800..0xdc00).contains(&first);
+        let code = if is_high && self.line[self.at..].starts_with(b"\\u") {
+            self.at += 2;
+            let second = self.hex()?;
+            let low = second.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
+            0x1_0000 + ((first - 0xd800) << 10) + low
+        } else {
+            first
+        };
+        let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+        self.scratch.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+        Some(())
+    }
+
+    fn hex(&mut self) -> Option<u32> {
+        let digits = self.line.get(self.at..self.at + 4)?;
+        self.at += 4;
+        digits.iter().try_fold(0, |sum, digit| Some(sum * 16 + char::from(*digit).to_digit(16)?))
+    }
+
+    #[inline]
+    fn space(&mut self) {
+        while self.line.get(self.at).is_some_and(u8::is_ascii_whitespace) {
+            self.at += 1;
+        }
+    }
+
+    #[inline]
+    fn expect(&mut self, byte: u8) -> Option<()> {
+        (self.line.get(self.at) == Some(&byte)).then(|| self.at += 1)
+    }
+}
+
+/// Length of the text up to a quote or a backslash.
+fn unescaped_len(text: &[u8]) -> Option<usize> {
+    memchr::memchr2(b'"', b'\\', text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(line: &[u8]) -> Option<Vec<u8>> {
+        let (mut keys, mut scratch) = (NO_KEYS, Vec::new());
+        parse(line, 0, &mut keys, &mut scratch)?;
+        keys[JsonLogKey::Message as usize].get(line, &scratch).map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn escapes_are_decoded() {
+        let line = br#"{"message":"a\n\t\"\\\/\u0001\u20ac\ud83d\ude00b"}"#;
+        assert_eq!(message(line).as_deref(), Some("a\n\t\"\\/\u{1}€😀b".as_bytes()));
+    }
+
+    #[test]
+    fn bytes_of_other_encodings_are_accepted() {
+        assert_eq!(message(b"{\"message\":\"caf\xe9\"}").as_deref(), Some(&b"caf\xe9"[..]));
+    }
+
+    #[test]
+    fn invalid_object_is_rejected() {
+        for line in [
+            &b"{"[..],
+            b"{}x",
+            b"{\"a\"}",
+            b"{\"a\":}",
+            b"{\"a\":1,}",
+            b"{\"message\":\"x",
+            b"{\"a\":\"\\x\"}",
+            b"{\"a\":\"\\u12",
+            b"[]",
+            b"{\"a\":\"\\ud800\\u0041\"}",
+        ] {
+            assert_eq!(message(line), None, "{}", String::from_utf8_lossy(line));
+        }
+        let deep = format!("{{\"a\":{}", "[".repeat(100_000));
+        assert_eq!(message(deep.as_bytes()), None);
+    }
+
+    #[test]
+    fn nested_keys_do_not_shadow_top_level_keys() {
+        let line = br#"{"message":"yes","x":{"message":"no","y":[1,{"message":"no\n"}]},"n":null}"#;
+        assert_eq!(message(line).as_deref(), Some(&b"yes"[..]));
+    }
+
+    #[test]
+    fn record_in_envelope_is_read() {
+        let line = br#"{"level":"info","msg":"record","record":{"log_time":"x","error_severity":"LOG","message":"m"}}"#;
+        assert_eq!(message(line).as_deref(), Some(&b"m"[..]));
+        assert!(Json::new(1 << 20).is_record(line));
+    }
+}

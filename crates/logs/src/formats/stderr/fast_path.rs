@@ -1,0 +1,189 @@
+//! The fast path for typical lines: the second of the previous line, a cached prefix, and `LOG:`.
+//!
+//! It only compares words at known offsets. Any other line goes through [`StderrFramer`], which
+//! returns the same result.
+
+use howdah_log_input::{LineLabel, LogSeverity, MessageField};
+use howdah_traffic::Timestamp;
+
+use super::{
+    FIELDS,
+    framer::{OpenRecord, ParsedLine, StderrFramer, StderrLine},
+};
+use crate::{
+    clock::Assumption,
+    record::{
+        frame::{ChunkFrames, RecordFrame},
+        message_fields::MessageFields,
+        spans::{FieldSpan, short_eq},
+    },
+};
+
+const LABEL: &[u8] = b"LOG";
+const DETAIL: &[u8] = b"DETAIL";
+
+/// A line read by the fast path, which starts a message of severity LOG.
+pub(super) struct FastLine {
+    time: Timestamp,
+    assumption: Option<Assumption>,
+    /// Index of its session fields.
+    session: u32,
+    /// Offset of the label in the line.
+    label_at: usize,
+}
+
+impl StderrFramer {
+    /// Reads time, prefix and label of a line that starts a message, if all of them are as
+    /// expected.
+    #[inline]
+    pub(super) fn read_fast(
+        &mut self,
+        chunk: &[u8],
+        line: &StderrLine,
+        out: &mut ChunkFrames,
+    ) -> Option<FastLine> {
+        let seen = self.recent.as_mut()?;
+        let text = chunk.get(line.start..line.colon?)?;
+        let (before, label) = text.split_last_chunk::<{ LABEL.len() }>()?;
+        // A longer word would not be a label; it would have another prefix before it.
+        if label != LABEL || before.last().is_none_or(|byte| is_label_byte(*byte)) {
+            return None;
+        }
+        let (time, len) = self.clock.read_next(&chunk[line.start..])?;
+        let assumption = self.clock.take_assumption();
+        let session = seen.find(before.get(len..)?, line.start + len, out)?;
+        Some(FastLine { time, assumption, session, label_at: before.len() })
+    }
+}
+
+impl OpenRecord {
+    /// Starts a record with this line. If it `is_simple`, its text is verbatim in the line, and its
+    /// frame is added at once.
+    #[inline]
+    pub(super) fn start_fast(
+        &mut self,
+        chunk: &[u8],
+        line: &StderrLine,
+        fast: &FastLine,
+        is_simple: bool,
+        out: &mut ChunkFrames,
+    ) {
+        let FastLine { time, assumption, session, label_at } = *fast;
+        let text = label_at + LABEL.len() + 3;
+        self.is_framed = is_simple;
+        if !is_simple {
+            let (label, time) = (LineLabel::Main(LogSeverity::Log), Some(time));
+            let read = ParsedLine {
+                time,
+                assumption,
+                session,
+                label,
+                label_at,
+                text,
+                has_prefix_frame: false,
+            };
+            return self.start_record(line, &read, fast.time, LogSeverity::Log);
+        }
+        (self.is_open, self.label_at) = (false, label_at);
+        (self.start, self.newlines, self.first_delimiter) =
+            (line.start as u32, line.newlines, line.first_delimiter);
+        let message = FieldSpan::input(line.start + text, line.end - 1);
+        out.frames.push(RecordFrame {
+            message_fields: MessageFields::parse(LogSeverity::Log, message.text(chunk, &[])),
+            start: line.start as u32,
+            end: line.end as u32,
+            newlines: line.newlines,
+            session,
+            time,
+            assumption,
+            message,
+            ..RecordFrame::EMPTY
+        });
+    }
+
+    /// Reopens the last frame, so that another path can continue it.
+    pub(super) fn reopen(&mut self, out: &mut ChunkFrames) {
+        if !std::mem::take(&mut self.is_framed) {
+            return;
+        }
+        let Some(frame) = out.frames.pop() else { return };
+        let RecordFrame { start, newlines, session, severity, time, assumption, .. } = frame;
+        (self.start, self.newlines, self.session) = (start, newlines, session);
+        (self.severity, self.time, self.assumption) = (severity, time, assumption);
+        self.message = frame.message.with_newline();
+        self.fields = [FieldSpan::ABSENT; FIELDS];
+        self.fields[MessageField::Detail as usize] = frame.detail.with_newline();
+        self.fields[MessageField::Context as usize] = frame.context.with_newline();
+        self.fields[MessageField::Statement as usize] = frame.statement.with_newline();
+        (self.is_open, self.has_fields, self.is_folded, self.has_prefix_frame) =
+            (true, true, false, false);
+    }
+
+    /// Appends a further line to the open record, if there is one and the line begins with the same
+    /// bytes as its first line, up to the label.
+    #[inline]
+    pub(super) fn append_repeated(
+        &mut self,
+        chunk: &[u8],
+        line: &StderrLine,
+        out: &mut ChunkFrames,
+    ) -> bool {
+        if !self.is_open && !self.is_framed {
+            return false;
+        }
+        let at = line.start + self.label_at;
+        // Length of the label, if the prefix is as long as that of the first line.
+        let Some(len) = line.colon.and_then(|colon| colon.checked_sub(at)) else { return false };
+        // No field has a label as short as `LOG`.
+        if len <= LABEL.len() || len > LineLabel::LONGEST {
+            return false;
+        }
+        let (first, further) = (self.start as usize, line.start);
+        let prefixes = (chunk.get(first..first + self.label_at), chunk.get(further..at));
+        let (Some(first), Some(further)) = prefixes else { return false };
+        if !short_eq(first, further) {
+            return false;
+        }
+        let Some(label) = chunk.get(at..line.end) else { return false };
+        let field = if len == DETAIL.len() && label.starts_with(DETAIL) {
+            MessageField::Detail
+        } else {
+            match LineLabel::parse(label) {
+                Some((LineLabel::Field(field), _)) => field,
+                _ => return false,
+            }
+        };
+        let text = at + len + 3;
+        if self.is_framed && !line.is_folded {
+            let field = out.frames.last_mut().and_then(|frame| field_span(frame, field));
+            if let Some(field) = field {
+                *field = FieldSpan::input(text, line.end - 1);
+                return true;
+            }
+        }
+        self.reopen(out);
+        self.add_field(field, FieldSpan::input(text, line.end), line);
+        true
+    }
+}
+
+/// The span of a further field that a frame stores verbatim.
+#[inline]
+fn field_span(frame: &mut RecordFrame, field: MessageField) -> Option<&mut FieldSpan> {
+    match field {
+        MessageField::Detail => Some(&mut frame.detail),
+        MessageField::Context => Some(&mut frame.context),
+        MessageField::Statement => Some(&mut frame.statement),
+        MessageField::Hint
+        | MessageField::Query
+        | MessageField::Location
+        | MessageField::Backtrace => None,
+    }
+}
+
+/// Whether a byte may be part of a label, so that a word containing it before a label is another
+/// word.
+#[inline]
+pub(super) fn is_label_byte(byte: u8) -> bool {
+    byte.is_ascii_uppercase() || byte.is_ascii_digit()
+}

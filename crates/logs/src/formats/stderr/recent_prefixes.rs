@@ -1,0 +1,93 @@
+//! A cache of recently read prefixes.
+//!
+//! After the time, the prefix is mostly the same for all lines of a session, byte for byte, and its
+//! fields depend on nothing else. So recent prefixes are cached with their fields, and one
+//! comparison replaces parsing.
+
+use crate::record::{
+    frame::{ChunkFrames, SessionFields},
+    spans::short_eq,
+};
+
+/// Recently read prefixes, by their first and last bytes.
+#[derive(Clone, Debug)]
+pub(super) struct RecentPrefixes {
+    slots: Vec<RecentPrefix>,
+    /// Number of the chunk that is being read, from 1.
+    chunk: u64,
+}
+
+impl Default for RecentPrefixes {
+    fn default() -> Self {
+        let empty =
+            RecentPrefix { bytes: Vec::new(), fields: SessionFields::EMPTY, chunk: 0, number: 0 };
+        Self { slots: vec![empty; SLOTS], chunk: 1 }
+    }
+}
+
+/// A prefix.
+#[derive(Clone, Debug)]
+struct RecentPrefix {
+    /// The bytes between the time and the label; empty if the slot is free.
+    bytes: Vec<u8>,
+    /// Its fields, with spans relative to the bytes.
+    fields: SessionFields,
+    /// The chunk in which the prefix was found last, and the index of its fields there.
+    chunk: u64,
+    number: u32,
+}
+
+/// Number of slots: about as many sessions have lines near each other; the cache fits in a
+/// processor's own cache.
+const SLOTS: usize = 512;
+
+/// Longer prefixes are not cached.
+const BYTES_MAX: usize = 128;
+
+impl RecentPrefixes {
+    /// Starts another chunk, in which no fields have an index yet.
+    pub(super) fn start_chunk(&mut self) {
+        self.chunk += 1;
+    }
+
+    /// Returns the index of the session fields of a cached prefix, which is at `at` in the chunk.
+    #[inline]
+    pub(super) fn find(&mut self, prefix: &[u8], at: usize, out: &mut ChunkFrames) -> Option<u32> {
+        if prefix.is_empty() {
+            return None;
+        }
+        let mut slot = slot(prefix);
+        if !short_eq(&self.slots[slot].bytes, prefix) {
+            slot ^= 1;
+            if !short_eq(&self.slots[slot].bytes, prefix) {
+                return None;
+            }
+        }
+        let entry = &mut self.slots[slot];
+        if entry.chunk != self.chunk {
+            entry.chunk = self.chunk;
+            entry.number = out.add_session(entry.fields.shifted_right(at));
+        }
+        Some(entry.number)
+    }
+
+    /// Caches a prefix, whose fields have this index in the chunk.
+    pub(super) fn insert(&mut self, prefix: &[u8], fields: SessionFields, number: u32) {
+        if prefix.len() <= BYTES_MAX {
+            let (bytes, slot) = (prefix.to_vec(), slot(prefix));
+            // Two slots form a bucket, so that two sessions do not evict each other with every
+            // line.
+            self.slots.swap(slot, slot ^ 1);
+            self.slots[slot] = RecentPrefix { bytes, fields, chunk: self.chunk, number };
+        }
+    }
+}
+
+/// The slot of a prefix, by its ends, which contain names and numbers of sessions.
+#[inline]
+fn slot(prefix: &[u8]) -> usize {
+    let front = prefix.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
+    let back = prefix.last_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
+    let mixed = (front ^ back.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 55) as usize % SLOTS
+}

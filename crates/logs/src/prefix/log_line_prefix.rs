@@ -1,0 +1,84 @@
+//! A log's line prefix for display: its text, its origin, and the evidence for a guess.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A line prefix and its origin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogLinePrefix {
+    /// In PostgreSQL's own syntax.
+    pub text: String,
+    /// Whether the user gave it.
+    pub origin: PrefixOrigin,
+    /// Evidence for it, if it was guessed.
+    pub confidence: Option<Confidence>,
+}
+
+/// Formats a phrase: `log_line_prefix '%m [%p] ' (guessed: matches all 40 lines examined)`.
+impl fmt::Display for LogLinePrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "log_line_prefix '{}' ", self.text)?;
+        match (self.origin, &self.confidence) {
+            (PrefixOrigin::Given, _) => f.write_str("(given)"),
+            (PrefixOrigin::Guessed, None) => f.write_str("(guessed)"),
+            (PrefixOrigin::Guessed, Some(Confidence { lines, lines_total, .. }))
+                if lines == lines_total =>
+            {
+                write!(f, "(guessed: matches all {lines} lines examined)")
+            }
+            (PrefixOrigin::Guessed, Some(Confidence { lines, lines_total, .. })) => {
+                write!(f, "(guessed: matches {lines} of {lines_total} lines examined)")
+            }
+        }
+    }
+}
+
+impl LogLinePrefix {
+    /// A warning with advice, if another prefix matches equally well.
+    pub fn ambiguity_warning(&self) -> Option<String> {
+        let rival = self.confidence.as_ref()?.rival.as_ref()?;
+        Some(format!(
+            "the prefix could also be '{rival}', with other users, databases or sessions: \
+             SHOW log_line_prefix prints the right one, --prefix passes it"
+        ))
+    }
+}
+
+/// Evidence for a guessed prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Confidence {
+    /// Lines of the sample that it matches.
+    pub lines: u64,
+    /// Lines of the sample that look like records.
+    pub lines_total: u64,
+    /// A prefix that matches as many lines but finds other users, databases or sessions in them.
+    /// Only the user knows which one is right.
+    pub rival: Option<String>,
+}
+
+/// Origin of a line prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PrefixOrigin {
+    /// Given by the user.
+    Given,
+    /// Derived from the data.
+    Guessed,
+}
+
+#[test]
+fn guessed_prefix_is_displayed_with_its_evidence() {
+    let prefix = |lines, rival: Option<&str>| LogLinePrefix {
+        text: "%m ".to_owned(),
+        origin: PrefixOrigin::Guessed,
+        confidence: Some(Confidence { lines, lines_total: 9, rival: rival.map(str::to_owned) }),
+    };
+    let text = prefix(9, None).to_string();
+    assert_eq!(text, "log_line_prefix '%m ' (guessed: matches all 9 lines examined)");
+    assert!(prefix(8, None).to_string().ends_with("matches 8 of 9 lines examined)"));
+    assert_eq!(prefix(9, None).ambiguity_warning(), None);
+    assert!(
+        prefix(9, Some("%t ")).ambiguity_warning().is_some_and(|warning| warning.contains("'%t '"))
+    );
+}

@@ -1,0 +1,274 @@
+//! The loop that reads files and pipes into an [`Importer`].
+
+use std::{
+    io,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
+
+use howdah_log_input::{LogInput, ReadResult};
+use howdah_traffic::{Event, EventRef};
+
+use super::{
+    framing_threads::FramingThreads,
+    read_plan::{ReadPlan, ReadPlanError},
+};
+use crate::{
+    collections::intern::Interner,
+    error::{ImportError, OptionsError},
+    importer::Importer,
+    options::ImportOptions,
+    summary::{ImportSummary, Inputs, LogFile, ProblemReason},
+    tracker::EventSink,
+};
+
+/// Progress of [`read_files`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadProgress {
+    /// Bytes read so far.
+    pub bytes: u64,
+    /// Total size of all files; `None` if one of them is a pipe.
+    pub bytes_total: Option<u64>,
+}
+
+/// Why [`read_files`] stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadFilesError<E> {
+    /// The options are not usable.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The input is not a log.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// A path cannot be read, or a directory contains other files than logs.
+    #[error(transparent)]
+    Plan(#[from] ReadPlanError),
+    /// All files are empty.
+    #[error("{} is empty", path.display())]
+    Empty {
+        /// The first of the files.
+        path: PathBuf,
+    },
+    /// Reading failed part-way. The events before that were passed to the sink.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// `progress` asked to stop. The events before that were passed to the sink.
+    #[error("import stopped before its end")]
+    Stopped,
+    /// The sink failed on an event.
+    #[error("the event sink failed")]
+    Sink(#[source] E),
+}
+
+/// Reads logs one after another and passes their events to `sink`; `-` is standard input.
+///
+/// A path may be a file, a pipe, a directory of logs, or a pattern such as `log/*.csv`. Archives
+/// are unpacked, and envelopes of services are removed. Several files are read in the order of the
+/// first time in each, and a log that exists in two formats is read once; [`ImportSummary::inputs`]
+/// reports what was done. If one of them is a pipe, they are read in the given order. From a pipe,
+/// events are passed on as soon as no more data follows, and end of file ends the input. `progress`
+/// is called after each chunk of up to 256 KiB, and ten times a second while a pipe is silent; it
+/// can stop the import.
+///
+/// # Errors
+///
+/// A file cannot be read or is not a log, all are empty, or `sink` failed. All files are opened
+/// before the first is read, so a mistyped name is found at once. Bad records are not errors: see
+/// the summary.
+pub fn read_files<E>(
+    paths: &[PathBuf],
+    options: ImportOptions,
+    progress: impl FnMut(ReadProgress) -> ControlFlow<()>,
+    mut sink: impl FnMut(Event) -> Result<(), E>,
+) -> Result<ImportSummary, ReadFilesError<E>> {
+    let mut interner = Interner::default();
+    visit_files(paths, options, progress, |event| {
+        sink(event.to_event(&mut |text| interner.text(text)))
+    })
+}
+
+/// Like [`read_files`], for a `sink` that borrows the events: nothing is copied.
+///
+/// # Errors
+///
+/// See [`read_files`].
+pub fn visit_files<E>(
+    paths: &[PathBuf],
+    options: ImportOptions,
+    progress: impl FnMut(ReadProgress) -> ControlFlow<()>,
+    sink: impl FnMut(&EventRef<'_>) -> Result<(), E>,
+) -> Result<ImportSummary, ReadFilesError<E>> {
+    options.check()?;
+    let plan = ReadPlan::new(paths, &options)?;
+    let given_prefix = options.prefix.clone();
+    let record_bytes_max = options.max_record_bytes;
+    // A prefix without a time is valid for syslog, but only reading the file shows that it is
+    // syslog.
+    let importer = Importer::new(ImportOptions { prefix: None, ..options })?;
+    let inputs = Inputs { order: plan.order, files: Vec::new(), left_out: plan.left_out };
+    let bytes_total = plan.bytes_total;
+    let threads = FramingThreads::new();
+    let mut reading = FileImport {
+        importer,
+        threads,
+        inputs,
+        given_prefix,
+        bytes_before: 0,
+        bytes_total,
+        progress,
+        sink: FallibleSink { sink, error: None },
+    };
+    for path in &plan.files {
+        let open = |source| ReadPlanError::Open { path: path.clone(), source };
+        let input = LogInput::open(path, record_bytes_max).map_err(open)?;
+        reading.read_file(path, input)?;
+    }
+    let FileImport { mut importer, inputs, mut sink, .. } = reading;
+    if importer.summary().bytes == 0 {
+        let path = plan.files.first().cloned().unwrap_or_default();
+        let damaged =
+            importer.summary().problems.iter().find(|p| p.reason == ProblemReason::Damaged);
+        let Some(sample) = damaged.and_then(|problem| problem.samples.first()) else {
+            return Err(ReadFilesError::Empty { path });
+        };
+        let why = io::Error::new(io::ErrorKind::InvalidData, sample.excerpt.clone());
+        return Err(ReadFilesError::Read { path: PathBuf::from(&sample.file), source: why });
+    }
+    let result = importer.finish_to(&mut sink);
+    sink.take_error()?;
+    result?;
+    let mut summary = importer.summary().clone();
+    summary.inputs = inputs;
+    Ok(summary)
+}
+
+/// An import of files in progress.
+struct FileImport<P, S, E> {
+    importer: Importer,
+    threads: FramingThreads,
+    inputs: Inputs,
+    given_prefix: Option<String>,
+    /// Size of the files that were read to their end.
+    bytes_before: u64,
+    bytes_total: Option<u64>,
+    progress: P,
+    sink: FallibleSink<S, E>,
+}
+
+/// Passes events to a fallible function until it fails.
+struct FallibleSink<S, E> {
+    sink: S,
+    error: Option<E>,
+}
+
+impl<S: FnMut(&EventRef<'_>) -> Result<(), E>, E> EventSink for FallibleSink<S, E> {
+    fn event(&mut self, event: &EventRef<'_>) {
+        if self.error.is_none() {
+            self.error = (self.sink)(event).err();
+        }
+    }
+}
+
+impl<S, E> FallibleSink<S, E> {
+    /// Returns the error of the function, if it failed.
+    fn take_error(&mut self) -> Result<(), ReadFilesError<E>> {
+        self.error.take().map_or(Ok(()), |refusal| Err(ReadFilesError::Sink(refusal)))
+    }
+}
+
+impl<P, S, E> FileImport<P, S, E>
+where
+    P: FnMut(ReadProgress) -> ControlFlow<()>,
+    S: FnMut(&EventRef<'_>) -> Result<(), E>,
+{
+    /// Reads one file to its end.
+    fn read_file(&mut self, path: &Path, mut input: LogInput) -> Result<(), ReadFilesError<E>> {
+        self.importer.start_file(&path.to_string_lossy());
+        let mut is_started = false;
+        // A pipe may stay silent for any length of time, so none of its data is held back.
+        let is_file = path.is_file();
+        let unreadable = |source| ReadFilesError::Read { path: path.to_owned(), source };
+        loop {
+            // The first chunk is read here, because it shows envelopes and the prefix; the threads
+            // can read the rest of a plain file themselves.
+            let threads_may_read = is_file && is_started && self.threads.is_active(&self.importer);
+            let result = if threads_may_read && let Some(range) = input.next_range() {
+                self.threads.feed_range(&mut self.importer, range, &mut self.sink)
+            } else {
+                let read = match input.read() {
+                    Ok(read) => read,
+                    Err(source) => {
+                        self.threads.flush(&mut self.importer, &mut self.sink)?;
+                        self.sink.take_error()?;
+                        return Err(unreadable(source));
+                    }
+                };
+                for issue in input.take_problems() {
+                    self.importer.count_issue(&issue);
+                }
+                match read {
+                    ReadResult::End => break,
+                    ReadResult::Idle => {
+                        self.importer.idle_to(&mut self.sink);
+                        Ok(())
+                    }
+                    ReadResult::Bytes => {
+                        if !std::mem::replace(&mut is_started, true) {
+                            self.apply_given_prefix(&input)?;
+                        }
+                        self.feed_input(&mut input, is_file)
+                    }
+                }
+            };
+            // Report an error of the sink first: the user cannot act on those that follow from it.
+            self.sink.take_error()?;
+            result?;
+            self.threads.take_failure().map_or(Ok(()), |source| Err(unreadable(source)))?;
+            let bytes = self.bytes_before + input.read_bytes();
+            if (self.progress)(ReadProgress { bytes, bytes_total: self.bytes_total }).is_break() {
+                let flushed = self.threads.flush(&mut self.importer, &mut self.sink);
+                let result = flushed.and_then(|()| self.importer.finish_to(&mut self.sink));
+                self.sink.take_error()?;
+                result?;
+                return Err(ReadFilesError::Stopped);
+            }
+        }
+        self.bytes_before += input.read_bytes();
+        self.inputs.files.push(LogFile {
+            name: path.to_string_lossy().into_owned(),
+            compression: input.compression(),
+            envelopes: input.envelopes().to_vec(),
+        });
+        let flushed = self.threads.flush(&mut self.importer, &mut self.sink);
+        let result = flushed.and_then(|()| self.importer.finish_file_to(&mut self.sink));
+        self.sink.take_error()?;
+        result?;
+        self.threads.take_failure().map_or(Ok(()), |source| Err(unreadable(source)))
+    }
+
+    /// Feeds the data of the last read to the importer.
+    fn feed_input(&mut self, input: &mut LogInput, is_file: bool) -> Result<(), ImportError> {
+        let Self { threads, importer, sink, .. } = self;
+        if is_file {
+            match input.buffer() {
+                Some(buffer) => threads.feed_buffer(importer, buffer, sink),
+                None => threads.feed(importer, input.bytes(), sink),
+            }
+        } else {
+            importer.feed_to(input.bytes(), sink)
+        }
+    }
+
+    /// Applies the given prefix, after the prefix that an envelope added.
+    fn apply_given_prefix(&mut self, input: &LogInput) -> Result<(), OptionsError> {
+        let Some(given) = &self.given_prefix else { return Ok(()) };
+        let added = input.added_prefix().unwrap_or_default();
+        self.importer.expect_prefix(&format!("{added}{given}"))
+    }
+}

@@ -1,0 +1,150 @@
+//! Reads logs while they are being played: events in the order of their start, from files or a
+//! pipe.
+//!
+//! The reader stays only a little ahead of the consumer, makes no copy on disk, and does not wait
+//! for the end of a file before it emits the first event.
+
+use std::{
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+use howdah_log_input::is_stdin;
+use howdah_traffic::{Event, ReorderBuffer, Source, Timestamp};
+
+use super::files::{ReadFilesError, read_files};
+use crate::{
+    options::{Emit, ImportOptions},
+    summary::ImportSummary,
+};
+
+/// Events between the reading thread and the consumer.
+const QUEUE_DEPTH: usize = 1024;
+
+/// After this long without an event, a live log is taken to have nothing more for now.
+const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Captured time to read ahead before an event is emitted, when statements are logged at their
+/// start: backends write to the log concurrently, so their lines are slightly out of order.
+const START_WINDOW: Duration = Duration::from_secs(1);
+
+/// The same when statements are logged at their end: a statement that started earlier may be logged
+/// later. One that ran longer than this is played late.
+const END_WINDOW: Duration = Duration::from_secs(30);
+
+/// Maximum number of events held for sorting.
+const REORDER_MAX: usize = 100_000;
+
+/// An iterator over the events of logs, in the order of their start.
+///
+/// If a log cannot be opened or read, the iterator returns the error and then ends.
+#[derive(Debug)]
+pub struct LogStream {
+    events: Receiver<StreamItem>,
+    reorder: ReorderBuffer,
+    watermark: Timestamp,
+    /// One of the inputs is a pipe, so silence means only that nothing has happened yet.
+    is_live: bool,
+    /// Emit the held events: nothing arrived for a while, or the input has ended.
+    release: bool,
+    is_ended: bool,
+    summary: Option<ImportSummary>,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "all but the last are the large one")]
+enum StreamItem {
+    Event(Event),
+    End(Box<Result<ImportSummary, ReadFilesError<ReceiverGone>>>),
+}
+
+/// The consumer of the events was dropped. This error is never observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the receiver of the events was dropped")]
+pub struct ReceiverGone;
+
+impl LogStream {
+    /// Starts reading the logs; `-` is standard input. Overrides `options.emit` with
+    /// [`Emit::Start`].
+    ///
+    /// # Errors
+    ///
+    /// The system cannot start a thread.
+    pub fn open(paths: Vec<PathBuf>, mut options: ImportOptions) -> std::io::Result<Self> {
+        options.emit = Emit::Start;
+        // An existing path that is neither a file nor a folder of files is a pipe.
+        let is_pipe = |path: &PathBuf| {
+            is_stdin(path) || path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir())
+        };
+        let is_live = paths.iter().any(is_pipe);
+        let (sender, events) = mpsc::sync_channel(QUEUE_DEPTH);
+        thread::Builder::new().name("log-reader".to_owned()).spawn(move || {
+            let sink = |event| sender.send(StreamItem::Event(event)).map_err(|_| ReceiverGone);
+            let end = read_files(&paths, options, |_| ControlFlow::Continue(()), sink);
+            // If the receiver is gone, the result is not needed.
+            let _ = sender.send(StreamItem::End(Box::new(end)));
+        })?;
+        Ok(Self {
+            events,
+            reorder: ReorderBuffer::new(START_WINDOW, REORDER_MAX),
+            watermark: Timestamp::from_micros(i64::MIN),
+            is_live,
+            release: false,
+            is_ended: false,
+            summary: None,
+        })
+    }
+
+    /// The summary of the log, once it has been read to its end.
+    pub fn summary(&self) -> Option<&ImportSummary> {
+        self.summary.as_ref()
+    }
+
+    /// Receives the next event, or notices that none arrived in time.
+    fn receive(&mut self) -> Result<(), ReadFilesError<ReceiverGone>> {
+        let idle = if self.is_live { IDLE_TIMEOUT } else { Duration::MAX };
+        match self.events.recv_timeout(idle) {
+            Ok(StreamItem::Event(event)) => {
+                if event.source == Source::Duration && event.action.kind().is_execution() {
+                    self.reorder.set_window(END_WINDOW);
+                }
+                self.release = false;
+                self.watermark = self.watermark.max(event.time);
+                self.reorder.push(event);
+            }
+            Ok(StreamItem::End(end)) => {
+                (self.release, self.is_ended) = (true, true);
+                self.summary = Some((*end)?);
+            }
+            Err(RecvTimeoutError::Timeout) => self.release = true,
+            Err(RecvTimeoutError::Disconnected) => (self.release, self.is_ended) = (true, true),
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for LogStream {
+    type Item = Result<Event, ReadFilesError<ReceiverGone>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let event = if self.release {
+                self.reorder.pop_earliest()
+            } else {
+                self.reorder.pop(self.watermark)
+            };
+            if event.is_some() {
+                return event.map(Ok);
+            }
+            if self.is_ended {
+                return None;
+            }
+            if let Err(error) = self.receive() {
+                return Some(Err(error));
+            }
+        }
+    }
+}

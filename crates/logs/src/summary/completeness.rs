@@ -1,0 +1,242 @@
+//! What a capture lacks of what the clients did, and what that means for its replay.
+//!
+//! A log is not a complete recording: some things are never written to it, others only with certain
+//! settings. A user who replays it should know what is missing before drawing conclusions.
+
+use serde::{Serialize, Serializer, ser::SerializeStruct};
+
+use super::ImportSummary;
+
+/// Everything known to be missing or uncertain, most harmful first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Completeness {
+    /// One entry for each kind of gap that occurred; none has a count of 0.
+    pub gaps: Vec<Gap>,
+}
+
+/// Something that is missing or uncertain, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// What is missing.
+    pub kind: GapKind,
+    /// Number of occurrences. Missing data cannot always be counted: then this is the number of
+    /// signs of it.
+    pub count: u64,
+}
+
+/// Serializes as an object with `kind` and `count`, and for display `text`, `meaning` and, where
+/// they exist, the server setting as `remedy` and another measure as `advice`.
+impl Serialize for Gap {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("Gap", 6)?;
+        object.serialize_field("kind", &self.kind)?;
+        object.serialize_field("count", &self.count)?;
+        object.serialize_field("text", self.kind.as_str())?;
+        object.serialize_field("meaning", self.kind.meaning())?;
+        object.serialize_field("remedy", &self.kind.remedy())?;
+        object.serialize_field("advice", &self.kind.advice())?;
+        object.end()
+    }
+}
+
+macro_rules! gap_kinds {
+    ($($(#[$doc:meta])* $variant:ident, $count:expr, $text:literal, $meaning:literal, $remedy:expr;)*) => {
+        /// A kind of gap in a capture.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum GapKind { $($(#[$doc])* $variant,)* }
+
+        impl GapKind {
+            /// Every kind, most harmful first.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// A phrase for display, to follow a count.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+
+            /// What the gap means for a replay.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => $meaning,)* }
+            }
+
+            /// The server setting that would have prevented the gap, if one would.
+            pub const fn remedy(self) -> Option<&'static str> {
+                match self { $(Self::$variant => $remedy,)* }
+            }
+
+            /// What the user can do about the gap in a replay, if no server setting helps.
+            pub const fn advice(self) -> Option<&'static str> {
+                match self {
+                    Self::LoginSettings => Some(
+                        "replay with --set [USER@DATABASE:]NAME=VALUE, such as --set app@shop:search_path=s2",
+                    ),
+                    Self::Repeated => Some("give each part of the log once"),
+                    _ => None,
+                }
+            }
+
+            fn count(self, summary: &ImportSummary) -> u64 {
+                match self { $(Self::$variant => ($count)(summary),)* }
+            }
+        }
+    };
+}
+
+gap_kinds! {
+    /// Gaps in the server's line numbers of a session.
+    LostLines, |s: &ImportSummary| s.facts.lost_lines,
+        "lines that the server wrote and the log does not contain",
+        "their contents are not replayed: statements, values or ends of sessions",
+        Some("logging_collector = on; with syslog, no rate limit");
+    /// Records of a session whose line numbers go backwards.
+    Repeated, |s: &ImportSummary| s.facts.repeated_lines,
+        "places where a session's line numbers go back: part of the log was read twice",
+        "the repeated part is replayed twice",
+        None;
+    /// Records that could not be read.
+    Rejected, |s: &ImportSummary| s.rejected(),
+        "records or lines that could not be read",
+        "their contents are not replayed",
+        None;
+    /// Items of pgreplay-go or replay files of pgreplay.
+    OtherCapture, |s: &ImportSummary| s.inputs.other_captures(),
+        "files made by another replay tool, not by the server",
+        "they contain no durations and no errors; what that tool could not read is missing without a trace",
+        None;
+    /// Messages in a language other than English.
+    Translated, |s: &ImportSummary| s.facts.translated_messages,
+        "messages about statements in a language other than English",
+        "these statements are not replayed",
+        Some("lc_messages = 'C'");
+    /// Signs of `log_statement_sample_rate` below 1, or of `log_transaction_sample_rate`.
+    Sampled, |s: &ImportSummary| s.facts.sampling_evidence(),
+        "executions without their Bind, or transactions without a beginning, an end or any record, although no threshold explains it: the log is a sample",
+        "only part of the load is replayed, and transactions may lack their BEGIN or COMMIT",
+        Some("log_min_duration_sample = -1, log_transaction_sample_rate = 0");
+    /// Only statements slower than a threshold are in the log.
+    OnlySlow, |s: &ImportSummary| s.facts.only_slow_executions(),
+        "executions in a log that has none faster than a millisecond: a threshold excluded the others",
+        "only the slow part of the load is replayed, and transactions may lack their BEGIN or COMMIT",
+        Some("log_statement = 'all', log_duration = on, log_min_duration_statement = -1");
+    /// Errors without their `STATEMENT`.
+    TextUnknown, |s: &ImportSummary| s.facts.errors_without_statement,
+        "failed statements whose text is not in the log",
+        "they are not replayed",
+        Some("log_min_error_statement = error");
+    /// Parameters that the log does not show at all.
+    ValuesUnknown, |s: &ImportSummary| s.facts.executions_without_values,
+        "executions whose parameters are not in the log",
+        "they are skipped",
+        Some("log_error_verbosity = default, log_parameter_max_length = -1");
+    /// Parameters cut by `log_parameter_max_length`.
+    ValuesCut, |s: &ImportSummary| s.facts.executions_with_cut_values,
+        "executions with parameters that the server cut",
+        "they are skipped",
+        Some("log_parameter_max_length = -1, log_parameter_max_length_on_error = -1");
+    /// Rows sent by clients.
+    CopyRows, |s: &ImportSummary| s.facts.copies_in,
+        "COPY FROM STDIN, whose rows are never logged",
+        "they are skipped: later statements do not find the rows they loaded",
+        None;
+    /// Arguments of function calls.
+    CallArguments, |s: &ImportSummary| s.events(howdah_traffic::Kind::Call),
+        "fast-path function calls, whose arguments are never logged",
+        "they are skipped",
+        None;
+    /// The line prefix does not identify sessions.
+    SessionsMerged, |s: &ImportSummary| u64::from(s.facts.sessions_merged),
+        "line prefix that does not identify sessions: those of one user are merged",
+        "what ran concurrently is replayed one after another",
+        Some("log_line_prefix with %c, such as '%m|%u|%d|%c|'");
+    /// Sessions whose user or database the log does not show.
+    NamesUnknown, |s: &ImportSummary| s.facts.sessions_without_names,
+        "sessions of unknown user or database",
+        "they are replayed as the user and in the database of the target's connection string",
+        Some("log_line_prefix with %u and %d, or log_connections = on");
+    /// Sessions that were inside a transaction block at their first record.
+    InTransaction, |s: &ImportSummary| s.facts.joined_in_transaction,
+        "sessions that were inside a transaction when the log began",
+        "the rest of that transaction is replayed without its beginning",
+        None;
+    /// Sessions that were open before their first record.
+    JoinedMidway, |s: &ImportSummary| s.facts.joined_midway,
+        "sessions that were open before the log began",
+        "settings, prepared statements and temporary tables that they made before are missing",
+        None;
+    /// Statements whose start is in the log, but not their end.
+    OutcomeUnknown, |s: &ImportSummary| s.facts.executions_without_outcome,
+        "executions of unknown duration",
+        "they are replayed; how long they originally took is not known",
+        Some("log_duration = on");
+    /// Statements known only from their error record.
+    StartUnknown, |s: &ImportSummary| s.facts.error_form,
+        "failed statements known only from their error",
+        "they are replayed at the time of the error, which is that of the end",
+        Some("log_statement = 'all'");
+    /// Executions of a portal that fetch part of the rows.
+    FetchCounts, |s: &ImportSummary| s.events(howdah_traffic::Kind::Fetch),
+        "fetches from portals, whose number of rows is never logged",
+        "they fetch as many rows as the replay is configured to",
+        None;
+    /// Settings in startup packets.
+    LoginSettings, |s: &ImportSummary| s.events(howdah_traffic::Kind::Connect),
+        "sessions whose settings at login (options, PGOPTIONS, currentSchema, TimeZone) are never logged",
+        "they have the settings of role and database on the target: a search_path may lead to other tables",
+        None;
+    /// Types and formats of parameters.
+    ParameterTypes, |s: &ImportSummary| s.facts.executions_with_values,
+        "executions with parameters, whose declared types and binary formats are never logged",
+        "values are sent as text and the server infers the types, which fails for a few statements",
+        None;
+    /// Executions that may have shared a Sync with others.
+    SyncUnknown, |s: &ImportSummary| s.facts.executions_of_unknown_pipeline,
+        "extended executions for which the log does not show whether they were sent in one pipeline",
+        "each is sent with a Sync of its own",
+        Some("log_destination = 'csvlog' or 'jsonlog', or %v in log_line_prefix; and log_duration = on, or log_min_duration_statement = 0");
+    /// Statements ended by a server timeout.
+    Timeouts, |s: &ImportSummary| s.facts.timeouts(),
+        "statements or sessions ended by a timeout, whose setting may not be in the log",
+        "they keep running unless the same timeout is set for role, database or target",
+        None;
+    /// Texts in an encoding other than UTF-8.
+    OtherEncoding, |s: &ImportSummary| s.facts.executions_not_utf8,
+        "executions with text or parameters that are not UTF-8",
+        "their bytes are sent unchanged, which is correct if the target database has the same encoding",
+        None;
+}
+
+impl ImportSummary {
+    /// What the capture lacks of what the clients did, as far as that is known.
+    pub fn completeness(&self) -> Completeness {
+        let gap = |kind: &GapKind| Gap { kind: *kind, count: kind.count(self) };
+        let gaps = GapKind::ALL.iter().map(gap).filter(|gap| gap.count > 0).collect();
+        Completeness { gaps }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_summary_has_no_gaps() {
+        assert_eq!(ImportSummary::default().completeness(), Completeness::default());
+    }
+
+    #[test]
+    fn gaps_have_text_and_meaning() {
+        let mut summary = ImportSummary::default();
+        summary.facts.lost_lines = 3;
+        summary.facts.copies_in = 2;
+        let completeness = summary.completeness();
+        let gaps =
+            [Gap { kind: GapKind::LostLines, count: 3 }, Gap { kind: GapKind::CopyRows, count: 2 }];
+        assert_eq!(completeness.gaps, gaps);
+        for kind in GapKind::ALL {
+            assert!(!kind.as_str().is_empty() && !kind.meaning().is_empty());
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! [`CaptureRecorder`]: the thread that writes a capture from the workers' buffers.
+//!
+//! Decoding the bytes is in [`howdah_capture::live`]; starting and stopping a recording on all
+//! workers is in the `worker` module.
+
+mod digest_cache;
+mod event_writer;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use howdah_capture::{
+    RedactionKey,
+    live::{
+        BufferChunk, BufferQueue, CaptureBuffer, CopyRows, PoolLookup, RecorderCounts,
+        TrafficDecoder,
+    },
+};
+use howdah_dataset::{CaptureOrigin, CaptureSettings, CaptureWriter, WriteError};
+use howdah_traffic::Timestamp;
+
+use self::event_writer::EventWriter;
+
+/// The configuration of a recording.
+#[derive(Debug)]
+pub struct RecorderSettings {
+    /// The folder of the capture, which must not contain one.
+    pub path: PathBuf,
+    /// How rows of COPY are captured.
+    pub copy: CopyRows,
+    /// The key for redaction; `None` keeps values.
+    pub redaction: Option<RedactionKey>,
+    /// Maximum bytes queued for decoding, per worker.
+    pub buffer_bytes: usize,
+    /// Bytes of events after which a file is finished.
+    pub file_bytes: usize,
+    /// Time after which a file is finished.
+    pub file_time: Duration,
+    /// The number of workers.
+    pub workers: usize,
+    /// The number of this capture in the process, from 1.
+    pub capture_number: u32,
+    /// The wall-clock time of time 0 of the workers' clock.
+    pub clock_origin: Timestamp,
+    /// The origin of the capture, for its manifest.
+    pub origin: String,
+}
+
+/// A recording that is running or has ended.
+#[derive(Debug)]
+pub struct CaptureRecorder {
+    shared: Arc<RecorderShared>,
+    queues: Vec<Arc<BufferQueue>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct RecorderShared {
+    path: PathBuf,
+    started: Timestamp,
+    state: Mutex<RecorderState>,
+    /// Set to stop the recording even if a worker has not ended its buffer.
+    is_stopping: AtomicBool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct RecorderState {
+    tally: RecorderCounts,
+    files: u32,
+    error: Option<String>,
+    is_finished: bool,
+}
+
+/// The status of a recording.
+#[derive(Clone, Debug)]
+pub struct RecorderStatus {
+    /// The folder.
+    pub path: PathBuf,
+    /// When it started.
+    pub started: Timestamp,
+    /// The counts so far.
+    pub tally: RecorderCounts,
+    /// Number of finished files.
+    pub files: u32,
+    /// Bytes queued in all workers' queues.
+    pub queued_bytes: usize,
+    /// The error that ended it.
+    pub error: Option<String>,
+    /// Whether it has ended.
+    pub is_finished: bool,
+}
+
+/// A recording could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaptureStartError {
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The system cannot create a thread.
+    #[error("cannot start the recorder's thread")]
+    Thread(#[from] io::Error),
+}
+
+/// How often the status is published when nothing arrives.
+const STATUS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long a recording that is being stopped waits for workers to end their buffers.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl CaptureRecorder {
+    /// Starts a recording; returns it with a buffer for each worker.
+    ///
+    /// # Errors
+    ///
+    /// See [`CaptureStartError`]; at most an empty folder is left.
+    pub fn start(
+        settings: RecorderSettings,
+        who_is: PoolLookup,
+    ) -> Result<(Self, Vec<CaptureBuffer>), CaptureStartError> {
+        let origin = CaptureOrigin {
+            files: vec![settings.origin.clone()],
+            format: Some("wire".to_owned()),
+            ..CaptureOrigin::default()
+        };
+        let mut writer =
+            CaptureWriter::create(&settings.path, CaptureSettings { origin, overwrite: false })?;
+        writer.limit_files(settings.file_bytes, settings.file_time);
+        let (to, chunks) = mpsc::channel();
+        let lanes: Vec<_> = (0..settings.workers)
+            .map(|number| BufferQueue::new(number, settings.buffer_bytes))
+            .collect();
+        let keeps_rows =
+            matches!(settings.copy, CopyRows::Full { .. }) && settings.redaction.is_none();
+        let buffer = |queue: &Arc<BufferQueue>| {
+            CaptureBuffer::new(settings.capture_number, Arc::clone(queue), to.clone(), keeps_rows)
+        };
+        let buffers = lanes.iter().map(buffer).collect();
+        let shared = Arc::new(RecorderShared {
+            path: settings.path,
+            started: Timestamp::now(),
+            state: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+        });
+        let mut work = RecorderThread {
+            decoder: TrafficDecoder::new(who_is, settings.copy, settings.clock_origin),
+            writer: EventWriter::new(writer, settings.redaction.as_ref()),
+            queues: lanes.clone(),
+            shared: Arc::clone(&shared),
+        };
+        let thread = thread::Builder::new().name("capture".to_owned()).spawn(move || {
+            work.run(&chunks);
+            work.finish();
+        })?;
+        Ok((Self { shared, queues: lanes, thread: Mutex::new(Some(thread)) }, buffers))
+    }
+
+    /// The current status.
+    pub fn status(&self) -> RecorderStatus {
+        let RecorderState { tally, files, error, is_finished } = self.shared.state().clone();
+        let RecorderShared { path, started, .. } = &*self.shared;
+        let queued_bytes = self.queues.iter().map(|queue| queue.queued_bytes()).sum();
+        RecorderStatus {
+            path: path.clone(),
+            started: *started,
+            tally,
+            files,
+            queued_bytes,
+            error,
+            is_finished,
+        }
+    }
+
+    /// The folder of the capture.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// Stops the recording and waits until everything is written. The workers should end their
+    /// buffers first; those that do not are waited for up to 5 s.
+    pub fn stop(&self) -> RecorderStatus {
+        self.shared.is_stopping.store(true, Ordering::Relaxed);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the capture recorder's thread panicked");
+        }
+        self.status()
+    }
+}
+
+impl RecorderShared {
+    fn state(&self) -> std::sync::MutexGuard<'_, RecorderState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state of the recorder's thread.
+#[derive(Debug)]
+struct RecorderThread {
+    decoder: TrafficDecoder,
+    writer: EventWriter,
+    queues: Vec<Arc<BufferQueue>>,
+    shared: Arc<RecorderShared>,
+}
+
+impl RecorderThread {
+    /// Decodes until all buffers have ended, or writing fails.
+    fn run(&mut self, chunks: &Receiver<BufferChunk>) {
+        let mut open = self.queues.len();
+        let mut published = Instant::now();
+        let mut stopping_since = None;
+        while open > 0 && !self.writer.has_failed() {
+            match chunks.recv_timeout(STATUS_INTERVAL) {
+                Ok(chunk) => {
+                    let writer = &mut self.writer;
+                    self.decoder.decode(&chunk, &mut |event| writer.record(event));
+                    open -= usize::from(chunk.is_last());
+                    chunk.recycle();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if published.elapsed() >= STATUS_INTERVAL {
+                self.publish_status();
+                published = Instant::now();
+                if self.shared.is_stopping.load(Ordering::Relaxed)
+                    && stopping_since.get_or_insert(published).elapsed() > STOP_TIMEOUT
+                {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writes what is due, and publishes the status.
+    fn publish_status(&mut self) {
+        let counts = self.counts();
+        let report = self.writer.report(&counts, None);
+        self.writer.rotate_file(report);
+        let mut state = self.shared.state();
+        state.tally = counts;
+        state.files = self.writer.files();
+    }
+
+    /// The counts of decoder, writer and queues.
+    fn counts(&self) -> RecorderCounts {
+        let counts = self.writer.add_to(self.decoder.counts());
+        RecorderCounts {
+            gaps: self.queues.iter().map(|queue| queue.gaps()).sum(),
+            lost_bytes: self.queues.iter().map(|queue| queue.lost_bytes()).sum(),
+            ..counts
+        }
+    }
+
+    fn finish(mut self) {
+        self.queues.iter().for_each(|queue| queue.close());
+        if !self.writer.has_failed() {
+            let writer = &mut self.writer;
+            self.decoder.finish(&mut |event| writer.record(event));
+        }
+        let tally = self.counts();
+        let (files, error) = self.writer.finish(&tally);
+        let mut state = self.shared.state();
+        state.files = files.unwrap_or(state.files);
+        if let Some(error) = &error {
+            let path = self.shared.path.display();
+            tracing::error!(%path, error, "capture stopped after an error; clients are not affected");
+        }
+        (state.error, state.tally, state.is_finished) = (error, tally, true);
+    }
+}
