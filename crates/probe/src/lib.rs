@@ -5,8 +5,10 @@
 //! (uprobes and the USDT probes of `--enable-dtrace`). Where such programs may not run, samples of
 //! the server's memory take their place and are marked as such.
 
+pub mod analysis;
 mod basic_block;
 mod bpf;
+pub mod by_sql;
 mod calibrate;
 mod capability;
 pub mod catalogue;

@@ -1,10 +1,15 @@
-//! Renders comparisons: lines and a table for terminals, a document for programs.
+//! Draws results: lines and tables for terminals, documents for programs, pages and charts for
+//! browsers.
 //!
 //! Nothing is measured, assessed or written here: functions return text, and the caller decides
 //! where it goes and whether it may be coloured.
 
+pub mod benchmark;
+pub mod cache;
+mod chart;
 mod document;
 mod headline;
+pub mod recording;
 mod table;
 mod text;
 

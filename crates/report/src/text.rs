@@ -49,6 +49,21 @@ fn digits(value: f64, scale: f64) -> String {
     }
 }
 
+/// `512 B`, `1.50 KiB`, `3.20 GiB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut scaled = bytes as f64;
+    let mut shown = format!("{scaled:.0} B");
+    for unit in UNITS {
+        if scaled < 1024.0 {
+            break;
+        }
+        scaled /= 1024.0;
+        shown = format!("{scaled:.2} {unit}");
+    }
+    shown
+}
+
 /// `1 error`, `2 errors`.
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
@@ -98,6 +113,15 @@ fn durations_have_at_most_three_digits() {
     assert_eq!(factor(14.23), "14.2×");
     assert_eq!(factor(0.071), "0.07×");
     assert_eq!(counted(1, "error"), "1 error");
+}
+
+#[test]
+fn bytes_use_largest_fitting_unit() {
+    assert_eq!(
+        [0, 1023, 1024, 38_300 * 8192].map(bytes),
+        ["0 B", "1023 B", "1.00 KiB", "299.22 MiB"]
+    );
+    assert_eq!(bytes(u64::MAX), "16.00 EiB");
 }
 
 #[test]

@@ -11,26 +11,21 @@
 //!
 //! The server is a temporary one, or an existing one that the caller can restart. All measurements
 //! are made by our own client; no other program is needed. Taking and loading images is implemented
-//! in [`crate::dump`] and [`crate::load()`].
+//! in [`crate::dump`] and [`crate::load()`]. Results are drawn elsewhere.
 
-mod chart;
 mod data;
-mod document;
 mod error;
 mod experiment;
-mod page;
 mod read_client;
 mod resource_usage;
 mod row_sequence;
 mod server;
 mod summary;
 
-pub use document::{BenchmarkDocument, VERSION, document, steps_csv};
 pub use error::BenchmarkError;
 pub use experiment::{
     Benchmark, BenchmarkResults, BenchmarkRun, DropCaches, WarmMethod, WarmingCost,
 };
-pub use page::page;
 pub use read_client::ThroughputStep;
 pub use server::{BenchmarkServer, ExistingServer, TemporaryServer};
 pub use summary::ThroughputSummary;

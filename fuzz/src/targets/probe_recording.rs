@@ -2,8 +2,11 @@
 
 use std::{fs, time::Instant};
 
-use howdah_flight::{RecordingWindow, page, text};
-use howdah_probe::recorder::{FlightRecord, FlightRecording};
+use howdah_probe::{
+    analysis::RecordingWindow,
+    recorder::{FlightRecord, FlightRecording},
+};
+use howdah_report::recording::{page, text};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::Shape;

@@ -15,12 +15,12 @@ mod watch;
 use std::path::Path;
 
 use anyhow::Context as _;
+use howdah_report::cache::image_size;
 use howdah_traffic::Timestamp;
 use howdah_warm::{
     CacheImage,
-    image::{BodyError, Generations, ImageError, Relation},
+    image::{BodyError, Generations, ImageError},
 };
-use indicatif::BinaryBytes;
 
 use crate::{
     context::CommandContext,
@@ -104,33 +104,7 @@ fn save(ctx: &CommandContext, image: &CacheImage, path: &Path, keep: u32) -> any
 /// The size of the image, when it was taken, and how.
 fn summary(image: &CacheImage) -> String {
     let taken = Timestamp::from_micros(image.origin.taken_at_us);
-    format!("{}, {taken}, by {}", cached(image), image.origin.source.name())
-}
-
-/// The size of the image, and of the cache.
-fn cached(image: &CacheImage) -> String {
-    let bytes = |pages| BinaryBytes(pages * u64::from(image.origin.page_bytes));
-    let pages = image.page_count();
-    let of = match image.origin.buffers {
-        0 => String::new(),
-        buffers => format!(" of {} buffers", bytes(u64::from(buffers))),
-    };
-    format!("{pages} pages, {}{of}", bytes(pages))
-}
-
-/// A relation's database and name, or placeholders for them.
-fn names(image: &CacheImage, relation: &Relation) -> (String, String) {
-    let file = relation.file;
-    let database = match (file.database, image.database_name(file.database)) {
-        (_, Some(name)) => name.to_owned(),
-        (0, None) => "(shared)".to_owned(),
-        (oid, None) => format!("(database {oid})"),
-    };
-    let name = match &relation.name {
-        Some(name) => name.to_string(),
-        None => format!("(file {} in tablespace {})", file.filenode, file.tablespace),
-    };
-    (database, name)
+    format!("{}, {taken}, by {}", image_size(image), image.origin.source.name())
 }
 
 /// The maximum number of rows to show; 0 means all.

@@ -151,6 +151,13 @@ impl WarmMethod {
     }
 }
 
+impl BenchmarkResults {
+    /// Number of rows of the table that the client read.
+    pub fn row_count(&self) -> u64 {
+        u64::from(self.scale) * data::ROWS_PER_SCALE
+    }
+}
+
 impl BenchmarkRun {
     /// The rate in the step after a tenth of the pages was loaded, as a share of `steady`.
     pub fn share_after_a_tenth(&self, steady: f64, step: Duration) -> Option<f64> {

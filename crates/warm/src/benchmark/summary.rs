@@ -33,7 +33,7 @@ pub(crate) fn steady_rate(steps: &[ThroughputStep], step: Duration) -> f64 {
 
 impl ThroughputSummary {
     /// Summarizes steps of length `step`, compared to a steady rate per second.
-    pub(crate) fn from_steps(steps: &[ThroughputStep], step: Duration, steady: f64) -> Self {
+    pub fn from_steps(steps: &[ThroughputStep], step: Duration, steady: f64) -> Self {
         let per_step = steady * step.as_secs_f64();
         let is_reached = |window: &[ThroughputStep]| {
             let sum: u64 = window.iter().map(|step| step.transactions).sum();

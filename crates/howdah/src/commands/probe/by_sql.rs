@@ -1,5 +1,4 @@
-//! Probes by SQL, for servers whose memory cannot be read and to which nothing can be attached: on
-//! another host, or without the necessary privileges.
+//! Reports the probes by SQL of [`howdah_probe::by_sql`].
 //!
 //! Every row has `source=sql` and its limitation. Values that SQL does not provide are omitted.
 
@@ -9,17 +8,16 @@ mod samples;
 
 use std::{
     io::{self, Write as _},
-    time::{Duration, Instant, SystemTime},
+    time::{Instant, SystemTime},
 };
 
 use anyhow::Context as _;
 use howdah_collect::MonitorConnection;
+use howdah_probe::by_sql::SqlProbe;
 use serde_json::{Value, json};
 
 pub(super) use self::{
-    counters::{SqlCheckpoints, SqlIo, SqlSweep, SqlWal},
-    locks::{SqlExtensions, SqlLocks},
-    samples::{LwLockSamples, from_memory as lwlocks_from_memory},
+    counters::CheckpointRows, locks::LockRows, samples::from_memory as lwlocks_from_memory,
 };
 use super::{
     common::WatchArgs,
@@ -28,17 +26,10 @@ use super::{
 };
 use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// A probe that polls the server by SQL.
-pub(super) trait SqlProbe {
+/// A probe by SQL that is reported as rows.
+pub(super) trait SqlRows: SqlProbe {
     /// Columns of the rows.
     const COLUMNS: &'static [&'static str];
-    /// The limitation of the rows: what they do not show.
-    const LIMITATION: &'static str;
-    /// Time between samples; by default the report interval.
-    const INTERVAL: Option<Duration>;
-
-    /// Takes one sample.
-    fn sample(&mut self, server: &mut MonitorConnection) -> anyhow::Result<()>;
 
     /// Reports the data since the last report.
     fn report_interval(&mut self, rows: &mut LimitedRows<'_>) -> io::Result<()>;
@@ -52,11 +43,8 @@ pub(super) trait SqlProbe {
     }
 }
 
-/// Time between two samples of sessions or locks.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-
 /// Polls until the duration is over or the user interrupts.
-pub(super) fn run<A: SqlProbe>(
+pub(super) fn run<A: SqlRows>(
     mut probe: A,
     target: &SqlTarget,
     args: &WatchArgs,

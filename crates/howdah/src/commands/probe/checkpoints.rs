@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let (mut checkpoints, server) = match args.watch.open(SOURCES, open)? {
         OpenedProbe::Local(checkpoints, found) => (checkpoints, found.server),
         OpenedProbe::Sql(outside) => {
-            let asking = by_sql::SqlCheckpoints::new(args.until_checkpoint);
+            let asking = by_sql::CheckpointRows::new(args.until_checkpoint);
             return by_sql::run(asking, &outside, &args.watch, ctx);
         }
     };

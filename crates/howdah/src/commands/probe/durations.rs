@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use howdah_inspect::RunningServer;
 use howdah_probe::{
     Distribution, DurationStats,
+    by_sql::{LwLockSamples, SqlIo, SqlWal},
     durations::{Call, CallDurations, CallSubject, ProbeMetric},
     stacks::Symbolizer,
     waits::{SamplerOptions, WaitSampler},
@@ -128,8 +129,7 @@ fn open_lwlocks(
             by_sql::lwlocks_from_memory(&found.server, &reason, watch, ctx).map(LwLockTracing::Done)
         }
         OpenedProbe::Sql(outside) => {
-            by_sql::run(by_sql::LwLockSamples::default(), &outside, watch, ctx)
-                .map(LwLockTracing::Done)
+            by_sql::run(LwLockSamples::default(), &outside, watch, ctx).map(LwLockTracing::Done)
         }
     }
 }
@@ -142,9 +142,9 @@ fn by_sql(
 ) -> anyhow::Result<CommandOutcome> {
     let TraceArgs { watch, threshold, .. } = &args.trace;
     match metric {
-        ProbeMetric::Io => by_sql::run(by_sql::SqlIo::default(), outside, watch, ctx),
-        ProbeMetric::Wal => by_sql::run(by_sql::SqlWal::default(), outside, watch, ctx),
-        _ => by_sql::run(by_sql::SqlLocks::new(*threshold), outside, watch, ctx),
+        ProbeMetric::Io => by_sql::run(SqlIo::default(), outside, watch, ctx),
+        ProbeMetric::Wal => by_sql::run(SqlWal::default(), outside, watch, ctx),
+        _ => by_sql::run(by_sql::LockRows::new(*threshold), outside, watch, ctx),
     }
 }
 

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use howdah_inspect::RunningServer;
 use howdah_probe::{
     DurationStats,
+    by_sql::SqlExtensions,
     extend::{ExtensionLock, ExtensionLocks, ExtensionSummary, LostEvents},
     stacks::Symbolizer,
 };
@@ -76,7 +77,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         match watch.open(&[SourceName::Bpf, SourceName::Sql], open)? {
             OpenedProbe::Local(locks, found) => (locks, *found),
             OpenedProbe::Sql(outside) => {
-                return by_sql::run(by_sql::SqlExtensions::default(), &outside, watch, ctx);
+                return by_sql::run(SqlExtensions::default(), &outside, watch, ctx);
             }
         };
     let mut report = ExtendReport::new(&args.trace, ctx, RelationNames::new(session), locks);

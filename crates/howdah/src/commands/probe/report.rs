@@ -6,8 +6,11 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use howdah_flight::{RecordingWindow, page, report, svg, text};
-use howdah_probe::recorder::{FlightRecording, RecordingReadError};
+use howdah_probe::{
+    analysis::{self, RecordingWindow},
+    recorder::{FlightRecording, RecordingReadError},
+};
+use howdah_report::recording::{page, svg, text};
 
 use crate::{
     context::CommandContext,
@@ -63,19 +66,19 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         }
         recording => recording?,
     };
-    let timeline = timeline(args, &recording)?;
-    write(args.html.as_deref(), || page(&timeline), ctx)?;
-    write(args.svg.as_deref(), || svg(&timeline), ctx)?;
+    let window = window(args, &recording)?;
+    write(args.html.as_deref(), || page(&window), ctx)?;
+    write(args.svg.as_deref(), || svg(&window), ctx)?;
     let mut out = ctx.stdout();
     match args.format {
-        ReportFormat::Text => write!(out, "{}", text(&timeline))?,
-        ReportFormat::Json => format::write_json(&mut out, &report(&timeline))?,
+        ReportFormat::Text => write!(out, "{}", text(&window))?,
+        ReportFormat::Json => format::write_json(&mut out, &analysis::report(&window))?,
     }
     out.finish()?;
     Ok(CommandOutcome::Done)
 }
 
-fn timeline(args: &Args, recording: &FlightRecording) -> anyhow::Result<RecordingWindow> {
+fn window(args: &Args, recording: &FlightRecording) -> anyhow::Result<RecordingWindow> {
     let Some(number) = args.episode else { return Ok(RecordingWindow::from_recording(recording)) };
     let index = usize::from(number) - 1;
     RecordingWindow::from_episode(recording, index).ok_or_else(|| {

@@ -8,6 +8,7 @@ use std::{
 use howdah_inspect::RunningServer;
 use howdah_probe::{
     SampleError,
+    by_sql::SqlSweep,
     sweep::{PerAllocation, SweepRow, SweepSampler, SweepSummary},
 };
 use serde_json::{Value, json};
@@ -66,7 +67,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let (mut sweep, server) = match args.watch.open(&[SourceName::Memory, SourceName::Sql], open)? {
         OpenedProbe::Local(sweep, found) => (sweep, found.server),
         OpenedProbe::Sql(outside) => {
-            return by_sql::run(by_sql::SqlSweep::default(), &outside, &args.watch, ctx);
+            return by_sql::run(SqlSweep::default(), &outside, &args.watch, ctx);
         }
     };
     let watched = ServerWatch::new(&server)?;

@@ -1,24 +1,25 @@
 //! `howdah warm benchmark`: measures the benefit of warming on a server that is restarted.
 
 use std::{
-    io::{self, Write},
+    io::Write as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::Context as _;
 use howdah_lab::BinariesSearch;
+use howdah_report::benchmark;
 use howdah_warm::benchmark::{
-    Benchmark, BenchmarkError, BenchmarkResults, BenchmarkRun, BenchmarkServer, DropCaches,
-    ExistingServer, TemporaryServer, WarmMethod,
+    Benchmark, BenchmarkError, BenchmarkResults, BenchmarkServer, DropCaches, ExistingServer,
+    TemporaryServer,
 };
 use howdah_warm::load::LoadOptions;
-use indicatif::BinaryBytes;
 
 use crate::{
     connection::ConnectionArgs,
     context::CommandContext,
     errors::{self, WithHint as _},
+    format,
     outcome::CommandOutcome,
     values::time_in_range,
 };
@@ -126,7 +127,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         howdah_files::create_dir_all(folder)
             .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     }
-    let benchmark = Benchmark {
+    let experiment = Benchmark {
         server,
         scale: args.scale,
         duration: args.duration,
@@ -140,21 +141,15 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         load: LoadOptions { jobs: args.jobs.into(), ..LoadOptions::default() },
         stop: ctx.interrupted(),
     };
-    let results = benchmark.run(|line| ctx.report(line)).map_err(benchmark_error)?;
+    let results = experiment.run(|line| ctx.report(line)).map_err(benchmark_error)?;
     if let Some(folder) = &args.output {
         save_files(ctx, folder, &results)?;
     }
     let mut out = ctx.stdout();
     match args.format {
-        BenchmarkFormat::Table => table(&mut out, &results)?,
-        BenchmarkFormat::Csv => {
-            out.write_all(howdah_warm::benchmark::steps_csv(&results).as_bytes())?;
-        }
-        BenchmarkFormat::Json => {
-            let document = howdah_warm::benchmark::document(&results);
-            serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
-            writeln!(out)?;
-        }
+        BenchmarkFormat::Table => write!(out, "{}", benchmark::table(&results))?,
+        BenchmarkFormat::Csv => write!(out, "{}", benchmark::steps_csv(&results))?,
+        BenchmarkFormat::Json => format::write_json(&mut out, &benchmark::document(&results))?,
     }
     Ok(CommandOutcome::Done)
 }
@@ -210,10 +205,10 @@ fn save_files(
     folder: &Path,
     results: &BenchmarkResults,
 ) -> anyhow::Result<()> {
-    let document = serde_json::to_string_pretty(&howdah_warm::benchmark::document(results))?;
+    let document = serde_json::to_string_pretty(&benchmark::document(results))?;
     let files = [
-        ("benchmark.html", howdah_warm::benchmark::page(results)),
-        ("steps.csv", howdah_warm::benchmark::steps_csv(results)),
+        ("benchmark.html", benchmark::page(results)),
+        ("steps.csv", benchmark::steps_csv(results)),
         ("benchmark.json", format!("{document}\n")),
     ];
     for (name, text) in files {
@@ -223,82 +218,4 @@ fn save_files(
     }
     ctx.report(format_args!("chart: {}", folder.join("benchmark.html").display()));
     Ok(())
-}
-
-fn table(out: &mut impl Write, results: &BenchmarkResults) -> io::Result<()> {
-    writeln!(
-        out,
-        "PostgreSQL {}, {} in the cache; steady: {:.0} reads per second, p99 {}",
-        results.server,
-        BinaryBytes(results.pages.0 * u64::from(results.pages.1)),
-        results.steady,
-        seconds(Duration::from_micros(results.steady_p99_us)),
-    )?;
-    for note in &results.notes {
-        writeln!(out, "{note}")?;
-    }
-    writeln!(
-        out,
-        "\n{:12} {:>8} {:>10} {:>8} {:>9} | {:>8} {:>10} {:>8} {:>10} {:>8}",
-        "METHOD",
-        "TO 90 %",
-        "LOST",
-        "P99",
-        "LONGEST",
-        "WARMING",
-        "SERVER CPU",
-        "OWN CPU",
-        "READ",
-        "RESIDENT"
-    )?;
-    for run in &results.runs {
-        row(out, run)?;
-    }
-    for run in &results.runs {
-        if let Some(share) = run.share_after_a_tenth(results.steady, results.step) {
-            let (name, percent) = (run.method.name(), share * 100.0);
-            writeln!(
-                out,
-                "\n{name}: {percent:.0} % of the steady rate in the step after a tenth was loaded"
-            )?;
-        }
-    }
-    Ok(())
-}
-
-fn row(out: &mut impl Write, run: &BenchmarkRun) -> io::Result<()> {
-    let none = || "-".to_owned();
-    let micros = |us| seconds(Duration::from_micros(us));
-    write!(
-        out,
-        "{:12} {:>8} {:>10} {:>8} {:>9} | ",
-        run.method.name(),
-        run.summary.time_to_90.map_or("never".to_owned(), seconds),
-        run.summary.lost,
-        micros(run.p99_us),
-        micros(run.max_us),
-    )?;
-    let Some(warming) = run.warming.filter(|_| run.method != WarmMethod::NoWarming) else {
-        return writeln!(out, "{:>8} {:>10} {:>8} {:>10} {:>8}", "-", "-", "-", "-", "-");
-    };
-    let wall =
-        if warming.is_done { seconds(warming.wall) } else { format!(">{}", seconds(warming.wall)) };
-    writeln!(
-        out,
-        "{wall:>8} {:>10} {:>8} {:>10} {:>8}",
-        warming.server_cpu.map_or_else(none, seconds),
-        seconds(warming.own_cpu),
-        warming.read_bytes.map_or_else(none, |bytes| BinaryBytes(bytes).to_string()),
-        warming.resident_share.map_or_else(none, |share| format!("{:.1}%", share * 100.0)),
-    )
-}
-
-fn seconds(time: Duration) -> String {
-    match time.as_secs_f64() {
-        0.0 => "0 s".to_owned(),
-        s if s < 0.001 => format!("{:.0} µs", s * 1e6),
-        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
-        s if s < 100.0 => format!("{s:.1} s"),
-        s => format!("{s:.0} s"),
-    }
 }

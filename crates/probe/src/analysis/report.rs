@@ -1,0 +1,318 @@
+//! A recording as one versioned JSON document.
+//!
+//! Within a version fields are never renamed or removed; new ones may be added. Times are
+//! microseconds since 1970 or RFC 3339 as their names say, durations are microseconds, and unknown
+//! values are `null`.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{
+    summary::summarize,
+    units,
+    window::{RecordingWindow, TimeBucket},
+};
+use crate::{
+    checkpoints::ProbeSource,
+    recorder::{LogHistogram, LostCounts, RecordedSecond},
+    waits::TimeCategory,
+};
+/// Value of the report's `version` field.
+pub const VERSION: u32 = 1;
+
+/// The JSON report.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct RecordingReport {
+    /// Always `howdah-flight`.
+    pub format: &'static str,
+    /// See [`VERSION`].
+    pub version: u32,
+    /// Headline of the summary.
+    pub summary: String,
+    findings: Vec<FindingDocument>,
+    remarks: Vec<String>,
+    from: String,
+    to: String,
+    recorded_seconds: usize,
+    servers: Vec<ServerDocument>,
+    phases: Vec<PhaseDocument>,
+    seconds: Vec<SecondDocument>,
+    triggers: Vec<ThresholdDocument>,
+    exact: Vec<TracedCallsDocument>,
+    notes: Vec<NoteDocument>,
+    lost: LostEventsDocument,
+    cpu_us: u64,
+    file_bytes_max: u64,
+    /// Why the recording ended, if it ended properly.
+    end: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct FindingDocument {
+    text: String,
+    evidence: String,
+    cost_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct ServerDocument {
+    at_us: i64,
+    major: u32,
+    pid: u32,
+    data_dir: String,
+    rate: u32,
+    sources: Vec<SourceDocument>,
+    triggers: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct SourceDocument {
+    figure: String,
+    source: Option<&'static str>,
+    limitation: String,
+}
+
+#[derive(Debug, Serialize)]
+struct PhaseDocument {
+    phase: &'static str,
+    depth: u32,
+    from_us: i64,
+    to_us: i64,
+    is_open: bool,
+    buffers: Option<u64>,
+    files: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct SecondDocument {
+    at_us: i64,
+    elapsed_us: u64,
+    extension: Option<LatencyDocument>,
+    relations: Vec<RelationDocument>,
+    examined: Option<u64>,
+    allocations: Option<u64>,
+    waits: Vec<WaitDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct LatencyDocument {
+    count: u64,
+    min_us: f64,
+    mean_us: f64,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
+    total_us: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct RelationDocument {
+    relation: String,
+    waits: u64,
+    total_us: u64,
+    max_us: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct WaitDocument {
+    group: &'static str,
+    class: String,
+    event: String,
+    /// Average number of processes in this wait event.
+    processes: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct ThresholdDocument {
+    at_us: i64,
+    trigger: &'static str,
+    value: f64,
+    threshold: f64,
+    suppressed: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct TracedCallsDocument {
+    at_us: i64,
+    figure: String,
+    operation: String,
+    calls: LatencyDocument,
+}
+
+#[derive(Debug, Serialize)]
+struct NoteDocument {
+    at_us: i64,
+    text: String,
+}
+
+#[derive(Debug, Serialize)]
+struct LostEventsDocument {
+    missed_samples: u64,
+    locks: u64,
+    no_start: u64,
+    skipped: u64,
+    phases: u64,
+    calls: u64,
+    uncounted_samples: u64,
+    records: u64,
+    unreadable: u64,
+}
+
+/// Builds the report of a recording.
+pub fn report(window: &RecordingWindow) -> RecordingReport {
+    let summary = summarize(window);
+    let findings = summary.findings.into_iter().map(|finding| FindingDocument {
+        text: finding.text,
+        evidence: finding.evidence,
+        cost_seconds: finding.cost_s,
+    });
+    let span = window.span();
+    let LostCounts {
+        missed_samples,
+        locks,
+        no_start,
+        skipped,
+        phases,
+        calls,
+        uncounted_samples,
+        records,
+    } = window.lost;
+    let unreadable = window.unreadable;
+    RecordingReport {
+        format: "howdah-flight",
+        version: VERSION,
+        summary: summary.headline,
+        findings: findings.collect(),
+        remarks: summary.remarks,
+        from: units::timestamp(span.from_us),
+        to: units::timestamp(span.to_us),
+        recorded_seconds: window.seconds.len(),
+        servers: servers(window),
+        phases: window
+            .phases
+            .iter()
+            .map(|phase| PhaseDocument {
+                phase: phase.phase.as_str(),
+                depth: phase.depth,
+                from_us: phase.span.from_us,
+                to_us: phase.span.to_us,
+                is_open: phase.is_open,
+                buffers: phase.buffers,
+                files: phase.files,
+            })
+            .collect(),
+        seconds: window.seconds.iter().map(|second| second_document(window, second)).collect(),
+        triggers: window
+            .crossings
+            .iter()
+            .map(|fired| ThresholdDocument {
+                at_us: fired.at_us,
+                trigger: fired.kind.name(),
+                value: fired.value_milli as f64 / 1e3,
+                threshold: fired.threshold_milli as f64 / 1e3,
+                suppressed: fired.suppressed,
+            })
+            .collect(),
+        exact: window
+            .traced_calls
+            .iter()
+            .map(|exact| TracedCallsDocument {
+                at_us: exact.at_us,
+                figure: exact.metric.clone(),
+                operation: exact.operation.clone(),
+                calls: latency(&exact.calls),
+            })
+            .collect(),
+        notes: window
+            .notes
+            .iter()
+            .map(|note| NoteDocument { at_us: note.at_us, text: note.text.clone() })
+            .collect(),
+        lost: LostEventsDocument {
+            missed_samples,
+            locks,
+            no_start,
+            skipped,
+            phases,
+            calls,
+            uncounted_samples,
+            records,
+            unreadable,
+        },
+        cpu_us: window.seconds.iter().map(|second| second.cpu_us).sum(),
+        file_bytes_max: window.max_bytes,
+        end: window.ended.as_ref().map(|ended| ended.reason.clone()),
+    }
+}
+
+fn servers(window: &RecordingWindow) -> Vec<ServerDocument> {
+    let servers = window.started.iter().map(|started| ServerDocument {
+        at_us: started.at_us,
+        major: started.major,
+        pid: started.postmaster,
+        data_dir: started.data_dir.clone(),
+        rate: started.rate,
+        sources: started
+            .sources
+            .iter()
+            .map(|source| SourceDocument {
+                figure: source.metric.clone(),
+                source: source.source.map(ProbeSource::as_str),
+                limitation: source.limitation.clone(),
+            })
+            .collect(),
+        triggers: started.triggers.clone(),
+    });
+    servers.collect()
+}
+
+fn second_document(window: &RecordingWindow, second: &RecordedSecond) -> SecondDocument {
+    let mut bucket = TimeBucket::default();
+    bucket.add(second);
+    let relations = second.extension.iter().flat_map(|extension| &extension.relations);
+    let waits = bucket.waits.iter().map(|((group, class, event), seconds)| WaitDocument {
+        group: group_name(*group),
+        class: class.clone(),
+        event: event.clone(),
+        processes: seconds / bucket.seconds().max(1e-9),
+    });
+    SecondDocument {
+        at_us: second.at_us,
+        elapsed_us: second.elapsed_us,
+        extension: second.extension.as_ref().map(|extension| latency(&extension.waits)),
+        relations: relations
+            .map(|of| RelationDocument {
+                relation: window.relation_name(of),
+                waits: of.waits,
+                total_us: of.total_us,
+                max_us: of.max_us,
+            })
+            .collect(),
+        examined: second.sweep.map(|sweep| sweep.examined),
+        allocations: second.sweep.map(|sweep| sweep.allocations),
+        waits: waits.collect(),
+    }
+}
+
+fn latency(spread: &LogHistogram) -> LatencyDocument {
+    let us = |duration: Duration| duration.as_nanos() as f64 / 1e3;
+    LatencyDocument {
+        count: spread.count(),
+        min_us: us(spread.min()),
+        mean_us: us(spread.mean()),
+        p50_us: us(spread.quantile(0.5)),
+        p99_us: us(spread.quantile(0.99)),
+        max_us: us(spread.max()),
+        total_us: us(spread.total()),
+    }
+}
+
+fn group_name(group: TimeCategory) -> &'static str {
+    match group {
+        TimeCategory::Database => "database",
+        TimeCategory::Background => "background",
+        TimeCategory::Idle => "idle",
+    }
+}

@@ -1,0 +1,420 @@
+//! Summarizes what stands out in a recording, and claims no more than the data supports.
+//!
+//! # Method
+//!
+//! A second belongs to a phase of a checkpoint (*write*: buffers are written; *sync*: files are
+//! synced) if it touches the phase and overlaps at least half with the phase plus the second after
+//! it, because a wait is counted when it ends. It is outside if it touches no checkpoint at all.
+//! Seconds that are neither are left out. The seconds of each phase are compared with those
+//! outside.
+//!
+//! * **Waits for extension locks** stand out if there are [`WAITS_MIN`] waits and [`INSIDE_MIN`]
+//!   seconds inside, as many waits and [`OUTSIDE_MIN`] seconds outside; the 99th percentile inside
+//!   is at least [`FACTOR_MIN`] times that outside and at least a millisecond; and in at least half
+//!   of the seconds inside some session waited longer than the 99th percentile of nine in ten
+//!   seconds outside. A wait counts for all seconds that it lasted, although it is recorded when it
+//!   ends. A single slow second is not enough.
+//! * **Any other event** that client backends wait for stands out if it was sampled [`SAMPLES_MIN`]
+//!   times inside, in at least two seconds; half a session waits for it on average; and that is
+//!   [`FACTOR_MIN`] times as many as outside.
+//! * **The clock sweep** stands out if it examines [`FACTOR_MIN`] times as many buffers per
+//!   allocation as outside, and at least five, with [`ALLOCATIONS_MIN`] allocations on both sides.
+//!
+//! Independently of checkpoints, **slow seconds** stand out if their 99th percentile of extension
+//! waits is ten times that of the median second and at least 10 ms, and so does a **clock sweep**
+//! of at least ten buffers per allocation over the whole recording.
+//!
+//! Also independent of checkpoints are events of client sessions, second by second (see
+//! [`sessions`]): a **stall** is two seconds or more in which sessions wait and none is on a
+//! processor; a **surge** is an event with three times the sessions of its median second, and at
+//! least one, for two seconds or more; an event **dominates** with 30 % of database time.
+//!
+//! Findings are ordered by the time they cost: seconds that sessions waited inside, beyond the rate
+//! outside. They report coincidence, not causation.
+
+mod sessions;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
+
+use super::{
+    units::{self, factor, percent},
+    window::{PhaseSpan, RecordingWindow, TimeBucket, TimeSpan},
+};
+use crate::{checkpoints::CheckpointPhase, recorder::RecordedSecond, waits::TimeCategory};
+
+/// Minimum number of waits for a meaningful 99th percentile.
+const WAITS_MIN: u64 = 30;
+/// Minimum seconds inside a phase.
+const INSIDE_MIN: usize = 2;
+/// Minimum seconds outside of checkpoints.
+const OUTSIDE_MIN: usize = 5;
+/// Ratio from which a difference is notable.
+const FACTOR_MIN: f64 = 3.0;
+/// Minimum number of samples of an event.
+const SAMPLES_MIN: u64 = 50;
+/// Minimum number of buffer allocations.
+const ALLOCATIONS_MIN: u64 = 1000;
+
+/// Wait events of sessions that requested the checkpoint; they wait for nothing else.
+const CHECKPOINT_REQUEST_WAITS: [&str; 2] = ["IPC:CheckpointStart", "IPC:CheckpointDone"];
+
+/// Summary of a recording.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RecordingSummary {
+    /// The most expensive finding in one line.
+    pub headline: String,
+    /// What stands out, most expensive first.
+    pub findings: Vec<RecordingFinding>,
+    /// What was checked and does not stand out, or has too little data.
+    pub remarks: Vec<String>,
+}
+
+/// A notable observation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordingFinding {
+    /// The finding in one sentence.
+    pub text: String,
+    /// The figures that support it.
+    pub evidence: String,
+    /// Seconds that sessions waited beyond the usual.
+    pub cost_s: f64,
+}
+
+/// Aggregated seconds: those of a phase, or those outside of checkpoints.
+#[derive(Debug, Default)]
+struct SecondsGroup {
+    count: usize,
+    sum: TimeBucket,
+    /// Time spans of the seconds.
+    spans: Vec<TimeSpan>,
+    /// 99th percentiles of extension waits, for seconds that have any.
+    p99s: Vec<Duration>,
+    /// Per event: number of samples, and number of seconds with one.
+    events: BTreeMap<String, (u64, usize)>,
+}
+
+/// Summarizes a recording.
+pub fn summarize(window: &RecordingWindow) -> RecordingSummary {
+    let mut summary = RecordingSummary::default();
+    let (outside, phases) = group_seconds(window);
+    for (phase, inside) in &phases {
+        summary.compare_extension(window, *phase, inside, &outside);
+        summary.compare_events(*phase, inside, &outside);
+        summary.compare_sweep(*phase, inside, &outside);
+    }
+    summary.find_slow_seconds(window);
+    summary.find_long_sweeps(window);
+    sessions::find_all(&mut summary, window);
+    if phases.is_empty() {
+        summary
+            .remarks
+            .push("no checkpoint wrote or synced anything while it was recorded".to_owned());
+    }
+    summary.findings.sort_by(|one, other| other.cost_s.total_cmp(&one.cost_s));
+    summary.headline = match summary.findings.first() {
+        Some(finding) => capitalized(&finding.text),
+        None => "Nothing stands out".to_owned(),
+    };
+    summary
+}
+
+/// Returns the seconds outside of checkpoints, and those of each phase.
+fn group_seconds(
+    window: &RecordingWindow,
+) -> (SecondsGroup, BTreeMap<CheckpointPhase, SecondsGroup>) {
+    let (mut outside, mut phases) =
+        (SecondsGroup::default(), BTreeMap::<CheckpointPhase, SecondsGroup>::new());
+    for second in &window.seconds {
+        let span = second_span(second);
+        let length = span.to_us.saturating_sub(span.from_us);
+        let is_near = |phase: &&PhaseSpan| phase.with_next_second().overlap_us(span) > 0;
+        if !window.phases.iter().any(|phase| is_near(&phase)) {
+            outside.add(second);
+            continue;
+        }
+        let is_within = |which: CheckpointPhase| {
+            let own = window.phases.iter().filter(|phase| phase.phase == which);
+            let touched = own.filter(|phase| phase.span.overlap_us(span) > 0);
+            touched.map(|phase| phase.with_next_second().overlap_us(span)).sum::<i64>() * 2
+                >= length
+        };
+        // A second after the write phase that belongs to the sync phase counts as sync.
+        if let Some(phase) = [CheckpointPhase::Sync, CheckpointPhase::Write]
+            .into_iter()
+            .find(|phase| is_within(*phase))
+        {
+            phases.entry(phase).or_default().add(second);
+        }
+    }
+    (outside, phases)
+}
+
+impl PhaseSpan {
+    fn with_next_second(&self) -> TimeSpan {
+        TimeSpan { to_us: self.span.to_us.saturating_add(1_000_000), ..self.span }
+    }
+}
+
+impl SecondsGroup {
+    fn add(&mut self, second: &RecordedSecond) {
+        self.count += 1;
+        self.spans.push(second_span(second));
+        self.sum.add(second);
+        let waits = second.extension.as_ref().map(|extension| &extension.waits);
+        self.p99s.extend(waits.filter(|waits| waits.count() > 0).map(|waits| waits.quantile(0.99)));
+        let mut seen = HashSet::new();
+        for row in second.waits.rows.iter().filter(|row| row.group == TimeCategory::Database) {
+            let (samples, seconds) = self.events.entry(row.event.clone()).or_default();
+            *samples = samples.saturating_add(row.samples);
+            *seconds += usize::from(seen.insert(&row.event));
+        }
+    }
+
+    /// Average number of sessions in the selected events.
+    fn sessions(&self, class_and_event: impl Fn(&str, &str) -> bool) -> f64 {
+        let of_clients =
+            self.sum.waits.iter().filter(|((group, ..), _)| *group == TimeCategory::Database);
+        let found = of_clients.filter(|((_, class, event), _)| class_and_event(class, event));
+        found.fold(0.0, |sum, (_, seconds)| sum + seconds) / self.sum.seconds().max(1e-9)
+    }
+
+    /// Quantile of the 99th percentiles of the seconds.
+    fn p99_of_seconds(&self, share: f64) -> Duration {
+        let mut sorted = self.p99s.clone();
+        sorted.sort_unstable();
+        let index = (share * sorted.len() as f64) as usize;
+        sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
+    }
+}
+
+impl RecordingSummary {
+    /// Whether a finding already covers this event.
+    fn mentions(&self, event: &str) -> bool {
+        self.findings.iter().any(|finding| finding.text.contains(event))
+    }
+
+    fn compare_extension(
+        &mut self,
+        window: &RecordingWindow,
+        phase: CheckpointPhase,
+        inside: &SecondsGroup,
+        outside: &SecondsGroup,
+    ) {
+        let during = during(phase);
+        let (Some(within), Some(without)) = (&inside.sum.extension, &outside.sum.extension) else {
+            return;
+        };
+        let (waits, others) = (&within.waits, &without.waits);
+        if waits.count() == 0 && others.count() == 0 {
+            return;
+        }
+        if waits.count() < WAITS_MIN
+            || others.count() < WAITS_MIN
+            || inside.count < INSIDE_MIN
+            || outside.count < OUTSIDE_MIN
+        {
+            self.remarks.push(format!(
+                "too little data to compare waits to extend relations: {} in {} s {during}, {} in {} s outside of \
+                 checkpoints ({WAITS_MIN} on each side are needed, {INSIDE_MIN} s inside and {OUTSIDE_MIN} s outside)",
+                waits.count(), inside.count, others.count(), outside.count
+            ));
+            return;
+        }
+        let (p99, before) = (waits.quantile(0.99), others.quantile(0.99));
+        let ratio = p99.as_secs_f64() / before.as_secs_f64().max(1e-9);
+        let usual = outside.p99_of_seconds(0.9);
+        let slow = slow_spans(window, usual);
+        let is_slow = |span: &&TimeSpan| slow.iter().any(|slow| slow.overlap_us(**span) > 0);
+        let above = inside.spans.iter().filter(is_slow).count();
+        let figures = format!(
+            "p99 {} {during} ({} waits in {} s), {} outside of checkpoints ({} in {} s)",
+            units::duration(p99),
+            waits.count(),
+            inside.count,
+            units::duration(before),
+            others.count(),
+            outside.count
+        );
+        if ratio < FACTOR_MIN || p99 < Duration::from_millis(1) || above * 2 < inside.count {
+            self.remarks.push(format!("waits to extend relations do not stand out: {figures}"));
+            return;
+        }
+        let total = waits.total().as_secs_f64();
+        let rate = others.total().as_secs_f64() / outside.sum.seconds().max(1e-9);
+        let mut text = format!("waits to extend relations rise {} {during}", factor(ratio));
+        if let Some(first) = within.relations.first() {
+            let share = percent(first.total_us as f64 / 1e6, total);
+            text.push_str(&format!("; {share} of that time is on {}", window.relation_name(first)));
+        }
+        self.findings.push(RecordingFinding {
+            text,
+            evidence: format!(
+                "{figures}; a session waited longer than {} in {above} of the {} seconds",
+                units::duration(usual),
+                inside.count
+            ),
+            cost_s: total - rate * inside.sum.seconds(),
+        });
+    }
+
+    fn compare_events(
+        &mut self,
+        phase: CheckpointPhase,
+        inside: &SecondsGroup,
+        outside: &SecondsGroup,
+    ) {
+        if outside.count < OUTSIDE_MIN {
+            return;
+        }
+        let has_extension = inside.sum.extension.is_some();
+        for (event, (samples, seconds)) in &inside.events {
+            // Traced extension waits are more precise than samples, and running is not waiting.
+            if event == "CPU*"
+                || event == "Lock:extend" && has_extension
+                || CHECKPOINT_REQUEST_WAITS.contains(&event.as_str())
+            {
+                continue;
+            }
+            let is_it = |_: &str, other: &str| other == event;
+            let (now, before) = (inside.sessions(is_it), outside.sessions(is_it));
+            if *samples < SAMPLES_MIN || *seconds < 2 || now < 0.5 || now < FACTOR_MIN * before {
+                continue;
+            }
+            let text = if before > 0.005 {
+                format!("{event} rises {} {}", factor(now / before), during(phase))
+            } else {
+                format!("{event} appears {}, and hardly ever otherwise", during(phase))
+            };
+            self.findings.push(RecordingFinding {
+                text,
+                evidence: format!(
+                    "{now:.1} sessions on average in {} s, {before:.2} outside of checkpoints in {} s; seen \
+                     {samples} times",
+                    inside.count, outside.count
+                ),
+                cost_s: (now - before) * inside.sum.seconds(),
+            });
+        }
+    }
+
+    fn compare_sweep(
+        &mut self,
+        phase: CheckpointPhase,
+        inside: &SecondsGroup,
+        outside: &SecondsGroup,
+    ) {
+        let enough = |side: &SecondsGroup| {
+            side.sum.sweep.is_some_and(|sweep| sweep.allocations >= ALLOCATIONS_MIN)
+        };
+        let (Some(now), Some(before)) =
+            (inside.sum.examined_per_allocation(), outside.sum.examined_per_allocation())
+        else {
+            return;
+        };
+        if enough(inside) && enough(outside) && now >= 5.0 && now >= FACTOR_MIN * before {
+            self.findings.push(RecordingFinding {
+                text: format!(
+                    "the clock sweep examines {} as many buffers per allocation {}",
+                    factor(now / before.max(1e-3)),
+                    during(phase)
+                ),
+                evidence: format!("{now:.1} buffers, {before:.1} outside of checkpoints"),
+                cost_s: 0.0,
+            });
+        }
+    }
+
+    fn find_slow_seconds(&mut self, window: &RecordingWindow) {
+        let mut p99s = Vec::new();
+        for second in &window.seconds {
+            let Some(extension) = &second.extension else { continue };
+            if extension.waits.count() >= 10 {
+                p99s.push((extension.waits.quantile(0.99), second));
+            }
+        }
+        if p99s.len() < 10 {
+            return;
+        }
+        let mut sorted: Vec<_> = p99s.iter().map(|(p99, _)| *p99).collect();
+        sorted.sort_unstable();
+        let median = sorted[sorted.len() / 2];
+        let least = (10 * median).max(Duration::from_millis(10));
+        let slow: Vec<_> = p99s.iter().filter(|(p99, _)| *p99 >= least).collect();
+        let Some((longest, worst)) = slow.iter().max_by_key(|(p99, _)| *p99) else { return };
+        let apart = slow.iter().filter(|(_, second)| !is_in_checkpoint(window, second));
+        let (number, in_checkpoints) = (slow.len(), slow.len() - apart.clone().count());
+        // Seconds within checkpoints are already covered by the findings of the phases.
+        let waited: Duration =
+            apart.filter_map(|(_, second)| Some(second.extension.as_ref()?.waits.total())).sum();
+        self.findings.push(RecordingFinding {
+            text: format!(
+                "{number} {} by their waits to extend relations, {in_checkpoints} of them while a \
+                 checkpoint ran",
+                if number == 1 { "second stands out" } else { "seconds stand out" }
+            ),
+            evidence: format!(
+                "the worst at {}: p99 {}, in the median second {}",
+                units::time_of_day(worst.at_us),
+                units::duration(*longest),
+                units::duration(median)
+            ),
+            cost_s: waited.as_secs_f64(),
+        });
+    }
+
+    fn find_long_sweeps(&mut self, window: &RecordingWindow) {
+        let mut whole = TimeBucket::default();
+        window.seconds.iter().for_each(|second| whole.add(second));
+        let allocations = whole.sweep.map_or(0, |sweep| sweep.allocations);
+        match whole.examined_per_allocation() {
+            Some(each) if allocations >= ALLOCATIONS_MIN && each >= 10.0 => {
+                self.findings.push(RecordingFinding {
+                    text: format!("the clock sweep examines {each:.0} buffers per allocation"),
+                    evidence: format!("{allocations} allocations; nearly every buffer is in use"),
+                    cost_s: 0.0,
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+fn is_in_checkpoint(window: &RecordingWindow, second: &RecordedSecond) -> bool {
+    let span = second_span(second);
+    window.phases.iter().any(|phase| phase.span.overlap_us(span) > 0)
+}
+
+fn second_span(second: &RecordedSecond) -> TimeSpan {
+    let length = i64::try_from(second.elapsed_us).unwrap_or(i64::MAX);
+    TimeSpan { from_us: second.at_us, to_us: second.at_us.saturating_add(length) }
+}
+
+/// Spans in which a session waited longer than usual to extend a relation. The longest wait of a
+/// second ended in that second.
+fn slow_spans(window: &RecordingWindow, usual: Duration) -> Vec<TimeSpan> {
+    let slow = window.seconds.iter().filter_map(|second| {
+        let longest = second.extension.as_ref()?.waits.max();
+        let us = i64::try_from(longest.as_micros()).unwrap_or(i64::MAX);
+        let to_us = second_span(second).to_us;
+        (longest > usual).then_some(TimeSpan { from_us: to_us.saturating_sub(us), to_us })
+    });
+    slow.collect()
+}
+
+fn during(phase: CheckpointPhase) -> &'static str {
+    match phase {
+        CheckpointPhase::Write => "while buffers are written",
+        _ => "while files are synced",
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! Probes that read the server's statistics counters once per interval.
+
+use std::{collections::HashMap, time::Duration};
+
+use howdah_collect::{MonitorConnection, StatsView, VIEWS, ViewSample};
+
+use super::{SqlProbe, SqlSampleError};
+
+/// Counts and times of an operation, from the server's statistics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OperationCounts {
+    /// Name of the operation.
+    pub operation: &'static str,
+    /// How often it occurred; `None` if the server does not count it.
+    pub calls: Option<u64>,
+    /// Time of one call on average, in milliseconds; `None` if it was not measured.
+    pub mean_ms: Option<f64>,
+    /// Time of all calls, in milliseconds; `None` if it was not measured.
+    pub total_ms: Option<f64>,
+}
+
+impl OperationCounts {
+    fn new(operation: &'static str, calls: Option<f64>, total_ms: Option<f64>) -> Self {
+        // A time of zero means that it was not measured.
+        let total_ms = total_ms.filter(|ms| *ms > 0.0);
+        let some_calls = calls.filter(|calls| *calls > 0.0);
+        Self {
+            operation,
+            calls: calls.map(|calls| calls as u64),
+            mean_ms: total_ms.zip(some_calls).map(|(ms, calls)| ms / calls),
+            total_ms,
+        }
+    }
+}
+
+/// Reads and writes of relations.
+#[derive(Debug, Default)]
+pub struct SqlIo(CounterGrowth);
+
+const IO_OPERATIONS: [CounterOperation; 4] = [
+    ("read", "reads", "read_ms"),
+    ("write", "writes", "write_ms"),
+    ("extend", "extends", "extend_ms"),
+    ("fsync", "fsyncs", "fsync_ms"),
+];
+
+impl SqlIo {
+    /// Drains the operations that occurred since the last call.
+    pub fn drain_interval(&mut self) -> Vec<OperationCounts> {
+        let counts = operations(&IO_OPERATIONS, |name| self.0.interval("io", name));
+        self.0.start_interval();
+        counts.into_iter().filter(|of| of.calls.is_some_and(|calls| calls > 0)).collect()
+    }
+
+    /// All operations since the start.
+    pub fn total(&self) -> Vec<OperationCounts> {
+        operations(&IO_OPERATIONS, |name| self.0.total("io", name))
+    }
+}
+
+impl SqlProbe for SqlIo {
+    const LIMITATION: &'static str = "no single calls, relations, p50, p99 and max; no times without \
+        track_io_timing; before PostgreSQL 16, no extensions and syncs, and reads and writes are pages";
+    const INTERVAL: Option<Duration> = None;
+
+    fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError> {
+        self.0.update(io_counts(server)?);
+        Ok(())
+    }
+}
+
+/// Writes and syncs of WAL.
+#[derive(Debug, Default)]
+pub struct SqlWal(CounterGrowth);
+
+const WAL_OPERATIONS: [CounterOperation; 2] =
+    [("write", "writes", "write_ms"), ("fsync", "syncs", "sync_ms")];
+
+impl SqlWal {
+    /// Drains the operations that occurred since the last call.
+    pub fn drain_interval(&mut self) -> Vec<OperationCounts> {
+        let counts = operations(&WAL_OPERATIONS, |name| self.0.interval("wal", name));
+        self.0.start_interval();
+        counts.into_iter().filter(|of| of.calls.is_some_and(|calls| calls > 0)).collect()
+    }
+
+    /// All operations since the start.
+    pub fn total(&self) -> Vec<OperationCounts> {
+        operations(&WAL_OPERATIONS, |name| self.0.total("wal", name))
+    }
+}
+
+impl SqlProbe for SqlWal {
+    const LIMITATION: &'static str = "no flushes as commits wait for them, single calls, p50, p99 and max; \
+        no times without track_wal_io_timing";
+    const INTERVAL: Option<Duration> = None;
+
+    fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError> {
+        self.0.update(counts(server)?);
+        Ok(())
+    }
+}
+
+/// Buffer allocations.
+#[derive(Debug, Default)]
+pub struct SqlSweep(CounterGrowth);
+
+impl SqlSweep {
+    /// Drains the number of allocations since the last call; `None` if the server does not count
+    /// them.
+    pub fn drain_interval(&mut self) -> Option<u64> {
+        let allocations = self.0.interval("buffers", "allocated").map(|count| count as u64);
+        self.0.start_interval();
+        allocations
+    }
+
+    /// Allocations since the start.
+    pub fn total(&self) -> Option<u64> {
+        self.0.total("buffers", "allocated").map(|count| count as u64)
+    }
+}
+
+impl SqlProbe for SqlSweep {
+    const LIMITATION: &'static str = "no hand, passes and examined buffers, which only the server's \
+        memory has; allocations lag by up to the delay of the background writer";
+    const INTERVAL: Option<Duration> = None;
+
+    fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError> {
+        self.0.update(counts(server)?);
+        Ok(())
+    }
+}
+
+/// Completed checkpoints.
+#[derive(Debug, Default)]
+pub struct SqlCheckpoints {
+    growth: CounterGrowth,
+    /// Buffers written by a checkpoint that may not be complete.
+    written: f64,
+}
+
+/// A checkpoint that was found to be complete, or several merged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CompletedCheckpoint {
+    /// Time of its write phase, in milliseconds.
+    pub write_ms: f64,
+    /// Time of its sync phase, in milliseconds.
+    pub sync_ms: f64,
+    /// Buffers written.
+    pub buffers: u64,
+}
+
+impl SqlCheckpoints {
+    /// Drains the checkpoint that ended since the last call, if there is one.
+    pub fn drain_completed(&mut self) -> Option<CompletedCheckpoint> {
+        let grown = |name| self.growth.interval("checkpoints", name).unwrap_or_default();
+        let (write_ms, sync_ms, done) = (grown("write_ms"), grown("sync_ms"), grown("done"));
+        let written = grown("buffers");
+        // The server adds both times when a checkpoint is complete, and counts it when it starts.
+        // If it took less than a millisecond, the only sign is a buffer count that no longer grows.
+        let has_ended = write_ms + sync_ms + done > 0.0 || written > 0.0 && written == self.written;
+        self.written = written;
+        has_ended.then(|| {
+            self.growth.start_interval();
+            CompletedCheckpoint { write_ms, sync_ms, buffers: written as u64 }
+        })
+    }
+}
+
+impl SqlProbe for SqlCheckpoints {
+    const LIMITATION: &'static str = "no start times, nesting, commit log, files and WAL segments; `end` is \
+        when it was noticed, and checkpoints that end between two samples are merged";
+    const INTERVAL: Option<Duration> = None;
+
+    fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError> {
+        self.growth.update(counts(server)?);
+        Ok(())
+    }
+}
+
+/// Name of an operation, and of its counters for calls and milliseconds.
+type CounterOperation = (&'static str, &'static str, &'static str);
+
+fn operations(
+    operations: &[CounterOperation],
+    growth: impl Fn(&str) -> Option<f64>,
+) -> Vec<OperationCounts> {
+    operations
+        .iter()
+        .map(|(name, calls, ms)| OperationCounts::new(name, growth(calls), growth(ms)))
+        .collect()
+}
+
+/// Counter values at one time, by area and name.
+type CounterValues = HashMap<(String, String), f64>;
+
+/// Counters now, at the last report and at the start.
+#[derive(Debug, Default)]
+struct CounterGrowth {
+    first: Option<CounterValues>,
+    before: Option<CounterValues>,
+    now: CounterValues,
+}
+
+impl CounterGrowth {
+    fn update(&mut self, now: CounterValues) {
+        self.now = now;
+        self.first.get_or_insert_with(|| self.now.clone());
+        self.before.get_or_insert_with(|| self.now.clone());
+    }
+
+    /// Increase of a counter in the interval; `None` if the server does not have it.
+    fn interval(&self, area: &str, name: &str) -> Option<f64> {
+        self.since(self.before.as_ref(), area, name)
+    }
+
+    /// Increase of a counter since the start.
+    fn total(&self, area: &str, name: &str) -> Option<f64> {
+        self.since(self.first.as_ref(), area, name)
+    }
+
+    fn start_interval(&mut self) {
+        self.before = Some(self.now.clone());
+    }
+
+    fn since(&self, before: Option<&CounterValues>, area: &str, name: &str) -> Option<f64> {
+        let key = (area.to_owned(), name.to_owned());
+        let (now, before) = (self.now.get(&key)?, before?.get(&key)?);
+        // The statistics were reset in the meantime and restarted at 0.
+        Some(if now < before { *now } else { now - before })
+    }
+}
+
+fn view(name: &str) -> &'static StatsView {
+    VIEWS.iter().find(|view| view.name == name).expect("the view exists")
+}
+
+/// Reads a view; `None` if the server does not have it. `what` describes it for the error.
+fn read(
+    server: &mut MonitorConnection,
+    name: &str,
+    what: &'static str,
+) -> Result<Option<ViewSample>, SqlSampleError> {
+    server.read(view(name)).map_err(SqlSampleError::reading(what))
+}
+
+/// Counters of checkpoints, buffers and WAL.
+fn counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleError> {
+    let mut counts = CounterValues::new();
+    let Some(reading) = read(server, "wal", "the statistics of wal")? else { return Ok(counts) };
+    let column = |name| reading.view.column(name).expect("the view has this column");
+    let (area, figure, total) = (column("area"), column("figure"), column("total"));
+    for row in reading.rows.iter() {
+        let texts = row[area].text().zip(row[figure].text());
+        if let (Some((area, figure)), Some(value)) = (texts, row[total].number()) {
+            *counts.entry((area.to_owned(), figure.to_owned())).or_default() += value;
+        }
+    }
+    Ok(counts)
+}
+
+/// Counters of reads and writes of relations; before PostgreSQL 16, which lacks the view, from
+/// others.
+fn io_counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleError> {
+    let Some(reading) = read(server, "io", "the statistics of io")? else {
+        let mut counts = counts(server)?;
+        let written: f64 = [
+            ("checkpoints", "buffers"),
+            ("background writer", "buffers"),
+            ("buffers", "written_by_backends"),
+        ]
+        .into_iter()
+        .filter_map(|(area, name)| counts.get(&(area.to_owned(), name.to_owned())))
+        .sum();
+        let read =
+            server.overview().map_err(SqlSampleError::reading("the statistics of databases"))?;
+        counts.insert(("io".to_owned(), "writes".to_owned()), written);
+        counts.insert(("io".to_owned(), "reads".to_owned()), read.blocks_read as f64);
+        return Ok(counts);
+    };
+    let object = reading.view.column("object").expect("the view has this column");
+    let mut counts = CounterValues::new();
+    for row in reading.rows.iter().filter(|row| row[object].text() != Some("wal")) {
+        for (column, cell) in reading.view.columns.iter().zip(row) {
+            if let Some(value) = cell.number() {
+                *counts.entry(("io".to_owned(), column.name.to_owned())).or_default() += value;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(value: f64) -> CounterValues {
+        CounterValues::from([(("wal".to_owned(), "syncs".to_owned()), value)])
+    }
+
+    #[test]
+    fn counter_reset_restarts_growth_at_zero() {
+        let mut growth = CounterGrowth::default();
+        growth.update(counts(10.0));
+        assert_eq!(growth.interval("wal", "syncs"), Some(0.0));
+        growth.update(counts(14.0));
+        assert_eq!(growth.interval("wal", "syncs"), Some(4.0));
+        growth.start_interval();
+        growth.update(counts(3.0));
+        assert_eq!(growth.interval("wal", "syncs"), Some(3.0));
+        assert_eq!(growth.interval("wal", "writes"), None);
+    }
+
+    #[test]
+    fn untimed_operation_has_no_time() {
+        let untimed = OperationCounts::new("fsync", Some(4.0), Some(0.0));
+        assert_eq!((untimed.calls, untimed.mean_ms, untimed.total_ms), (Some(4), None, None));
+        let timed = OperationCounts::new("fsync", Some(4.0), Some(10.0));
+        assert_eq!((timed.mean_ms, timed.total_ms), (Some(2.5), Some(10.0)));
+    }
+}

@@ -1,0 +1,90 @@
+//! Waits for lightweight locks as samples: how often processes were seen waiting. By SQL, or from
+//! memory where only BPF programs are not permitted.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    time::{Duration, Instant},
+};
+
+use howdah_collect::MonitorConnection;
+
+use super::{SAMPLE_INTERVAL, SqlProbe, SqlSampleError};
+
+/// Samples by tranche.
+#[derive(Debug, Default)]
+pub struct LwLockSamples {
+    sampled_at: Option<Instant>,
+    interval: BTreeMap<String, SampledTime>,
+    all: BTreeMap<String, SampledTime>,
+}
+
+/// Number of samples, and the time they stand for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SampledTime {
+    /// Number of waiting processes, summed over all samples.
+    pub samples: u64,
+    /// Sum of the times since the previous sample.
+    pub time: Duration,
+}
+
+impl LwLockSamples {
+    /// Adds a sample: the number of waiting processes by tranche. It stands for the time since the
+    /// last one.
+    pub fn add(&mut self, now: Instant, waiting: impl IntoIterator<Item = (String, u32)>) {
+        let elapsed =
+            self.sampled_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        self.sampled_at = Some(now);
+        for (tranche, processes) in waiting {
+            for amounts in [&mut self.interval, &mut self.all] {
+                let amount = amounts.entry(tranche.clone()).or_default();
+                amount.samples += u64::from(processes);
+                amount.time += elapsed * processes;
+            }
+        }
+    }
+
+    /// Drains the samples since the last call, by tranche.
+    pub fn drain_interval(&mut self) -> BTreeMap<String, SampledTime> {
+        mem::take(&mut self.interval)
+    }
+
+    /// All samples, by tranche.
+    pub fn tranches(&self) -> &BTreeMap<String, SampledTime> {
+        &self.all
+    }
+
+    /// The sum over all tranches.
+    pub fn total(&self) -> SampledTime {
+        self.all.values().fold(SampledTime::default(), |sum, one| SampledTime {
+            samples: sum.samples + one.samples,
+            time: sum.time + one.time,
+        })
+    }
+}
+
+impl SqlProbe for LwLockSamples {
+    const LIMITATION: &'static str = "no single waits and durations: these are samples, 10 per second, and the \
+        time they stand for";
+    const INTERVAL: Option<Duration> = Some(SAMPLE_INTERVAL);
+
+    fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError> {
+        let counts = server.waits().map_err(SqlSampleError::reading("pg_stat_activity"))?;
+        let waits = counts.iter().filter_map(|count| {
+            let wait = count.wait.as_ref().filter(|wait| &*wait.class == "LWLock")?;
+            Some((wait.event.to_string(), count.sessions))
+        });
+        self.add(Instant::now(), waits);
+        Ok(())
+    }
+}
+
+#[test]
+fn sample_covers_time_since_previous_one() {
+    let (mut locks, now) = (LwLockSamples::default(), Instant::now());
+    locks.add(now, [("WALWrite".to_owned(), 2)]);
+    locks.add(now + SAMPLE_INTERVAL, [("WALWrite".to_owned(), 3), ("ProcArray".to_owned(), 1)]);
+    let of = |name: &str| locks.all[name];
+    assert_eq!((of("WALWrite").samples, of("WALWrite").time), (5, 3 * SAMPLE_INTERVAL));
+    assert_eq!(locks.total().time, 4 * SAMPLE_INTERVAL);
+}

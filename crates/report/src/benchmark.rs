@@ -1,0 +1,28 @@
+//! Draws the results of a benchmark of cache warming: a table for terminals, a page with a chart,
+//! and a document and CSV for programs.
+//!
+//! Measured by [`howdah_warm::benchmark`].
+
+mod document;
+mod page;
+mod svg;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use document::{BenchmarkDocument, VERSION, document, steps_csv};
+pub use page::page;
+pub use table::table;
+
+/// `95 µs`, `42 ms`, `1.5 s`.
+fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        0.0 => "0 s".to_owned(),
+        s if s < 0.001 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 100.0 => format!("{s:.1} s"),
+        s => format!("{s:.0} s"),
+    }
+}

@@ -1,0 +1,134 @@
+//! A recording as a self-contained HTML page: summary, chart, and details as text.
+
+use std::fmt::Write as _;
+
+use howdah_probe::analysis::{RecordingWindow, summarize};
+
+use super::{svg::svg, text::details};
+use crate::chart::escaped;
+
+/// Renders the page.
+pub fn page(window: &RecordingWindow) -> String {
+    let summary = summarize(window);
+    let mut html = String::from(HEAD);
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(html, "<h1>{}</h1>", escaped(&summary.headline));
+    html.push_str("<ul>\n");
+    for finding in &summary.findings {
+        let (text, evidence) = (escaped(&finding.text), escaped(&finding.evidence));
+        let _ = writeln!(html, "<li>{text}<br><span class=\"soft\">{evidence}</span></li>");
+    }
+    for remark in &summary.remarks {
+        let _ = writeln!(html, "<li class=\"soft\">{}</li>", escaped(remark));
+    }
+    html.push_str("</ul>\n");
+    html.push_str(&svg(window));
+    let _ = writeln!(html, "<pre>{}</pre>", escaped(&details(window)));
+    html.push_str("</main>\n</html>\n");
+    html
+}
+
+const HEAD: &str = r#"<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>PostgreSQL recording report</title>
+<style>
+:root { color-scheme: light dark; --text: #1c2330; --faint: #647084; --ground: #fff; }
+@media (prefers-color-scheme: dark) { :root { --text: #e8ecf3; --faint: #97a3b6; --ground: #161a21; } }
+body { background: var(--ground); color: var(--text); margin: 0; font: 15px/1.5 system-ui, sans-serif; }
+main { max-width: 1240px; margin: 1.5rem auto; padding: 0 1rem; }
+h1 { font-size: 1.3rem; line-height: 1.3; margin: 0 0 .5rem; } ul { margin: 0 0 1rem; padding-left: 1.2rem; }
+.soft { color: var(--faint); } main svg { width: 100%; height: auto; display: block; }
+pre { font-size: 12.5px; overflow-x: auto; line-height: 1.45; }
+</style>
+<main>
+"#;
+
+#[cfg(test)]
+mod tests {
+    use howdah_probe::recorder::{FlightRecord, RecordingStarted, ThresholdCrossed, TriggerKind};
+
+    use super::*;
+    use crate::recording::{tests::stall, text};
+
+    #[test]
+    fn page_is_self_contained() {
+        let mut recording = stall();
+        recording.records.push(FlightRecord::ThresholdCrossed(ThresholdCrossed {
+            at_us: 1_414_072_748_000_000,
+            kind: TriggerKind::ExtendP99,
+            value_milli: 400_000,
+            threshold_milli: 100_000,
+            suppressed: 0,
+        }));
+        let page = page(&RecordingWindow::from_recording(&recording));
+        for from_outside in ["src=", "href", "url(", "@import", "<script"] {
+            assert!(!page.contains(from_outside), "{from_outside}");
+        }
+        for lane in ["checkpoints", "waits to extend relations", "sessions running or waiting"] {
+            assert!(page.contains(lane), "{lane}");
+        }
+        assert!(page.contains("class=\"shade sync\"") && page.contains("class=\"flag\""));
+        assert!(page.contains("extension: 8 waits, p50 400 ms, p99 400 ms, longest 400 ms"));
+        assert!(page.contains("prefers-color-scheme: dark"));
+        let open = page.matches("<rect").count();
+        assert_eq!(page.matches("class=\"hover\"").count(), 60, "{open} rectangles");
+        for text in ["NaN", "inf\"", "-0.0"] {
+            assert!(!page.contains(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn text_report_matches_snapshot() {
+        insta::assert_snapshot!(text(&RecordingWindow::from_recording(&stall())));
+    }
+
+    #[test]
+    fn empty_recording_renders() {
+        let page = page(&RecordingWindow::default());
+        assert!(page.contains("Nothing stands out") && page.contains("none while it was recorded"));
+    }
+
+    #[test]
+    fn untraced_seconds_are_shaded() {
+        let mut recording = stall();
+        for record in &mut recording.records {
+            if let FlightRecord::Second(second) = record
+                && second.at_us >= 1_414_072_756_000_000
+            {
+                second.extension = None;
+            }
+        }
+        let page = page(&RecordingWindow::from_recording(&recording));
+        assert_eq!(page.matches("class=\"untraced\"").count(), 1);
+        assert!(page.contains("not traced"));
+    }
+
+    #[test]
+    fn repeated_server_record_is_printed_once() {
+        let started = FlightRecord::Started(RecordingStarted {
+            at_us: 1_414_072_716_000_000,
+            major: 15,
+            postmaster: 4711,
+            data_dir: "/data".to_owned(),
+            rate: 100,
+            sources: Vec::new(),
+            triggers: Vec::new(),
+        });
+        let mut recording = stall();
+        recording.records.insert(20, started.clone());
+        recording.records.insert(40, started);
+        let text = text(&RecordingWindow::from_recording(&recording));
+        assert_eq!(text.matches("PostgreSQL 15, process 4711, /data").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn relation_names_are_escaped() {
+        let mut recording = stall();
+        let FlightRecord::NamedRelation(named) = &mut recording.records[0] else { panic!() };
+        named.name = "<script>".to_owned();
+        let page = page(&RecordingWindow::from_recording(&recording));
+        assert!(!page.contains("<script") && page.contains("&lt;script&gt;"));
+    }
+}
