@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 TARGET ?= all
 SECONDS ?= 60
 SEEDS ?= 100000
-# What released binaries have and tests need; a plain build of the source leaves it out.
+# Released binaries and tests have these features; a plain build of the source does not.
 FULL = --features howdah/full
 CASES ?= 20000
 
@@ -15,12 +15,12 @@ CASES ?= 20000
 .PHONY: help setup demo install test lint fmt fuzz explore simulate failover bench compat doc receivers
 
 help: ## List the targets.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-setup: ## Install what a Debian lacks for building and testing.
+setup: ## Install what building and testing need (Debian, by apt).
 	@scripts/setup
 
-demo: ## Plant a slow query on a throw-away server and find it; results in demo-out/.
+demo: ## Drop an index on a throw-away server and find the query that got slower; results in demo-out/.
 	@scripts/setup demo
 	$(CARGO) build --package howdah
 	target/debug/howdah demo --output $(DEMO_OUT)
@@ -30,8 +30,8 @@ install: ## Build with optimisation and install into PREFIX (/usr/local): comman
 	$(CARGO) build --release --package howdah $(FULL)
 	scripts/install target/release/howdah "$(DESTDIR)$(PREFIX)"
 
-# The tests come last: their summaries are what a reader of a long log looks for. Generated tests take the
-# same cases each time, so that a commit is either good or not; `make explore` looks for others.
+# The tests come last, so that their summary ends the log. Property tests use the same cases in each run, so that
+# a commit either passes or fails; `make explore` tries others.
 test: setup lint ## What CI runs: format, clippy, docs, then every test.
 	PROPTEST_RNG_SEED=1 scripts/run-tests
 
@@ -50,20 +50,20 @@ fmt: ## Format the code.
 fuzz: ## Fuzz the parsers, or one: make fuzz TARGET=sql SECONDS=600.
 	scripts/fuzz $(TARGET) $(SECONDS)
 
-explore: ## Try the generated tests with other cases each time: make explore CASES=20000.
+explore: ## Run the property tests with new random cases: make explore CASES=20000.
 	PROPTEST_CASES=$(CASES) $(CARGO) test --workspace --lib --no-fail-fast $(FULL)
 
-simulate: ## Run the pooler through invented worlds, and find planted mistakes: make simulate SEEDS=100000.
+simulate: ## Simulate the pooler under random faults, and check that known bugs are found: make simulate SEEDS=100000.
 	HOWDAH_POOL_SEEDS=$(SEEDS) $(CARGO) test --package howdah-pool --lib sim:: -- --nocapture
 
-failover: setup ## Kill a primary, promote its standby, start the old one again, before a pooler: 20 times, with other pauses each.
+failover: setup ## Kill a primary, promote its standby and start the old primary again behind a pooler, 20 times with different pauses.
 	HOWDAH_FAILOVER_RUNS=20 $(CARGO) test --package howdah-pool --test it -- failovers_lose_nothing --nocapture
 
-compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18, and play what was captured.
+compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18, and replay the captures.
 	compat/run
 	compat/run --replay
 
-receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) and send to every receiver.
+receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) and run the statsd tests against every receiver.
 	mkdir -p target/tools/receivers/usr/bin
 	cd scripts/otel-receiver && go build -trimpath -ldflags="-s -w" -o ../../target/tools/receivers/usr/bin/otel-receiver .
 	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --package howdah-statsd --test receivers

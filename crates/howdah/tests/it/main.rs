@@ -35,7 +35,7 @@ mod top_screen;
 mod warm;
 mod workspace;
 
-use std::path::Path;
+use std::{io::BufRead, path::Path};
 
 use assert_cmd::Command;
 
@@ -55,4 +55,22 @@ fn howdah(folder: &Path) -> Command {
 /// The output of a command as text.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("output is not UTF-8")
+}
+
+/// Reads lines until one contains `part`, and returns that line. All lines read are appended to
+/// `output`. The runner of the tests ends a test that waits for too long.
+fn wait_for_line<'o>(lines: &mut impl BufRead, output: &'o mut String, part: &str) -> &'o str {
+    loop {
+        let start = output.len();
+        assert_ne!(lines.read_line(output).unwrap(), 0, "no {part:?} in:\n{output}");
+        if output[start..].contains(part) {
+            return output[start..].trim_end();
+        }
+    }
+}
+
+/// Like [`wait_for_line`], but returns what follows `part` in the line.
+fn wait_for_value(lines: &mut impl BufRead, output: &mut String, part: &str) -> String {
+    let line = wait_for_line(lines, output, part);
+    line.split_once(part).map_or("", |(_, value)| value).to_owned()
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     os::unix::net::UnixDatagram,
     path::Path,
@@ -14,7 +14,7 @@ use howdah_connect::{Client, ConnParams, ConnectError, ConnectTarget, Environmen
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-use crate::{howdah, text};
+use crate::{howdah, text, wait_for_value};
 
 /// Maximum time for a process to react.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,21 +50,14 @@ impl PoolerProcess {
         let mut child = more(&mut command).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut server = Self { child, stderr, port: 0, output: String::new() };
-        let place = server.wait_for_line("listening: ");
+        let place = server.wait_for_value("listening: ");
         server.port = place.rsplit_once(':').unwrap().1.parse().unwrap();
         server
     }
 
-    /// Reads stderr until a line starts with `start`, and returns the rest of that line.
-    fn wait_for_line(&mut self, start: &str) -> String {
-        loop {
-            let from = self.output.len();
-            let read = self.stderr.read_line(&mut self.output).unwrap();
-            assert_ne!(read, 0, "no {start:?} in:\n{}", self.output);
-            if let Some(rest) = self.output[from..].strip_prefix(start) {
-                return rest.trim_end().to_owned();
-            }
-        }
+    /// Reads stderr until a line contains `part`, and returns the rest of that line.
+    fn wait_for_value(&mut self, part: &str) -> String {
+        wait_for_value(&mut self.stderr, &mut self.output, part)
     }
 
     fn terminate(&self) {
@@ -544,7 +537,7 @@ fn draining_pooler_is_alive_but_not_ready() {
     let mut pool = PoolerProcess::start_with(folder.path(), "howdah.toml", &settings, |command| {
         command.args(["--metrics", "127.0.0.1:0"])
     });
-    let place = pool.wait_for_line("metrics: http://");
+    let place = pool.wait_for_value("metrics: http://");
     let address = place.strip_suffix("/metrics").unwrap().to_owned();
     let ask = |path: &str| {
         let mut socket = TcpStream::connect(&address).unwrap();
@@ -626,7 +619,7 @@ fn refused_logins_are_logged_by_default_and_rate_limited() {
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut pool = PoolerProcess { child, stderr, port: 0, output: String::new() };
-        pool.port = pool.wait_for_line("listening: ").rsplit_once(':').unwrap().1.parse().unwrap();
+        pool.port = pool.wait_for_value("listening: ").rsplit_once(':').unwrap().1.parse().unwrap();
         for _ in 0..200 {
             let mut answer = Vec::new();
             let mut socket =

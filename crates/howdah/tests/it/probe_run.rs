@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Lines},
+    io::{BufReader, Read as _},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
@@ -16,7 +16,7 @@ use howdah_probe::Capabilities;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::{howdah, text};
+use crate::{howdah, text, wait_for_line};
 
 /// Maximum time for the recorder to react.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -29,7 +29,7 @@ fn session(cluster: &Cluster) -> Client {
 /// A running `howdah probe run`, and its stdout.
 struct RecorderProcess {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl RecorderProcess {
@@ -39,25 +39,25 @@ impl RecorderProcess {
         let mut command = Command::new(program);
         command.current_dir(folder).args(["probe", "run", "-o", "a.rec"]).args(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut running = Self { child, lines };
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Self { child, stdout };
         running.wait_for_line("checkpoints ");
         running
     }
 
-    /// Reads stdout until a line contains `words`, and returns that line.
-    fn wait_for_line(&mut self, words: &str) -> String {
-        let found = self.lines.by_ref().map(Result::unwrap).find(|line| line.contains(words));
-        found.unwrap_or_else(|| panic!("the recorder exited before it printed {words:?}"))
+    /// Reads stdout until a line contains `part`.
+    fn wait_for_line(&mut self, part: &str) {
+        wait_for_line(&mut self.stdout, &mut String::new(), part);
     }
 
     /// Sends SIGTERM; returns the rest of stdout, and stderr.
-    fn terminate(self) -> (String, String) {
+    fn terminate(mut self) -> (String, String) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        let messages: Vec<_> = self.lines.map(Result::unwrap).collect();
+        let mut messages = String::new();
+        self.stdout.read_to_string(&mut messages).unwrap();
         let output = self.child.wait_with_output().unwrap();
         assert!(output.status.success());
-        (messages.join("\n"), text(&output.stderr))
+        (messages, text(&output.stderr))
     }
 }
 

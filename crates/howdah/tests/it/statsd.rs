@@ -11,7 +11,7 @@ use std::{
 use howdah_lab::{wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{howdah, text};
+use crate::{howdah, text, wait_for_value};
 
 /// Maximum time for the server to react.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
@@ -36,8 +36,9 @@ impl StatsdProcess {
             .spawn()
             .unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let udp = wait_for_line(&mut stderr, "receiving: udp ");
-        let management = wait_for_line(&mut stderr, "management: ");
+        let mut output = String::new();
+        let udp = wait_for_value(&mut stderr, &mut output, "receiving: udp ");
+        let management = wait_for_value(&mut stderr, &mut output, "management: ");
         Self { child, stderr, udp, management }
     }
 
@@ -70,19 +71,6 @@ impl StatsdProcess {
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)
-    }
-}
-
-/// Reads lines until one starts with `start`; returns the rest of that line.
-fn wait_for_line(lines: &mut impl std::io::BufRead, start: &str) -> String {
-    let mut seen = String::new();
-    loop {
-        let mut line = String::new();
-        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "no {start:?} in:\n{seen}");
-        if let Some(rest) = line.strip_prefix(start) {
-            return rest.trim_end().to_owned();
-        }
-        seen += &line;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufReader, Read as _, Write as _},
     net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
@@ -16,7 +16,7 @@ use howdah_lab::{Cluster, skip_without_postgres};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::{howdah, text};
+use crate::{howdah, text, wait_for_line};
 
 fn session(cluster: &Cluster) -> Client {
     let words = ConnParams::from_conninfo(cluster.uri("postgres"));
@@ -177,17 +177,9 @@ impl WatchProcess {
         Self { child, stderr }
     }
 
-    /// Reads stderr until a line contains `words`, and returns that line.
-    fn wait_for_line(&mut self, words: &str) -> String {
-        let mut seen = String::new();
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.stderr.read_line(&mut line).unwrap(), 0, "no {words:?} in:\n{seen}");
-            if line.contains(words) {
-                return line;
-            }
-            seen += &line;
-        }
+    /// Reads stderr until a line contains `part`, and returns that line.
+    fn wait_for_line(&mut self, part: &str) -> String {
+        wait_for_line(&mut self.stderr, &mut String::new(), part).to_owned()
     }
 
     /// Sends SIGTERM and returns the exit code.

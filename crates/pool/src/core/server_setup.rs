@@ -33,7 +33,7 @@ use crate::core::{
 const SET_STATEMENT: &[u8] = b"howdah_set";
 const SET_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, false)";
 /// The same inside a client's batch, where it can be local to the transaction.
-const RESTORE_STATEMENT: &[u8] = b"howdah_put_back";
+const RESTORE_STATEMENT: &[u8] = b"howdah_restore";
 const RESTORE_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, $3)";
 /// Name of the prepared statement that reads the settings that affect parsing.
 const READ_STATEMENT: &[u8] = b"howdah_parse_settings";

@@ -134,7 +134,7 @@ impl SimBackend {
     /// Alters the tables that its statements read.
     pub(super) fn outdate_statements(&mut self) {
         let is_own = |name: &[u8]| {
-            matches!(name, b"howdah_set" | b"howdah_put_back" | b"howdah_parse_settings")
+            matches!(name, b"howdah_set" | b"howdah_restore" | b"howdah_parse_settings")
         };
         let prepared = self.statements.keys().filter(|name| !is_own(name));
         self.outdated = prepared.cloned().collect();

@@ -84,7 +84,7 @@ impl SqlLocks {
 
 impl SqlProbe for SqlLocks {
     const LIMITATION: &'static str = "misses waits shorter than the 100 ms between two samples; longer ones \
-        samples, rows up to 100 ms too short";
+        may be reported up to 100 ms too short";
     const INTERVAL: Option<Duration> = Some(SAMPLE_INTERVAL);
 
     fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError> {

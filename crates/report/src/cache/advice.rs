@@ -162,17 +162,17 @@ fn write_relations(table: &mut String, image: &CacheImage, rows: &[RelationUsage
     let width = width.unwrap_or(0).max(8);
     let _ = writeln!(
         table,
-        "{:>12} {:>8} {:>6} {:>6}  {:>23}  {:width$}  RELATION",
-        "CACHED", "OF CACHE", "OF IT", "DIRTY", "USAGE 0 1 2 3 4 5, %", "DATABASE"
+        "{:>12} {:>8} {:>11} {:>6}  {:>23}  {:width$}  RELATION",
+        "CACHED", "OF CACHE", "OF RELATION", "DIRTY", "USAGE 0 1 2 3 4 5, %", "DATABASE"
     );
     for (row, (database, relation)) in rows.iter().zip(&names).take(limit) {
-        let of_it = row
+        let of_relation = row
             .length
             .map_or("n/a".to_owned(), |length| share(row.pages.min(length.into()), length.into()));
         let usage = row.usage.map(|pages| format!("{:>3}", pages * 100 / row.pages.max(1)));
         let _ = writeln!(
             table,
-            "{:>12} {:>8} {of_it:>6} {:>6}  {:>23}  {database:width$}  {relation}",
+            "{:>12} {:>8} {of_relation:>11} {:>6}  {:>23}  {database:width$}  {relation}",
             page_bytes(image, row.pages),
             share(row.pages, buffers),
             share(row.dirty, row.pages),
@@ -183,7 +183,7 @@ fn write_relations(table: &mut String, image: &CacheImage, rows: &[RelationUsage
 }
 
 fn write_alternatives(table: &mut String, image: &CacheImage, rows: &[Alternative]) {
-    let _ = writeln!(table, "{:>14} {:>12} {:>12}  ", "SHARED_BUFFERS", "KEEPS", "HOT OF IT");
+    let _ = writeln!(table, "{:>14} {:>12} {:>12}  ", "SHARED_BUFFERS", "KEEPS", "HOT PAGES");
     for row in rows {
         let _ = writeln!(
             table,

@@ -96,8 +96,8 @@ pub fn table(image: &CacheImage, path: &Path, limit: usize) -> String {
         rows.iter().take(limit).map(|row| row.database.chars().count()).max().unwrap_or(0).max(8);
     let _ = writeln!(
         table,
-        "{:>12} {:>6} {:>6} {:>6}  {:width$}  RELATION",
-        "CACHED", "OF IT", "HOT_USAGE", "DIRTY", "DATABASE"
+        "{:>12} {:>11} {:>6} {:>6}  {:width$}  RELATION",
+        "CACHED", "OF RELATION", "HOT", "DIRTY", "DATABASE"
     );
     for row in rows.iter().take(limit) {
         let share = row.length.filter(|&length| length > 0).map_or("n/a".to_owned(), |length| {
@@ -105,7 +105,7 @@ pub fn table(image: &CacheImage, path: &Path, limit: usize) -> String {
         });
         let _ = writeln!(
             table,
-            "{:>12} {share:>6} {:>6} {:>6}  {:width$}  {}",
+            "{:>12} {share:>11} {:>6} {:>6}  {:width$}  {}",
             page_bytes(image, row.pages),
             percent(row.hot, row.pages),
             percent(row.dirty, row.pages),
