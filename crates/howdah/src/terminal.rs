@@ -1,11 +1,9 @@
 //! Properties of the output streams, and their writers: data to stdout, messages to stderr.
 
-use std::{
-    io::{self, BufWriter, IsTerminal as _, Write},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 
 use clap::ValueEnum;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::errors::StdoutClosed;
 
@@ -66,7 +64,7 @@ impl Stdout {
 
     /// Locks stdout for writing.
     pub(crate) fn lock(&self) -> StdoutLock<'_> {
-        let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let buffer = self.buffer.lock();
         StdoutLock { buffer, flush_lines: self.flush_lines }
     }
 }

@@ -10,7 +10,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError},
     },
@@ -27,6 +27,7 @@ use howdah_capture::{
 };
 use howdah_dataset::{CaptureOrigin, CaptureSettings, CaptureWriter, WriteError};
 use howdah_traffic::Timestamp;
+use parking_lot::Mutex;
 
 use self::event_writer::EventWriter;
 
@@ -189,7 +190,7 @@ impl CaptureRecorder {
     /// buffers first; those that do not are waited for up to 5 s.
     pub fn stop(&self) -> RecorderStatus {
         self.shared.is_stopping.store(true, Ordering::Relaxed);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread
             && thread.join().is_err()
         {
@@ -200,8 +201,8 @@ impl CaptureRecorder {
 }
 
 impl RecorderShared {
-    fn state(&self) -> std::sync::MutexGuard<'_, RecorderState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, RecorderState> {
+        self.state.lock()
     }
 }
 

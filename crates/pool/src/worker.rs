@@ -48,12 +48,13 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
 };
 
 use howdah_connect::tls::TlsError;
 use howdah_net::{ActivatedSocket, ListenError, Listener, Poller};
+use parking_lot::Mutex;
 
 pub(crate) use self::log_level::verbosity;
 pub use self::{
@@ -379,7 +380,7 @@ impl Pooler {
 
     /// A waiter for the end of the pooler. Returns `None` after the first call.
     pub fn shutdown_waiter(&self) -> Option<ShutdownWaiter> {
-        self.finished.lock().unwrap_or_else(PoisonError::into_inner).take().map(ShutdownWaiter)
+        self.finished.lock().take().map(ShutdownWaiter)
     }
 
     fn broadcast(&self, message: impl Fn() -> WorkerMessage) {

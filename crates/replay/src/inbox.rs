@@ -1,13 +1,10 @@
 //! The bounded queue of events from the dispatcher to one worker.
 
-use std::{
-    collections::VecDeque,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{collections::VecDeque, time::Instant};
 
 use howdah_net::Waker;
 use howdah_traffic::{Event, Timestamp};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// An event queued for a worker.
 #[derive(Debug)]
@@ -77,7 +74,7 @@ impl Inbox {
         let mut state = self.lock();
         while state.bytes >= self.bytes_max && !state.is_closed {
             result = SendResult::SentAfterWait;
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.room.wait(&mut state);
         }
         if state.is_closed {
             return SendResult::Closed;
@@ -134,7 +131,7 @@ impl Inbox {
 
     fn lock(&self) -> MutexGuard<'_, InboxState> {
         // A panic on another thread leaves the queue valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

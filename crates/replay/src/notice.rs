@@ -106,10 +106,13 @@ impl fmt::Debug for NoticeSink {
 
 #[test]
 fn each_kind_is_reported_once() {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
     let reported = Arc::new(Mutex::new(Vec::new()));
     let sink = reported.clone();
-    let notices = NoticeSink::new(move |notice| sink.lock().unwrap().push(notice.to_string()));
+    let notices = NoticeSink::new(move |notice| sink.lock().push(notice.to_string()));
     let capacity = Capacity { max: 10, reserved: 3, in_use: 2 };
     for sessions in [6, 7] {
         notices.report(&Notice::TooManySessions { sessions, capacity });
@@ -119,7 +122,7 @@ fn each_kind_is_reported_once() {
             is_paced: false,
         });
     }
-    let reported = reported.lock().unwrap();
+    let reported = reported.lock();
     assert_eq!(reported.len(), 2);
     assert_eq!(
         reported[0],

@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver},
     },
@@ -18,6 +18,7 @@ use howdah_dataset::{RunWriter, WriteError};
 use howdah_net::Poller;
 use howdah_stats::Registry;
 use howdah_traffic::{Event, Kind, SessionId, Timestamp};
+use parking_lot::Mutex;
 
 use crate::{
     capacity::Capacity,
@@ -240,7 +241,7 @@ fn play<E: Into<EventSourceError>>(
         closed_in_transaction: sum.closed_in_transaction,
         has_outcomes: false,
         is_interrupted: sum.stopped || stop.load(Ordering::Relaxed),
-        source_error: error.lock().unwrap_or_else(PoisonError::into_inner).take(),
+        source_error: error.lock().take(),
         write_error,
         writer,
     })
@@ -276,7 +277,7 @@ impl Dispatcher {
                     }
                 }
                 Err(error) => {
-                    let mut place = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut place = self.error.lock();
                     *place = Some(error.into());
                     break;
                 }

@@ -23,11 +23,12 @@ mod shape;
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use howdah_sql::{Fingerprint, Fingerprinter, placeholder_count};
 use howdah_traffic::{Event, Parameter, Text};
+use parking_lot::Mutex;
 
 use self::{
     context::PlaceholderContext,
@@ -255,9 +256,9 @@ impl ParameterTypes {
         self.lock().insert(probe.key.clone(), TypingState::Untypable);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, TypeCache> {
+    fn lock(&self) -> parking_lot::MutexGuard<'_, TypeCache> {
         // A panic on another thread leaves the cache valid.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{Counter, Description, Gauge, Histogram, MetricKind, prometheus};
 
@@ -120,7 +122,7 @@ impl Registry {
 
     pub(crate) fn families(&self) -> MutexGuard<'_, MetricFamilies> {
         // A panic elsewhere leaves consistent values.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -19,9 +19,11 @@ mod shard;
 mod tests;
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicU64, Ordering},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 pub use self::{
     cells::{
@@ -85,7 +87,7 @@ impl SharedShard {
 
     fn guard(&self) -> MutexGuard<'_, SampleShard> {
         // After a reader's panic the sums are still valid.
-        self.shard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shard.lock()
     }
 }
 

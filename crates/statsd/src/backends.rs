@@ -22,9 +22,11 @@ pub(crate) mod testing;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+use parking_lot::Mutex;
 
 pub(crate) use self::outbox::{
     DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
@@ -137,12 +139,12 @@ impl BackendStatus {
     /// Sets one value. Values whose names start with `last_` are seconds since 1970 and are
     /// displayed as ages.
     pub fn set(&self, name: &'static str, value: f64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name, value);
+        self.0.lock().insert(name, value);
     }
 
     /// Adds to one value, which starts at 0.
     pub(crate) fn add(&self, name: &'static str, value: f64) {
-        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = self.0.lock();
         *values.entry(name).or_default() += value;
     }
 
@@ -154,12 +156,12 @@ impl BackendStatus {
 
     /// The value of `name`, if set.
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+        self.0.lock().get(name).copied()
     }
 
     /// All values, sorted by name.
     pub fn all(&self) -> Vec<(&'static str, f64)> {
-        let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = self.0.lock();
         values.iter().map(|(name, value)| (*name, *value)).collect()
     }
 }

@@ -21,12 +21,14 @@ use std::{
     fmt, io,
     net::{SocketAddr, ToSocketAddrs as _, UdpSocket},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
     time::Duration,
 };
+
+use parking_lot::{Mutex, RwLock};
 
 use self::health::CheckSchedule;
 pub use self::ring::HashRing;
@@ -204,14 +206,14 @@ impl NodeState {
 
 impl ProxyState {
     fn ring(&self) -> Arc<HashRing> {
-        Arc::clone(&self.ring.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.ring.read())
     }
 
     /// Records the result of a health check, and updates the ring if it changed.
     fn record_check(&self, node: usize, up: bool) {
         let checked = &self.nodes[node];
         // Nodes are checked concurrently: an older ring must not replace a newer one.
-        let _update = self.ring_update.lock().unwrap_or_else(PoisonError::into_inner);
+        let _update = self.ring_update.lock();
         if checked.up.swap(up, Relaxed) == up {
             return;
         }
@@ -224,7 +226,7 @@ impl ProxyState {
         self.counts.ring_changes.fetch_add(1, Relaxed);
         let alive = self.nodes.iter().enumerate().filter(|(_, node)| node.up.load(Relaxed));
         let ring = HashRing::new(alive.map(|(at, node)| (at, node.name.as_str())));
-        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
+        *self.ring.write() = Arc::new(ring);
     }
 }
 

@@ -7,11 +7,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use howdah_stats::Registry;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     ServerHealth,
@@ -132,7 +133,7 @@ impl AlertEngine {
 
     fn log(&self) -> MutexGuard<'_, SlowLogState> {
         // A line is written completely or not at all.
-        self.shared.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.log.lock()
     }
 
     /// Appends slow statements to the log.

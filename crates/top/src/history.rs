@@ -25,11 +25,9 @@ mod server_history;
 mod texts;
 mod views;
 
-use std::{
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use self::server_history::{FrameEncoder, ServerHistory};
 pub use self::{
@@ -144,7 +142,7 @@ impl SnapshotHistory {
             .take_while(|second| second.second <= until)
             .cloned()
             .collect();
-        let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recorder = recorder.lock();
         recorder.append_frame(name, &frame)?;
         recorder.append_waits(name, at_us, &seconds)
     }
@@ -220,7 +218,7 @@ impl SnapshotHistory {
 
     fn server(&self, server: usize) -> Option<MutexGuard<'_, HistoryServer>> {
         // After a panic elsewhere, at worst the last frame of a segment is missing.
-        Some(self.servers.get(server)?.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.servers.get(server)?.lock())
     }
 }
 
@@ -263,7 +261,7 @@ impl HistoryWriter {
     /// The file could not be synced.
     pub fn finish(&self) -> Result<(), RecorderError> {
         let Some(recorder) = &self.recorder else { return Ok(()) };
-        recorder.lock().unwrap_or_else(PoisonError::into_inner).finish()
+        recorder.lock().finish()
     }
 
     /// Creates the function that stores one server's states. It returns a sentence when the

@@ -7,12 +7,13 @@
 use std::{
     collections::HashMap,
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use howdah_collect::{BackendActivity, ConsoleConnection, PooledBackend, PoolerClient};
 use howdah_connect::ConnectTarget;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{sampler::with_causes, signal_plan::APPLICATION_NAME};
 
@@ -116,7 +117,7 @@ impl Poolers {
 impl PollerShared {
     fn state(&self) -> MutexGuard<'_, PollerState> {
         // Every change is complete when the lock is released.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn request(&self) -> u64 {
@@ -138,8 +139,7 @@ impl PollerShared {
                     Err(problem) => Err(problem.clone()),
                 };
             }
-            let waited = self.changed.wait_timeout(state, left);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_for(&mut state, left);
         }
         state.result.clone()
     }
@@ -187,8 +187,7 @@ impl PoolerPoller {
             if Arc::strong_count(&self.shared) == 1 {
                 return None;
             }
-            let waited = self.shared.changed.wait_timeout(state, RETRY_INTERVAL);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.shared.changed.wait_for(&mut state, RETRY_INTERVAL);
         }
     }
 }

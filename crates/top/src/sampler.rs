@@ -7,7 +7,7 @@
 mod state;
 
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -17,6 +17,7 @@ use howdah_collect::{
 };
 use howdah_connect::ConnectTarget;
 use howdah_traffic::Timestamp;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use self::state::SamplerState;
 use crate::{PooledClients, Poolers, host::HostFigures, waits::WaitHistory};
@@ -219,7 +220,7 @@ impl Drop for ServerSampler {
 impl SamplerShared {
     fn control(&self) -> MutexGuard<'_, SamplerControl> {
         // Plain values: a panic elsewhere cannot have left them half written.
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+        self.control.lock()
     }
 
     /// Waits until `until`, or until the control's revision differs from `number`.
@@ -230,8 +231,7 @@ impl SamplerShared {
             if control.should_stop || control.revision != number || left.is_zero() {
                 return *control;
             }
-            let waited = self.changed.wait_timeout(control, left);
-            (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_for(&mut control, left);
         }
     }
 }

@@ -1,9 +1,6 @@
 //! Recordings of `howdah top`.
 
-use std::{
-    fs,
-    sync::{Arc, Mutex},
-};
+use std::{fs, sync::Arc};
 
 use howdah_top::{
     ServerHealth,
@@ -112,7 +109,7 @@ pub fn file_seeds() -> Vec<Vec<u8>> {
             let path = folder.path().join(format!("{readings}.rec"));
             let recorder =
                 HistoryRecorder::open(&path, HistoryLimits::FILE).expect("it can be written");
-            let recorder = Mutex::new(recorder);
+            let recorder = parking_lot::Mutex::new(recorder);
             let history = SnapshotHistory::new(["db".to_owned()], HistoryLimits::MEMORY)
                 .expect("there is memory");
             for reading in 0..readings {

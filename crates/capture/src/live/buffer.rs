@@ -11,13 +11,14 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc::Sender,
     },
 };
 
 use howdah_wire::{Backend, Frontend, Header};
+use parking_lot::Mutex;
 
 use crate::live::record::{RecordKind, write_bytes};
 
@@ -148,7 +149,7 @@ impl BufferQueue {
     fn recycle(&self, mut bytes: Vec<u8>) {
         self.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
         bytes.clear();
-        if let Ok(mut spare) = self.spare.try_lock()
+        if let Some(mut spare) = self.spare.try_lock()
             && spare.len() < SPARE_MAX
             && bytes.capacity() <= 2 * CHUNK_BYTES
         {
@@ -468,7 +469,7 @@ impl CaptureBuffer {
         if self.queue.is_full() && !is_last {
             return self.drop_chunk();
         }
-        let spare = self.queue.spare.try_lock().ok().and_then(|mut spare| spare.pop());
+        let spare = self.queue.spare.try_lock().and_then(|mut spare| spare.pop());
         let next = if is_last { Vec::new() } else { spare.unwrap_or_else(new_chunk) };
         let bytes = std::mem::replace(&mut self.bytes, next);
         self.queue.queued.fetch_add(bytes.len(), Ordering::Relaxed);

@@ -78,11 +78,9 @@ impl Visit for FieldVisitor<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{Arc, Mutex},
-    };
+    use std::{io, sync::Arc};
 
+    use parking_lot::Mutex;
     use tracing_subscriber::{fmt, layer::SubscriberExt as _};
 
     use super::*;
@@ -92,7 +90,7 @@ mod tests {
 
     impl io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -111,7 +109,7 @@ mod tests {
             .with_target(false)
             .with_writer(move || to.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), log);
-        let text = lines.0.lock().unwrap().clone();
+        let text = lines.0.lock().clone();
         String::from_utf8(text).unwrap()
     }
 

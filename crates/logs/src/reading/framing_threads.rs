@@ -16,9 +16,11 @@ use std::{
     collections::VecDeque,
     io,
     num::NonZero,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::{self, JoinHandle},
 };
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     error::ImportError, formats::reader::Framer, importer::Importer, record::frame::ChunkFrames,
@@ -258,9 +260,9 @@ impl FramingThreads {
 }
 
 impl FramingQueue {
-    /// No holder of the lock can panic half-way, so a poisoned lock guards valid data.
+    /// A panic cannot leave half a change behind: no holder of the lock runs code that can fail.
     fn lock(&self) -> MutexGuard<'_, FramingQueueState> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Frames chunks until the queue is closed.
@@ -277,7 +279,7 @@ impl FramingQueue {
             } else if queue.is_closed {
                 return;
             } else {
-                queue = self.job_added.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                self.job_added.wait(&mut queue);
             }
         }
     }
@@ -296,7 +298,7 @@ impl FramingQueue {
                 queue = self.lock();
                 queue.framed.push(job);
             } else {
-                queue = self.job_framed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                self.job_framed.wait(&mut queue);
             }
         }
     }

@@ -5,11 +5,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{CheckSeq, ServerStatus, WriteTracker};
 use crate::{config::ConfiguredRole, core::time::Time};
@@ -183,7 +185,7 @@ impl MemberHealth {
     }
 
     fn lock(&self) -> MutexGuard<'_, HealthState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Publishes the state for workers. The lock is held until both values are written, so that no

@@ -3,11 +3,12 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, mpsc},
 };
 
 use howdah_capture::{KeyError, RedactionKey, live::CopyRows};
 use howdah_traffic::Timestamp;
+use parking_lot::Mutex;
 
 use super::{control::PoolerHandle, messages::WorkerMessage, shared_state::SharedState};
 use crate::{
@@ -68,8 +69,8 @@ pub enum CaptureError {
 }
 
 impl Captures {
-    fn current(&self) -> std::sync::MutexGuard<'_, CaptureState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> parking_lot::MutexGuard<'_, CaptureState> {
+        self.0.lock()
     }
 
     /// Waits until the running capture is written; called after the workers have ended.

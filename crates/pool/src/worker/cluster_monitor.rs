@@ -12,7 +12,7 @@ mod health_check;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
@@ -21,6 +21,7 @@ use std::{
 
 use howdah_connect::Endpoint;
 use howdah_net::Waker;
+use parking_lot::{Mutex, MutexGuard};
 
 use self::health_check::{HealthCheck, HealthCheckError};
 use super::{
@@ -145,7 +146,7 @@ impl ClusterMonitor {
     }
 
     fn wakers(&self) -> MutexGuard<'_, Vec<Option<Waker>>> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wakers.lock()
     }
 
     /// Whether a client that uses read-your-writes waits for a check of this server.
@@ -176,11 +177,11 @@ impl ClusterMonitor {
     }
 
     fn topology(&self) -> MutexGuard<'_, ClusterTopology> {
-        self.topology.lock().unwrap_or_else(PoisonError::into_inner)
+        self.topology.lock()
     }
 
     fn logged(&self) -> MutexGuard<'_, Vec<LoggedStatus>> {
-        self.logged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.logged.lock()
     }
 
     /// Handles a server's report. Returns `false` if it is outdated and the check must be repeated.

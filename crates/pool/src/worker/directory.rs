@@ -16,9 +16,11 @@ mod spec;
 use std::{
     collections::{BTreeMap, HashMap},
     convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicUsize},
+    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub(super) use self::{
     entry::{ClientLimits, PoolEntry, ServerRoute, ServerTls},
@@ -144,15 +146,15 @@ impl Directory {
 
     /// The current settings.
     pub(super) fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config)
+        Arc::clone(&self.current.read().config)
     }
 
     fn current(&self) -> CurrentConfig {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().clone()
     }
 
     fn state(&self) -> MutexGuard<'_, DirectoryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Applies new settings to all pools. The caller notifies the workers.
@@ -161,7 +163,7 @@ impl Directory {
         let before = self.current();
         let has_moved = before.config.tls.server != config.tls.server;
         let now = CurrentConfig { config, tls: Arc::new(tls) };
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = now.clone();
+        *self.current.write() = now.clone();
         self.clients.set_max(now.config.limits.clients);
         for index in 0..state.pools.len() {
             let Some(before) = state.pools[index].clone() else { continue };
@@ -258,9 +260,9 @@ impl Directory {
         }
         entry.spec = Arc::new(spec);
         if entry.settings.login.secret == before.settings.login.secret {
-            let keys = before.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let keys = before.client_keys.lock().clone();
             entry.client_keys = Mutex::new(keys);
-            let found = before.cached_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let found = before.cached_secret.lock().clone();
             entry.cached_secret = Mutex::new(found);
         }
         entry

@@ -3,11 +3,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{self, Receiver, Sender},
     },
     thread,
 };
+
+use parking_lot::Mutex;
 
 use super::{
     auth_query,
@@ -98,7 +100,7 @@ fn start(
 
 fn run_jobs(queue: &Mutex<Receiver<LoginJob>>, shared: &SharedState, step: LoginStepFn) {
     loop {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = queue.lock().recv();
         let Ok(mut job) = job else { return };
         let progress = step(&mut job, shared);
         let LoginJob { pending, slot, generation, reply_to } = job;

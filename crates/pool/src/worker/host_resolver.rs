@@ -13,13 +13,14 @@ use std::{
     fmt, io,
     net::{SocketAddr, ToSocketAddrs as _},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{Receiver, RecvTimeoutError},
     },
     time::{Duration, Instant},
 };
 
 use howdah_connect::Endpoint;
+use parking_lot::Mutex;
 
 pub(super) use self::resolved_addresses::ResolvedAddresses;
 use self::resolved_addresses::host_and_port;
@@ -61,14 +62,14 @@ impl HostResolver {
     /// The name does not exist, or no name server responds.
     pub(super) fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let found = (self.resolve)(host, port)?;
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.first.lock();
         first.entry((host.to_owned(), port)).or_insert_with(|| found.clone());
         Ok(found)
     }
 
     /// The addresses of a name's first lookup; empty if there was none.
     fn first_addresses(&self, host: &str, port: u16) -> Vec<SocketAddr> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = self.first.lock();
         first.get(&(host.to_owned(), port)).cloned().unwrap_or_default()
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, PoisonError,
+        Arc,
         mpsc::{self, Receiver, RecvTimeoutError},
     },
     time::{Duration, Instant},
@@ -33,7 +33,7 @@ impl PoolerHandle {
             mirrors.update(&self.shared.directory, Instant::now());
             // Not while settings change: pools of a cluster refer to each other by ID, and a
             // worker's old settings may refer to a pool that the new settings close.
-            let _alone = self.shared.origin.lock().unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.shared.origin.lock();
             let pools = self.shared.directory.close_idle_pools(Instant::now());
             if !pools.is_empty() {
                 self.remove_idle_pools(&pools);

@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc::Sender,
     },
@@ -13,6 +13,7 @@ use std::{
 use howdah_capture::live::CaptureBuffer;
 use howdah_net::{Stream, Waker};
 use howdah_wire::startup::CancelKey;
+use parking_lot::Mutex;
 
 use super::{
     control::WorkerReport,
@@ -137,7 +138,7 @@ impl Mailbox {
     /// Queues a message. If the worker has ended, the message is dropped; its reply channel then
     /// disconnects at once.
     pub(super) fn send(&self, message: WorkerMessage) {
-        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut messages = self.messages.lock();
         let Some(open) = &mut *messages else { return };
         open.push(message);
         drop(messages);
@@ -151,19 +152,19 @@ impl Mailbox {
         if !self.has_messages.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut messages = self.messages.lock();
         messages.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Drops all messages, now and from now on: the worker has ended.
     pub(super) fn close(&self) {
-        let unread = self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let unread = self.messages.lock().take();
         // Dropped without the lock: destructors may send messages.
         drop(unread);
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.messages.lock().is_none()
     }
 }
 

@@ -19,7 +19,7 @@ mod notify_connection;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
         mpsc::Sender,
     },
@@ -27,6 +27,7 @@ use std::{
 };
 
 use howdah_net::{Poller, Waker};
+use parking_lot::{Mutex, MutexGuard};
 
 pub(super) use self::handover::Positions;
 use self::{channel_table::ListeningClient, event_loop::MultiplexerThread};
@@ -156,7 +157,7 @@ impl ListenMultiplexers {
         shared: &Arc<SharedState>,
         mailboxes: &Arc<[Arc<Mailbox>]>,
     ) {
-        let mut multiplexers = self.by_database.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut multiplexers = self.by_database.lock();
         if let Some(multiplexer) = multiplexers.get(database) {
             return multiplexer.handle_request(request, shared, mailboxes);
         }
@@ -174,13 +175,13 @@ impl ListenMultiplexers {
 
     /// Starts a takeover: the successor is to listen to all channels before clients move there.
     pub(super) fn start_handover(&self, outgoing: &Sender<Outgoing>) {
-        *self.outgoing.lock().unwrap_or_else(PoisonError::into_inner) = Some(outgoing.clone());
+        *self.outgoing.lock() = Some(outgoing.clone());
         self.send_to_running(|| ListenRequest::StartHandover(outgoing.clone()));
     }
 
     /// Reports that the successor listens to the channels of a round.
     pub(super) fn confirm_round(&self, database: &str, round: u32) {
-        let multiplexers = self.by_database.lock().unwrap_or_else(PoisonError::into_inner);
+        let multiplexers = self.by_database.lock();
         if let Some(multiplexer) = multiplexers.get(database) {
             multiplexer.send_to_running(ListenRequest::ConfirmRound(round));
         }
@@ -188,7 +189,7 @@ impl ListenMultiplexers {
 
     /// Ends a takeover, successful or not.
     pub(super) fn cancel_handover(&self) {
-        *self.outgoing.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.outgoing.lock() = None;
         self.send_to_running(|| ListenRequest::CancelHandover);
     }
 
@@ -198,13 +199,13 @@ impl ListenMultiplexers {
     }
 
     fn send_to_running(&self, request: impl Fn() -> ListenRequest) {
-        let multiplexers = self.by_database.lock().unwrap_or_else(PoisonError::into_inner);
+        let multiplexers = self.by_database.lock();
         multiplexers.values().for_each(|multiplexer| multiplexer.send_to_running(request()));
     }
 
     /// Wakes all multiplexers to check whether their connections are still current.
     pub(super) fn wake_all(&self) {
-        let multiplexers = self.by_database.lock().unwrap_or_else(PoisonError::into_inner);
+        let multiplexers = self.by_database.lock();
         multiplexers
             .values()
             .filter_map(|multiplexer| multiplexer.inbox().waker.clone())
@@ -213,7 +214,7 @@ impl ListenMultiplexers {
 
     /// The state of every multiplexer, sorted by database.
     pub(super) fn reports(&self) -> Vec<MultiplexerReport> {
-        let multiplexers = self.by_database.lock().unwrap_or_else(PoisonError::into_inner);
+        let multiplexers = self.by_database.lock();
         let mut reports: Vec<_> = multiplexers
             .values()
             .map(|multiplexer| MultiplexerReport {
@@ -244,7 +245,7 @@ impl ListenMultiplexer {
     }
 
     fn inbox(&self) -> MutexGuard<'_, MultiplexerInbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inbox.lock()
     }
 
     fn handle_request(
@@ -261,8 +262,7 @@ impl ListenMultiplexer {
         if !request.needs_connection() {
             return; // No client listens.
         }
-        let outgoing =
-            shared.multiplexers.outgoing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let outgoing = shared.multiplexers.outgoing.lock().clone();
         inbox.requests.extend(outgoing.map(ListenRequest::StartHandover));
         let started = Poller::new().and_then(|poller| {
             inbox.waker = Some(poller.waker()?);

@@ -6,7 +6,6 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError},
     },
@@ -14,6 +13,7 @@ use std::{
 };
 
 use howdah_net::Stream;
+use parking_lot::Mutex;
 
 use super::control::PoolerHandle;
 use crate::auth::{RefusalReason, Rejection};
@@ -95,7 +95,7 @@ impl Refusals {
     fn count(&self, reason: RefusalReason) -> bool {
         let index = reason_index(reason);
         self.counts[index].fetch_add(1, Ordering::Relaxed);
-        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rates = self.rates.lock();
         rates[index].admits(burst(reason), Instant::now())
     }
 
@@ -139,7 +139,7 @@ impl Refusals {
 
     /// Logs how many refusals were not logged individually since the last call.
     fn summarize(&self) {
-        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rates = self.rates.lock();
         let suppressed = rates.each_mut().map(|rate| std::mem::take(&mut rate.suppressed));
         drop(rates);
         for (reason, suppressed) in RefusalReason::ALL.into_iter().zip(suppressed) {

@@ -3,7 +3,7 @@
 use std::{
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, mpsc},
+    sync::{Arc, mpsc},
 };
 
 use howdah_connect::tls;
@@ -73,14 +73,14 @@ impl PoolerHandle {
 
     fn reload_file(&self) -> Result<ReloadReport, ReloadError> {
         // Held to the end, so that concurrent changes do not report each other's differences.
-        let origin = self.shared.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let origin = self.shared.origin.lock();
         let Some(ConfigOrigin { path, workers }) = &*origin else {
             return Err(ReloadError::NoFile);
         };
         let read = Config::read(path)?;
         let mut config = read.config;
         config.workers = workers.or(config.workers);
-        *self.shared.pending_tls.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.shared.pending_tls.lock() = None;
         Ok(ReloadReport { changes: self.apply_config(config)?, warnings: read.warnings })
     }
 
@@ -92,12 +92,12 @@ impl PoolerHandle {
     ///
     /// The key cannot be set or the value is invalid; nothing has changed.
     pub(super) fn set(&self, name: &str, value: &str) -> Result<Vec<String>, SetFailure> {
-        let origin = self.shared.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let origin = self.shared.origin.lock();
         let folder = origin.as_ref().and_then(|origin| origin.path.parent());
         let folder = folder.unwrap_or(Path::new(""));
         let key = Config::find_key(name).unwrap_or(name);
         let is_tls = key.starts_with("tls.");
-        let mut held = self.shared.pending_tls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.shared.pending_tls.lock();
         let mut base = Config::clone(&self.shared.directory.config());
         if let Some(tls) = held.as_ref().filter(|_| is_tls) {
             base.tls = tls.clone();

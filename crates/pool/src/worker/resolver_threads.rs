@@ -7,11 +7,13 @@ use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         mpsc::{self, Receiver, Sender},
     },
     thread,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     helpers::LoginJob, messages::WorkerMessage, pending_login::PendingLogin,
@@ -68,7 +70,7 @@ impl ResolverThreads {
 fn lock_waiting(
     waiting: &Mutex<HashMap<HostPort, Vec<LoginJob>>>,
 ) -> MutexGuard<'_, HashMap<HostPort, Vec<LoginJob>>> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    waiting.lock()
 }
 
 fn resolve_names(
@@ -77,7 +79,7 @@ fn resolve_names(
     shared: &SharedState,
 ) {
     loop {
-        let name = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let name = queue.lock().recv();
         let Ok(name) = name else { return };
         let address = resolve_address(&name, shared);
         let jobs = lock_waiting(waiting).remove(&name);

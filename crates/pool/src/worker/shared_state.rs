@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     os::unix::net::UnixStream,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -14,6 +14,7 @@ use std::{
 use howdah_connect::tls::common_name;
 use howdah_net::{Listener, Stream};
 use howdah_wire::auth::scram::ClientKeys;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::{
@@ -132,7 +133,7 @@ impl SharedState {
 
     /// Handles to the listening sockets.
     pub(super) fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listeners.lock()
     }
 
     /// Starts a shutdown. The kernel refuses TCP clients once the workers have closed their
@@ -160,7 +161,7 @@ impl SharedState {
 
     /// The current settings for accepting clients.
     pub(super) fn accept_settings(&self) -> Arc<AcceptSettings> {
-        Arc::clone(&self.accept_settings.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.accept_settings.read())
     }
 
     /// Applies new settings. The caller notifies the workers.
@@ -173,12 +174,12 @@ impl SharedState {
         self.directory.apply_config(Arc::clone(&config), server);
         let rules = Arc::new(rules(config, self.mock_secret, self.server_keys.clone()));
         let settings = Arc::new(AcceptSettings { rules, tls });
-        *self.accept_settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        *self.accept_settings.write() = settings;
     }
 
     /// The totals of the last statistics periods.
     pub(super) fn history(&self) -> MutexGuard<'_, StatsHistory> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock()
     }
 
     /// The current time on the workers' clock.

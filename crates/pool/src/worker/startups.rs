@@ -18,8 +18,10 @@
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::WorkerId;
 
@@ -140,7 +142,7 @@ impl Startups {
 
     fn group(&self, is_unix: bool) -> MutexGuard<'_, StartupGroup> {
         let group = if is_unix { &self.unix } else { &self.tcp };
-        group.lock().unwrap_or_else(PoisonError::into_inner)
+        group.lock()
     }
 }
 

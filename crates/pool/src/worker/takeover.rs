@@ -36,7 +36,6 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::PoisonError,
 };
 
 use howdah_wire::startup::CancelKey;
@@ -80,7 +79,7 @@ fn is_same_user(socket: &UnixStream) -> bool {
 
 /// Forwards a CancelRequest to the old process while it may still have the client.
 pub(super) fn forward_cancel(key: &CancelKey, shared: &SharedState) {
-    let old = shared.predecessor.lock().unwrap_or_else(PoisonError::into_inner);
+    let old = shared.predecessor.lock();
     if let Some(socket) = &*old {
         // If the old process is gone, it has no clients to cancel for.
         let _ = frame::send(socket, format::CANCEL, &format::encode_key(key), None);
@@ -89,7 +88,7 @@ pub(super) fn forward_cancel(key: &CancelKey, shared: &SharedState) {
 
 /// Tells the old process that this one listens to the channels of a round.
 pub(super) fn confirm_listening(database: &str, round: u32, shared: &SharedState) {
-    let old = shared.predecessor.lock().unwrap_or_else(PoisonError::into_inner);
+    let old = shared.predecessor.lock();
     if let Some(socket) = &*old {
         // If the old process is gone, none of its clients waits for this.
         let _ =

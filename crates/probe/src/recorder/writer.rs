@@ -4,11 +4,13 @@ use std::{
     io::ErrorKind,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread::{self, JoinHandle},
 };
+
+use parking_lot::Mutex;
 
 use super::ring::{RecordingFileError, SlotRing};
 
@@ -89,7 +91,7 @@ impl RecordingWriter {
     }
 
     pub(super) fn status(&self) -> WriterStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status.lock().clone()
     }
 
     /// Waits until all queued records are written.
@@ -111,7 +113,7 @@ impl RecordingWriter {
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
             requests.try_send(request)
         {
-            let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut status = self.status.lock();
             status.lost += 1;
             status.trouble = Some("the disk is too slow".to_owned());
         }
@@ -130,7 +132,7 @@ fn write(mut ring: SlotRing, requests: &Receiver<WriteRequest>, status: &Mutex<W
             WriteRequest::Append(body) => ring.append(body).map(|()| 0),
             WriteRequest::Episode(bodies) => ring.write_episode(bodies),
         };
-        let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut status = status.lock();
         match written {
             Ok(left_out) => {
                 status.omitted += left_out as u64;
@@ -150,6 +152,6 @@ fn write(mut ring: SlotRing, requests: &Receiver<WriteRequest>, status: &Mutex<W
     }
     // Protects against a crash of the machine; a killed process would lose nothing anyway.
     if let Err(error) = ring.sync() {
-        status.lock().unwrap_or_else(PoisonError::into_inner).trouble = Some(error.to_string());
+        status.lock().trouble = Some(error.to_string());
     }
 }

@@ -9,12 +9,10 @@
 //! Tranches registered later are named only in the processes that registered them, and stay numbers
 //! here.
 
-use std::{
-    collections::HashSet,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::HashSet;
 
 use howdah_inspect::{InspectError, ProcessMemory, RunningServer};
+use parking_lot::Mutex;
 
 /// The names, starting with the first id for extensions. Empty if they cannot be read; the locks
 /// are then shown by id.
@@ -56,7 +54,7 @@ fn read_tranche(
 /// server. At most [`NAMES_MAX`] names; `None` for further ones.
 pub(super) fn intern(name: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = NAMES.lock();
     let names = names.get_or_insert_default();
     if let Some(&name) = names.get(name) {
         return Some(name);

@@ -15,11 +15,9 @@ mod server;
 mod text;
 mod yaml;
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{io, net::SocketAddr, sync::Arc};
+
+use parking_lot::Mutex;
 
 pub use self::mapping::{MappingError, MappingProblem};
 use self::{
@@ -139,7 +137,7 @@ impl MetricBackend for PrometheusBackend {
     }
 
     fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
-        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut families = self.families.lock();
         families.add_snapshot(snapshot);
         families.report(&self.status);
         Ok(())

@@ -2,9 +2,11 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     MetricName,
@@ -140,13 +142,13 @@ pub(crate) struct SharedWriter(Arc<Mutex<Vec<u8>>>);
 impl SharedWriter {
     /// The written text.
     pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(self.0.lock().clone()).unwrap()
     }
 }
 
 impl io::Write for SharedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

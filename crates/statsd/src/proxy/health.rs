@@ -7,12 +7,14 @@
 
 use std::{
     io::{self, Read as _, Write as _},
-    sync::{Arc, Condvar},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use super::{Mutex, PoisonError, ProxyState};
+use parking_lot::{Condvar, Mutex};
+
+use super::ProxyState;
 use howdah_post::DeadlineStream;
 
 /// Minimum time between two checks, however many datagrams are refused.
@@ -58,8 +60,8 @@ impl CheckSchedule {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, ScheduleState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, ScheduleState> {
+        self.state.lock()
     }
 
     /// Waits for the next check; returns false if the checks were stopped.
@@ -77,8 +79,7 @@ impl CheckSchedule {
                 state.check_requested = false;
                 return true;
             }
-            let waited = self.changed.wait_timeout(state, delay - passed);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, delay - passed);
         }
     }
 }

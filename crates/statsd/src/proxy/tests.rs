@@ -37,7 +37,7 @@ impl StubNode {
                 thread::spawn(move || {
                     let mut request = [0; 8];
                     if peer.read_exact(&mut request).is_ok() && &request == b"health\r\n" {
-                        let _ = peer.write_all(reply.lock().unwrap().as_bytes());
+                        let _ = peer.write_all(reply.lock().as_bytes());
                     }
                 });
             }
@@ -46,7 +46,7 @@ impl StubNode {
     }
 
     fn set_health(&self, health: &'static str) {
-        *self.health.lock().unwrap() = health;
+        *self.health.lock() = health;
     }
 
     /// All lines received so far.

@@ -7,10 +7,12 @@ use std::{
     fs,
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
+
+use parking_lot::Mutex;
 
 use super::sys::SocketMemory;
 use crate::ledger::{LossAccount, LossLedger, SocketAccount};
@@ -70,7 +72,7 @@ impl SocketCounts {
 
     /// Reads all counts.
     fn read(&self) -> SocketAccount {
-        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kernel = self.kernel.lock();
         if let Some(memory) =
             self.socket.as_ref().and_then(|socket| SocketMemory::query(socket).ok())
         {

@@ -4,11 +4,10 @@ use std::{
     io::Write,
     net::{Shutdown, TcpStream, UdpSocket},
     os::unix::net::{UnixDatagram, UnixStream},
-    sync::{
-        Mutex,
-        mpsc::{Receiver, Sender, channel},
-    },
+    sync::mpsc::{Receiver, Sender, channel},
 };
+
+use parking_lot::Mutex;
 
 use super::*;
 
@@ -123,7 +122,7 @@ fn kernel_drops_are_counted_and_ledger_balances() {
     let client = client(server.address(0));
     let before = server.receiver.ledger().read();
     let sent = 10_000;
-    let gate = server.gate.lock().unwrap();
+    let gate = server.gate.lock();
     for _ in 0..sent {
         client.send(b"some.counter:1|c").unwrap();
     }
@@ -150,7 +149,7 @@ fn stop_drains_socket_buffers() {
     let server = TestReceiver::open(&[udp("127.0.0.1:0", 1, 1 << 20), unixgram, tcp(8)]);
     let client = client(server.address(0));
     let mut stream = TcpStream::connect(server.address(2)).unwrap();
-    let gate = server.gate.lock().unwrap();
+    let gate = server.gate.lock();
     for _ in 0..300 {
         client.send(b"a:1|c").unwrap();
     }

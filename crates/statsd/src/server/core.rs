@@ -2,11 +2,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::SystemTime,
 };
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::{
     backends::{BackendStatus, PacketRepeater},
@@ -63,17 +65,17 @@ impl ServerCore {
 
     /// The current settings.
     pub(crate) fn settings(&self) -> Arc<StatsdSettings> {
-        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.settings.read().clone()
     }
 
     /// The lines displayed by `config`.
     pub(crate) fn config_lines(&self) -> Vec<String> {
-        self.config_lines.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.config_lines.read().clone()
     }
 
     /// Locks the registry. The lock must not be held while writing to a socket.
     pub(crate) fn registry(&self) -> MutexGuard<'_, KeyRegistry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registry.lock()
     }
 
     /// Locks the registry after collecting everything received so far.
@@ -110,7 +112,7 @@ impl ServerCore {
 
     /// The status of each backend, in the order of the settings, followed by repeater and proxy.
     pub(crate) fn statuses(&self) -> Vec<(&'static str, BackendStatus)> {
-        let repeater = self.repeater.lock().unwrap_or_else(PoisonError::into_inner);
+        let repeater = self.repeater.lock();
         let repeater = repeater.as_ref().map(|repeater| ("repeater", repeater.status()));
         let proxy = self.proxy.as_ref().map(|proxy| ("proxy", proxy.status()));
         self.statuses.iter().cloned().chain(repeater).chain(proxy).collect()
@@ -118,7 +120,7 @@ impl ServerCore {
 
     /// Takes the repeater out, to finish it.
     pub(crate) fn take_repeater(&self) -> Option<PacketRepeater> {
-        self.repeater.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.repeater.lock().take()
     }
 
     /// The proxy, if this server is one.
@@ -164,8 +166,8 @@ impl ServerCore {
             ..StatsdSettings::clone(&old)
         };
         self.registry().reload(&live.aggregation, SystemTime::now());
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
-        *self.config_lines.write().unwrap_or_else(PoisonError::into_inner) = config_lines;
+        *self.settings.write() = Arc::new(live);
+        *self.config_lines.write() = config_lines;
         restart.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
     }
 }

@@ -12,12 +12,14 @@ use std::{
     collections::VecDeque,
     io,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         mpsc::{self, Receiver},
     },
     thread,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     backends::{
@@ -90,7 +92,7 @@ enum BackendJob {
 
 impl SnapshotQueue {
     fn lock(&self) -> MutexGuard<'_, SnapshotQueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Queues an interval. Called only by the flush thread.
@@ -144,7 +146,7 @@ impl SnapshotQueue {
             if state.closed {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 

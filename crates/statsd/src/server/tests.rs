@@ -3,8 +3,10 @@
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream, UdpSocket},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
+
+use parking_lot::Mutex;
 
 use super::*;
 use crate::{
@@ -34,7 +36,7 @@ impl MetricBackend for RecordingBackend {
     }
 
     fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
-        self.snapshots.lock().unwrap().push(Arc::clone(snapshot));
+        self.snapshots.lock().push(Arc::clone(snapshot));
         if self.fails {
             Err(BackendError {
                 receiver: "nowhere".to_owned(),
@@ -98,7 +100,7 @@ fn stop_delivers_last_flush_and_balances_ledger() {
     assert_eq!(report.undelivered, []);
     let socket = &report.account.sockets[0];
     assert_eq!((socket.packets_total, socket.drops_total, socket.unread_bytes), (3, 0, 0));
-    let snapshots = backend.snapshots.lock().unwrap();
+    let snapshots = backend.snapshots.lock();
     let value = |key: &str| {
         let counters = &snapshots.last().unwrap().counters;
         counters.iter().find(|counter| counter.name.key() == key).map(|counter| counter.value)
@@ -125,9 +127,7 @@ fn flushes_run_at_interval() {
     let backend = RecordingBackend::default();
     let settings = StatsdSettings { flush_interval: Duration::from_millis(20), ..settings() };
     let server = start(settings, &backend);
-    howdah_lab::wait_until("three flushes", TEST_TIMEOUT, || {
-        backend.snapshots.lock().unwrap().len() >= 3
-    });
+    howdah_lab::wait_until("three flushes", TEST_TIMEOUT, || backend.snapshots.lock().len() >= 3);
     assert!(backend.status.get("last_flush").is_some());
     assert_eq!(server.stop().undelivered, []);
 }
@@ -174,7 +174,7 @@ fn reload_reports_settings_that_need_restart() {
     assert_eq!(server.reload(&new, Vec::new()), ["flush-interval", "dump-messages"]);
     send(&server, &[b"a:1|c"]);
     let _ = server.stop();
-    let snapshots = backend.snapshots.lock().unwrap();
+    let snapshots = backend.snapshots.lock();
     let keys: Vec<&str> = snapshots[0].counters.iter().map(|c| c.name.key()).collect();
     assert!(keys.contains(&"other.packets_received"), "{keys:?}");
 }
@@ -211,7 +211,7 @@ impl MetricBackend for SlowBackend {
         // The gate is closed at the end of the test; then flushes do not block.
         let _ = self.gate.recv();
         let hits = snapshot.counters.iter().filter(|counter| counter.name.key() == "hits");
-        *self.total.lock().unwrap() += hits.map(|hits| hits.value).sum::<f64>();
+        *self.total.lock() += hits.map(|hits| hits.value).sum::<f64>();
         Ok(())
     }
 }
@@ -237,6 +237,6 @@ fn busy_backend_delivers_every_increment() {
     }
     drop(open);
     assert_eq!(server.stop().undelivered, []);
-    assert_eq!(*total.lock().unwrap(), f64::from(sent));
+    assert_eq!(*total.lock(), f64::from(sent));
     assert_eq!(status.get("flushes_dropped"), None);
 }

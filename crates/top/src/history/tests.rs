@@ -411,7 +411,7 @@ fn full_disk_is_reported_and_memory_survives() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("top.rec");
     let recorder = Mutex::new(HistoryRecorder::open(&path, HistoryLimits::FILE).unwrap());
-    recorder.lock().unwrap().break_for_test();
+    recorder.lock().break_for_test();
     let recorded = snapshots(1, 1);
     let pushed = history.push(0, &ServerHealth::Read(Arc::clone(&recorded[0])), Some(&recorder));
     assert!(pushed.unwrap_err().to_string().starts_with("cannot record to "));

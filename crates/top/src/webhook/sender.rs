@@ -3,11 +3,12 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use howdah_post::PostError;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::{ATTEMPT_TIMEOUT, Webhook, WebhookEvent, WebhookMessage};
@@ -112,8 +113,7 @@ impl WebhookSender {
                 tracing::warn!(events = state.queued.len(), "events not sent before shutdown");
                 return;
             }
-            let waited = self.shared.changed.wait_timeout(state, left);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.shared.changed.wait_for(&mut state, left);
         }
     }
 }
@@ -129,7 +129,7 @@ impl Drop for WebhookSender {
 impl SenderShared {
     fn state(&self) -> MutexGuard<'_, SenderQueue> {
         // Every change is complete when the lock is released.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits until `until`, or until shutdown.
@@ -142,8 +142,7 @@ impl SenderShared {
             if left.is_zero() || state.deadline.is_some() && !state.is_sending {
                 return;
             }
-            let waited = self.changed.wait_timeout(state, left);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_for(&mut state, left);
         }
     }
 
@@ -163,7 +162,7 @@ impl SenderShared {
             if state.deadline.is_some() {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 

@@ -2,14 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
 use howdah_connect::ConnectTarget;
+use parking_lot::Mutex;
 
 use super::{
     LoadObserver, LoadOptions, MAX_JOBS,
@@ -80,7 +78,7 @@ impl LoadThreads<'_> {
             return None;
         }
         let left = shared.queue.drain();
-        let mut outcomes = shared.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = shared.outcomes.into_inner();
         for chunk in &left {
             outcomes[chunk.relation].pages.failed += chunk.pages();
         }

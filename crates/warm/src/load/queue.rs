@@ -1,9 +1,8 @@
 //! The queue of chunks to load, shared by all connections.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, VecDeque};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::plan::LoadChunk;
 
@@ -91,7 +90,7 @@ impl ChunkQueue {
 
     fn state(&self) -> MutexGuard<'_, QueueContents> {
         // No code panics while holding the lock, and the queue is consistent between any two steps.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -11,15 +11,13 @@
 //! not stop it.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use howdah_connect::Client;
+use parking_lot::Mutex;
 
 use crate::dump::QueryFailure;
 
@@ -71,7 +69,7 @@ impl Throttle {
         self.wait_for_late_check(&should_stop);
         let Some(rate) = self.bytes_per_second else { return };
         let until = {
-            let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut due = self.due.lock();
             // Unused allowance is saved up, but not for long: the overhead of statements and new
             // connections does not reduce throughput, and a pause does not end in a burst.
             let earliest = Instant::now().checked_sub(UNUSED_ALLOWANCE_MAX).unwrap_or(*due);
@@ -208,9 +206,9 @@ mod tests {
     fn unused_allowance_is_saved_for_half_a_second() {
         let throttle = Throttle::new(Some(1000), None);
         let due = |since: Instant, bytes| {
-            *throttle.due.lock().unwrap() = since;
+            *throttle.due.lock() = since;
             throttle.admit(bytes, || true);
-            *throttle.due.lock().unwrap()
+            *throttle.due.lock()
         };
         let now = Instant::now();
         let recently = now - Duration::from_millis(200);
@@ -230,7 +228,7 @@ mod tests {
         let throttle = Throttle::new(Some(1000), None);
         let due = |bytes| {
             throttle.admit(bytes, || true);
-            *throttle.due.lock().unwrap()
+            *throttle.due.lock()
         };
         let first = due(500);
         assert_eq!(due(250) - first, Duration::from_millis(250));

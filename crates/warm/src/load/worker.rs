@@ -2,14 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use howdah_connect::{Client, ConnectTarget};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     LoadEvent, LoadObserver, LoadOptions,
@@ -69,7 +67,7 @@ impl LoadContext<'_> {
 
 /// Every change of shared data is a single step, so it is consistent even if a thread panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Loads chunks until none is left or the load stops, as connection number `worker`.

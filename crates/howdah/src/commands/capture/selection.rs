@@ -1,15 +1,11 @@
 //! Options that select events and redact values, for all commands that process events.
 
-use std::{
-    fs,
-    path::PathBuf,
-    str::FromStr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fs, path::PathBuf, str::FromStr, sync::Arc};
 
 use anyhow::Context as _;
 use howdah_capture::{EventFilter, ExcludedCounts, Filter, RedactionKey, Redactor, SampleRate};
 use howdah_traffic::{Event, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use crate::{context::CommandContext, errors};
@@ -162,7 +158,7 @@ pub(crate) struct Exclusions(Arc<Mutex<(ExcludedCounts, InputSpan)>>);
 
 impl Exclusions {
     fn lock(&self) -> MutexGuard<'_, (ExcludedCounts, InputSpan)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Reports the excluded events by reason.

@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         mpsc::{self, RecvTimeoutError, Sender},
     },
     thread::{self, JoinHandle},
@@ -13,6 +13,7 @@ use std::{
 
 use howdah_collect::{CollectError, MonitorConnection, VIEWS};
 use howdah_connect::ConnectTarget;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Time between polls. Each one locks the server's lock tables for a moment, so polling is not more
 /// frequent; shorter waits may be missed.
@@ -105,7 +106,7 @@ impl BlockerMonitor {
 }
 
 fn lock(samples: &Mutex<BlockerSamples>) -> MutexGuard<'_, BlockerSamples> {
-    samples.lock().unwrap_or_else(PoisonError::into_inner)
+    samples.lock()
 }
 
 fn waiting(server: &mut MonitorConnection) -> Result<Vec<(u32, String)>, CollectError> {

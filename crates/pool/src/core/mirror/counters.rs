@@ -3,11 +3,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::core::{
     mirror::target::{DropReason, MirrorResult},
@@ -180,7 +179,7 @@ impl Mirror {
     }
 
     fn errors(&self) -> MutexGuard<'_, MirrorErrors> {
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
+        self.errors.lock()
     }
 
     /// The counters, which are not read at the same instant.

@@ -3,10 +3,11 @@
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use hashbrown::{DefaultHashBuilder, Equivalent, HashSet, HashTable};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::core::{
     listen::channels as listen,
@@ -153,9 +154,9 @@ impl StatementRegistry {
         settings
     }
 
-    /// Ignores poisoning: every change is a single insert, so the table is always consistent.
+    /// Every change is a single insert, so the table is consistent even after a panic of its holder.
     fn lock_table(&self) -> MutexGuard<'_, StatementTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -285,7 +286,7 @@ mod tests {
         for i in 0..100 {
             statements.intern(&[&[b'x'; 1 << 20][..], i.to_string().as_bytes()].concat(), None);
         }
-        assert!(statements.0.lock().unwrap().bytes <= CLEAR_THRESHOLD_BYTES_MIN + (2 << 20));
+        assert!(statements.0.lock().bytes <= CLEAR_THRESHOLD_BYTES_MIN + (2 << 20));
     }
 
     #[test]
@@ -307,7 +308,7 @@ mod tests {
         for i in 0..10 * CLEAR_THRESHOLD_MIN {
             statements.intern(format!("select {i}").as_bytes(), None);
         }
-        assert!(statements.0.lock().unwrap().by_text.len() <= CLEAR_THRESHOLD_MIN);
+        assert!(statements.0.lock().by_text.len() <= CLEAR_THRESHOLD_MIN);
         assert!(Arc::ptr_eq(&kept, &statements.intern(b"kept", None)));
         assert_eq!(statements.intern(b"new", None).id, 10 * CLEAR_THRESHOLD_MIN as u64 + 2);
     }

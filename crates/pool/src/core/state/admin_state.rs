@@ -4,11 +4,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// What an administrator has ordered for a database.
 ///
@@ -82,9 +81,9 @@ impl AdminState {
         }
     }
 
-    /// Ignores poisoning: a set that another thread left while panicking is consistent.
+    /// Every change is a single step, so the set is consistent even after a panic of its holder.
     fn lock_users(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.paused_users.lock().unwrap_or_else(PoisonError::into_inner)
+        self.paused_users.lock()
     }
 
     /// Whether new clients are refused.

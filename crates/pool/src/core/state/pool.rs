@@ -1,10 +1,8 @@
 //! [`PoolState`]: a worker's servers for one database and user, and the clients that wait for them.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use crate::{
     cluster::ShardBalancers,
@@ -27,7 +25,7 @@ pub struct WelcomeMessage(Mutex<Option<Arc<[SessionParameter]>>>);
 
 impl WelcomeMessage {
     pub(crate) fn parameters(&self) -> Option<Arc<[SessionParameter]>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     /// Copies the parameters of another message, if this one has none.
@@ -40,7 +38,7 @@ impl WelcomeMessage {
     }
 
     pub(crate) fn set(&self, reported: Arc<[SessionParameter]>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reported);
+        *self.0.lock() = Some(reported);
     }
 }
 

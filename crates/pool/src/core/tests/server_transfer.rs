@@ -4,7 +4,7 @@ use std::{
     collections::HashSet,
     io::IoSlice,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU32, Ordering},
         mpsc::{self, Receiver, Sender},
     },
@@ -12,6 +12,7 @@ use std::{
 };
 
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
+use parking_lot::Mutex;
 
 use super::{POOL, message};
 use crate::{
@@ -38,14 +39,14 @@ struct TestSocket {
 
 impl TestSocket {
     fn open(number: u32, held: &Arc<Mutex<HashSet<u32>>>) -> Self {
-        assert!(held.lock().unwrap().insert(number));
+        assert!(held.lock().insert(number));
         Self { number, held: Arc::clone(held) }
     }
 }
 
 impl Drop for TestSocket {
     fn drop(&mut self) {
-        assert!(self.held.lock().unwrap().remove(&self.number));
+        assert!(self.held.lock().remove(&self.number));
     }
 }
 
@@ -134,11 +135,7 @@ fn server_belongs_to_one_worker_at_a_time() {
             scope.spawn(move || run_worker(core, worker, &messages, held, limit, numbers, busy));
         }
     });
-    assert_eq!(
-        (limit.in_use(), held.lock().unwrap().len()),
-        (0, 0),
-        "all permits and sockets are released"
-    );
+    assert_eq!((limit.in_use(), held.lock().len()), (0, 0), "all permits and sockets are released");
 }
 
 /// Runs the transactions of one client, then serves the other workers until they have finished.
@@ -166,9 +163,7 @@ fn run_worker(
             worker.id,
             worker.answers
         );
-        assert!(
-            limit.in_use() <= SERVERS_MAX && held.lock().unwrap().len() <= SERVERS_MAX as usize
-        );
+        assert!(limit.in_use() <= SERVERS_MAX && held.lock().len() <= SERVERS_MAX as usize);
         for id in std::mem::take(&mut worker.opened) {
             worker
                 .insert_socket(id, TestSocket::open(numbers.fetch_add(1, Ordering::Relaxed), held));

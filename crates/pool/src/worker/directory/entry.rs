@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -14,6 +14,7 @@ use howdah_connect::{
 };
 use howdah_net::{Dialer, Stream, TcpOptions};
 use howdah_wire::{auth::scram::ScramKeys, startup::ProtocolVersion};
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 
 use super::PoolKey;
@@ -196,8 +197,8 @@ impl PoolEntry {
     pub(super) fn retired(&self) -> Self {
         let mut spec = PoolSpec::clone(&self.spec);
         spec.servers_min = 0;
-        let keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let found = self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let keys = self.client_keys.lock().clone();
+        let found = self.cached_secret.lock().clone();
         Self {
             id: self.id,
             key: self.key.clone(),
@@ -231,20 +232,20 @@ impl PoolEntry {
 
     /// Caches the SCRAM keys from a client's login.
     pub(in crate::worker) fn cache_keys(&self, keys: ScramKeys) {
-        *self.client_keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+        *self.client_keys.lock() = Some(keys);
     }
 
     /// Caches the user's secret from an auth query.
     pub(in crate::worker) fn cache_secret(&self, secret: StoredSecret) {
-        *self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret);
+        *self.cached_secret.lock() = Some(secret);
     }
 
     /// The cached SCRAM keys and secret.
     pub(in crate::worker) fn cached_credentials(
         &self,
     ) -> (Option<ScramKeys>, Option<StoredSecret>) {
-        let keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let found = self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let keys = self.client_keys.lock().clone();
+        let found = self.cached_secret.lock().clone();
         (keys, found)
     }
 
@@ -254,12 +255,12 @@ impl PoolEntry {
         keys: Option<&ScramKeys>,
         secret: Option<&StoredSecret>,
     ) {
-        let mut own = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.client_keys.lock();
         if own.is_none() {
             *own = keys.cloned();
         }
         drop(own);
-        let mut own = self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.cached_secret.lock();
         if own.is_none() {
             *own = secret.cloned();
         }
@@ -283,11 +284,11 @@ impl PoolEntry {
         } else {
             ServerProtection::None
         };
-        let client_keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let client_keys = self.client_keys.lock().clone();
         let mut identity = self.settings.login.clone();
         let has_secret = identity.secret.as_ref().is_some_and(|secret| !secret.is_empty());
         if !has_secret && !identity.is_forced {
-            let found = self.cached_secret.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = self.cached_secret.lock();
             identity.secret.clone_from(&found);
         }
         ServerIntent { identity, parameters: Vec::new(), newest, client_keys, protection }

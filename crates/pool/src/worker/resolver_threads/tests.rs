@@ -1,13 +1,14 @@
 use std::{
     path::Path,
     sync::{
-        Arc, Condvar,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use parking_lot::Condvar;
 
 use super::*;
 use crate::{
@@ -49,8 +50,7 @@ fn logins_proceed_while_server_names_are_unresolved() {
         let resolve = move |_: &str, _: u16| {
             lookups.fetch_add(1, Ordering::Relaxed);
             let (is_released, changed) = &*released;
-            let guard = is_released.lock().unwrap();
-            drop(changed.wait_while(guard, |is_released| !*is_released).unwrap());
+            changed.wait_while(&mut is_released.lock(), |is_released| !*is_released);
             Err(std::io::Error::other("the resolver gives up"))
         };
         SystemServices { names: HostResolver::new(resolve), ..SystemServices::default() }
@@ -69,7 +69,7 @@ fn logins_proceed_while_server_names_are_unresolved() {
         log_in(port, "howdah").unwrap().query("show version").unwrap();
     }
     assert!(stuck.iter().all(|login| !login.is_finished()), "their names are not resolved yet");
-    *released.0.lock().unwrap() = true;
+    *released.0.lock() = true;
     released.1.notify_all();
     for login in stuck {
         let error = login.join().unwrap().unwrap_err();

@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     io,
     os::unix::net::UnixStream,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -110,7 +110,7 @@ impl Successor {
         self.socket.set_read_timeout(None)?;
         let cancels = self.socket.try_clone()?;
         control.shared.has_foreign_clients.store(true, Ordering::Relaxed);
-        *control.shared.predecessor.lock().unwrap_or_else(PoisonError::into_inner) = Some(cancels);
+        *control.shared.predecessor.lock() = Some(cancels);
         frame::send(&self.socket, READY, b"", None)?;
         Ok(HandoverReceiver { socket: self.socket, control })
     }
@@ -166,7 +166,7 @@ impl HandoverReceiver {
                 Err(error) => break Err(error),
             }
         };
-        *shared.predecessor.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *shared.predecessor.lock() = None;
         shared.multiplexers.finish_takeover();
         match end {
             Ok(()) => tracing::info!(clients = taken, "taken over"),
@@ -181,7 +181,7 @@ impl HandoverReceiver {
 
     /// Sends a frame. The lock serializes it with forwarded cancels, which another thread writes.
     fn send(&self, kind: u8, body: &[u8]) -> io::Result<()> {
-        let _alone = self.control.shared.predecessor.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.control.shared.predecessor.lock();
         frame::send(&self.socket, kind, body, None)
     }
 

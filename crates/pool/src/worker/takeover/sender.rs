@@ -9,7 +9,6 @@ use std::{
     },
     path::PathBuf,
     sync::{
-        Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError},
     },
@@ -17,6 +16,7 @@ use std::{
 };
 
 use howdah_net::{Listener, Stream};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use zeroize::Zeroizing;
@@ -368,7 +368,7 @@ struct UnacknowledgedClients {
 }
 
 impl UnacknowledgedClients {
-    fn clients(&self) -> std::sync::MutexGuard<'_, HashMap<u64, OutgoingClient>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    fn clients(&self) -> parking_lot::MutexGuard<'_, HashMap<u64, OutgoingClient>> {
+        self.clients.lock()
     }
 }

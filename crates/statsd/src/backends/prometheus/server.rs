@@ -5,12 +5,14 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use super::{families::FamilyTable, protobuf, text};
 
@@ -119,7 +121,7 @@ fn serve_scrape(mut peer: TcpStream, families: &Mutex<FamilyTable>) -> io::Resul
             None => {}
         }
     };
-    let lock = || families.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = || families.lock();
     let (status, kind, body) = match scrape {
         ScrapeRequest::Text => ("200 OK", TEXT, text::render(&lock()).into_bytes()),
         ScrapeRequest::Protobuf => ("200 OK", PROTOBUF, protobuf::render(&lock())),

@@ -5,13 +5,9 @@
 //! keeps the salt of a role until its password changes. Source: RFC 5802, section 5.1, which allows
 //! clients to cache exactly this.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    num::NonZeroU32,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, fmt, num::NonZeroU32, sync::Arc};
 
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use super::{hmac_sha256, salted_password, sha256};
@@ -48,7 +44,7 @@ impl fmt::Debug for ScramKeys {
 impl ClientKeys {
     /// Number of cached keys.
     pub fn len(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.0.lock().len()
     }
 
     /// Whether the cache is empty.
@@ -59,7 +55,7 @@ impl ClientKeys {
     /// The keys of a password, if they are cached. Costs a hash.
     pub fn get(&self, password: &Secret, salt: &[u8], iterations: NonZeroU32) -> Option<ScramKeys> {
         let name = name(password, salt, iterations);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
+        self.0.lock().get(&name).cloned()
     }
 
     /// The keys of a password, computed and cached if necessary. Computing costs the iterations:
@@ -81,7 +77,7 @@ impl ClientKeys {
     }
 
     fn insert(&self, name: [u8; 32], keys: ScramKeys) {
-        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.0.lock();
         if cache.len() >= COUNT_MAX {
             cache.clear();
         }
