@@ -16,7 +16,7 @@ mod sender;
 
 use std::{path::Path, time::Duration};
 
-use howdah_post::{EndpointError, HttpEndpoint};
+use howdah_http::client::{EndpointError, HttpEndpoint};
 
 pub use self::payload::{WebhookEvent, WebhookMessage};
 pub use self::sender::{RetryPolicy, WebhookSender};

@@ -1,6 +1,6 @@
 //! Replies of web servers to what the statsd server posts, whatever their bytes.
 
-use howdah_post::read_reply;
+use howdah_http::client::read_reply;
 
 use super::Shape;
 

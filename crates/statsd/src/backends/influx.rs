@@ -13,7 +13,7 @@
 
 use std::{borrow::Cow, fmt, fmt::Write as _, sync::Arc, time::Duration};
 
-use howdah_post::{EndpointError, HttpEndpoint, PostError, authorization};
+use howdah_http::client::{EndpointError, HttpEndpoint, PostError, authorization};
 
 use super::{
     BackendError, BackendStatus, MetricBackend, SnapshotRequirements,

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use howdah_post::{EndpointError, HttpEndpoint, authorization};
+use howdah_http::client::{EndpointError, HttpEndpoint, authorization};
 
 use super::{
     BackendError, BackendStatus, MetricBackend, SnapshotRequirements,

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{Mutex, PoisonError, ProxyState};
-use howdah_post::DeadlineStream;
+use howdah_connect::deadline::DeadlineStream;
 
 /// Minimum time between two checks, however many datagrams are refused.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);

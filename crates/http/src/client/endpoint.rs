@@ -11,10 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_connect::deadline::DeadlineStream;
 use howdah_connect::tls::{RootCertificates, SslMode, TlsError, TlsSettings, client_config};
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
-
-use crate::DeadlineStream;
 
 /// Maximum bytes of a reply that are read.
 const REPLY_BYTES_MAX: usize = 64 << 10;

@@ -1,0 +1,3 @@
+//! HTTP/1.1 for the other crates.
+
+pub mod client;
