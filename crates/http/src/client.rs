@@ -1,12 +1,18 @@
-//! A minimal HTTP client for occasional POST requests over HTTP or HTTPS, each with a deadline.
+//! Occasional POST requests over HTTP or HTTPS, each on a new connection and with a deadline.
 //!
-//! An [`HttpEndpoint`] is a parsed URL with its TLS settings; [`HttpEndpoint::post`] opens a
-//! connection, sends the request, reads the reply and closes. Only the system's name lookup
-//! may outlast the deadline.
+//! An [`HttpEndpoint`] is a parsed URL with its TLS settings; [`HttpEndpoint::post`] connects, sends
+//! the request, reads the reply and closes. Credentials travel in headers and never appear in an
+//! error or a log; nor does the URL's query, where some receivers expect them.
 //!
 //! Not supported: redirects, proxies, compression, connection reuse, retries. The caller decides
 //! when to retry, using [`PostError::is_refusal`].
 
 mod endpoint;
+mod reply;
+mod transport;
 
-pub use endpoint::{EndpointError, HttpEndpoint, PostError, authorization, quote, read_reply};
+#[cfg(test)]
+mod tests;
+
+pub use endpoint::{EndpointError, Headers, HttpEndpoint, authorization};
+pub use reply::{PostError, quote, read_reply};

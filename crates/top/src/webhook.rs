@@ -84,7 +84,7 @@ impl Webhook {
         format: WebhookFormat,
         ca_file: Option<&Path>,
     ) -> Result<Self, WebhookError> {
-        let headers = "Content-Type: application/json; charset=utf-8\r\n".to_owned();
+        let headers = vec![("Content-Type", "application/json; charset=utf-8".to_owned())];
         match HttpEndpoint::new(USER_AGENT, url.trim(), ca_file, headers) {
             Ok(endpoint) => Ok(Self { endpoint: RedactedEndpoint(endpoint), format }),
             Err(EndpointError::Url { .. }) => Err(WebhookError::Url),
