@@ -5,3 +5,4 @@
 //! users: deadlines, limits, the workspace's TLS settings, and errors that reveal no secrets.
 
 pub mod client;
+pub mod server;
