@@ -90,7 +90,8 @@ impl Drop for HttpServer {
     }
 }
 
-/// Requests are too rare for connections to be worth keeping, and open ones count towards the limit.
+/// Requests are too rare for connections to be worth keeping, and open ones count towards the
+/// limit.
 async fn close_connection(mut response: Response) -> Response {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response

@@ -19,8 +19,7 @@ pub const WORDS: &[&[u8]] = &[
     b"\x1b[2J",
 ];
 
-/// A reply has a body no longer than itself, which is part of it unless it comes in chunks, or is an
-/// error of one line and bounded length.
+/// The body is part of the reply unless it comes in chunks; an error is one line of bounded length.
 pub fn run(input: &[u8]) -> Shape {
     match read_reply(input) {
         Ok(body) => {

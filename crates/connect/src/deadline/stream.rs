@@ -31,7 +31,7 @@ impl DeadlineStream {
     ///
     /// # Errors
     ///
-    /// There is no address, or none accepted by the deadline; then the error of the last one.
+    /// No addresses are given, or none accepted by the deadline; then the error of the last one.
     pub fn connect(
         addresses: impl IntoIterator<Item = SocketAddr>,
         deadline: Instant,

@@ -62,8 +62,8 @@ pub enum EndpointError {
 }
 
 impl HttpEndpoint {
-    /// Parses a URL. `user_agent` is the `User-Agent` header, `ca_file` holds root certificates that
-    /// replace the system's, and `headers` are sent with every request.
+    /// Parses a URL. `user_agent` is the `User-Agent` header, `ca_file` holds root certificates
+    /// that replace the system's, and `headers` are sent with every request.
     ///
     /// # Errors
     ///
@@ -112,8 +112,8 @@ impl HttpEndpoint {
         query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Sends `body` and waits for the reply; returns its body, at most 64 KiB of it, if the status is
-    /// 2xx.
+    /// Sends `body` and waits for the reply; returns its body, at most 64 KiB of it, if the status
+    /// is 2xx.
     ///
     /// # Errors
     ///
@@ -163,8 +163,8 @@ fn is_secure(uri: &Uri) -> bool {
     uri.scheme_str() == Some("https")
 }
 
-/// Parses `http://host[:port][/path]` or the same with https. Returns the host without brackets, and
-/// the port.
+/// Parses `http://host[:port][/path]` or the same with https. Returns the host without brackets,
+/// and the port.
 fn parse_url(url: &str) -> Option<(Uri, String, u16)> {
     let uri: Uri = url.parse().ok()?;
     let default_port = match uri.scheme_str()? {
@@ -173,7 +173,7 @@ fn parse_url(url: &str) -> Option<(Uri, String, u16)> {
         _ => return None,
     };
     let host = uri.host()?;
-    // What remains of the authority is a port; it is not a user or a password.
+    // The rest of the authority must be a port; a user or password would come before the host.
     let port = match uri.authority()?.as_str().strip_prefix(host)? {
         "" => default_port,
         port => port.strip_prefix(':')?.parse().ok()?,

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn body_ends_at_content_length_or_end_of_stream() {
+    fn body_is_limited_by_content_length_or_eof() {
         assert_eq!(read_reply(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok!").unwrap(), b"ok");
         assert_eq!(read_reply(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok").unwrap(), b"ok");
         assert_eq!(read_reply(b"HTTP/1.1 200 OK\r\n\r\nok").unwrap(), b"ok");

@@ -64,7 +64,7 @@ fn request_has_expected_headers_only() {
 }
 
 #[test]
-fn early_refusal_of_large_body_is_readable() {
+fn early_refusal_is_readable() {
     for refusal in ["413 Content Too Large", "400 Bad Request"] {
         let (endpoint, server) = serve_one(move |mut stream| {
             stream.read_exact(&mut [0; 1000]).unwrap();
@@ -130,12 +130,12 @@ fn errors_hide_secrets() {
 }
 
 #[test]
-fn proxy_of_the_environment_is_not_used() {
+fn environment_proxy_is_not_used() {
     const PROXIES: [&str; 3] = ["http_proxy", "HTTP_PROXY", "ALL_PROXY"];
     if PROXIES.iter().any(|name| std::env::var_os(name).is_none()) {
         // Runs this test again in an environment with proxies, at a port that nothing listens on.
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "client::tests::proxy_of_the_environment_is_not_used"])
+            .args(["--exact", "client::tests::environment_proxy_is_not_used"])
             .envs(PROXIES.map(|name| (name, "http://127.0.0.1:1")))
             .output()
             .unwrap();

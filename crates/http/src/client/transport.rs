@@ -1,7 +1,7 @@
 //! The connection of a request, as ureq's transport.
 //!
 //! ureq's own transport is not used, because it stops at the first failed write: a server that
-//! refuses a large body early closes before it has read everything, and its reply says why. Besides,
+//! refuses a large body early closes before it has read everything, and its reply says why. Also,
 //! TLS is configured as for PostgreSQL connections, and one deadline applies to all calls.
 //!
 //! ureq's transport interface may change with any minor version, so `Cargo.toml` fixes that.
@@ -74,7 +74,7 @@ pub(super) struct StreamTransport<S> {
     stream: S,
     is_tls: bool,
     buffers: LazyBuffers,
-    /// Reported if there is no reply.
+    /// Reported unless a reply arrives.
     write_error: Option<io::Error>,
     has_reply: bool,
 }
