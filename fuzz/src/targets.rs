@@ -368,6 +368,8 @@ pub static TARGETS: &[Target] = &[
         run: statsd_reply::run,
         seeds: Seeds::Folder("statsd_reply"),
         words: statsd_reply::WORDS,
+        // The buffers of a connection, which do not depend on the reply.
+        memory: (1 << 20, 64),
         ..Target::PLAIN
     },
     Target {

@@ -1,9 +1,13 @@
 //! Blocking socket calls with a deadline.
 
+mod stream;
+
 use std::{
     io,
     time::{Duration, Instant},
 };
+
+pub use stream::DeadlineStream;
 
 /// Repeats a call that was interrupted by a signal, and normalizes timeouts.
 ///

@@ -3,14 +3,9 @@
 //!
 //! Both run in threads of their own, so scrapes and the command's work never wait for each other.
 
-use std::{
-    io,
-    net::{SocketAddr, TcpListener, ToSocketAddrs as _},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use anyhow::Context as _;
@@ -19,15 +14,16 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     routing::get,
 };
+use howdah_http::server::HttpServer;
 use howdah_stats::Registry;
-use tokio::sync::oneshot;
 
-mod idle_timeout;
 mod statsd;
 
-use self::idle_timeout::IdleTimeoutListener;
 use self::statsd::StatsdSender;
 use crate::{context::CommandContext, errors::WithHint as _};
+
+/// Maximum open connections of scrapers and health checks. Idle ones are closed after ten seconds.
+const CONNECTIONS_MAX: usize = 512;
 
 /// Options of long-running commands. Flatten into their `Args`.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -44,7 +40,7 @@ pub(crate) struct MetricsArgs {
 /// server.
 #[derive(Debug)]
 pub(crate) struct MetricsGuard {
-    _server: Option<MetricsServer>,
+    _server: Option<HttpServer>,
     _sender: Option<StatsdSender>,
     is_ready: ReadyFlag,
 }
@@ -89,32 +85,7 @@ impl MetricsArgs {
     }
 }
 
-/// A running HTTP server. Dropping it closes the port and ends its thread.
-#[derive(Debug)]
-pub(crate) struct MetricsServer {
-    address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl MetricsServer {
-    /// The address the server listens on.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // Its errors were logged in the thread.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Listens on `address` and serves `/metrics`, `/healthz` and, from `is_ready`, `/readyz`.
+/// Serves `/metrics`, `/healthz` and, from `is_ready`, `/readyz` on `address`.
 ///
 /// # Errors
 ///
@@ -123,41 +94,7 @@ pub(crate) fn serve(
     address: &str,
     registry: Registry,
     is_ready: ReadyFlag,
-) -> anyhow::Result<MetricsServer> {
-    let listener = listen(address)
-        .with_context(|| format!("cannot serve metrics on {address}"))
-        .hint("--metrics takes HOST:PORT, such as 127.0.0.1:9127; port 0 picks a free port")?;
-    let address = listener.local_addr()?;
-    listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (stop, stopped) = oneshot::channel::<()>();
-    let thread = thread::Builder::new().name("metrics".into()).spawn(move || {
-        runtime.block_on(async {
-            let serving = tokio::spawn(async {
-                if let Err(error) = serve_requests(listener, registry, is_ready).await {
-                    tracing::error!(%error, "metrics server failed: metrics are no longer served");
-                }
-            });
-            // The sender is never used, only dropped.
-            let _ = stopped.await;
-            // Dropping the runtime after this block also drops responses in progress.
-            serving.abort();
-        });
-    })?;
-    Ok(MetricsServer { address, stop: Some(stop), thread: Some(thread) })
-}
-
-fn listen(address: &str) -> io::Result<TcpListener> {
-    let addresses: Vec<_> = address.to_socket_addrs()?.collect();
-    TcpListener::bind(&addresses[..])
-}
-
-async fn serve_requests(
-    listener: TcpListener,
-    registry: Registry,
-    is_ready: ReadyFlag,
-) -> io::Result<()> {
-    let listener = IdleTimeoutListener::new(tokio::net::TcpListener::from_std(listener)?);
+) -> anyhow::Result<HttpServer> {
     let metrics = async move || {
         ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], registry.prometheus())
     };
@@ -168,12 +105,14 @@ async fn serve_requests(
             (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
         }
     };
-    let app = Router::new()
+    let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .fallback(async || (StatusCode::NOT_FOUND, "try /metrics, /healthz or /readyz\n"));
-    axum::serve(listener, app).await
+    HttpServer::start("metrics", address, CONNECTIONS_MAX, router)
+        .with_context(|| format!("cannot serve metrics on {address}"))
+        .hint("--metrics takes HOST:PORT, such as 127.0.0.1:9127; port 0 picks a free port")
 }
 
 #[cfg(test)]
@@ -189,7 +128,7 @@ mod tests {
 
     const SEEN: Description = Description::counter("t_seen_total", "Seen.");
 
-    fn http_get(server: &MetricsServer, path: &str) -> String {
+    fn http_get(server: &HttpServer, path: &str) -> String {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();

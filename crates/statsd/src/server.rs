@@ -31,6 +31,8 @@ use std::{
 };
 
 pub(crate) use self::core::{CoreParts, ServerCore};
+use howdah_http::server::HttpServer;
+
 use self::{
     clock::FlushClock,
     key_log::KeyLog,
@@ -57,7 +59,7 @@ pub struct StatsdServer {
     receiver: PacketReceiver,
     flush_thread: FlushThread,
     management: Option<Management>,
-    health: Option<health::Health>,
+    health: Option<HttpServer>,
 }
 
 /// The parts of a server.
@@ -154,7 +156,7 @@ impl StatsdServer {
         let (management, health) = (core.settings().management, core.settings().health);
         let management =
             management.map(|address| Management::listen(address, &core)).transpose()?;
-        let health = health.map(|address| health::Health::listen(address, &core)).transpose()?;
+        let health = health.map(|address| health::serve(address, &core)).transpose()?;
         let flushing = FlushThread::start(&core, runners).map_err(ServerStartError::Thread)?;
         Ok(Self { core, receiver, flush_thread: flushing, management, health })
     }
@@ -171,7 +173,7 @@ impl StatsdServer {
 
     /// The address of the health endpoint.
     pub fn health(&self) -> Option<SocketAddr> {
-        self.health.as_ref().map(health::Health::address)
+        self.health.as_ref().map(HttpServer::address)
     }
 
     /// The current state of the loss ledger.

@@ -16,7 +16,7 @@ mod sender;
 
 use std::{path::Path, time::Duration};
 
-use howdah_post::{EndpointError, HttpEndpoint};
+use howdah_http::client::{EndpointError, HttpEndpoint};
 
 pub use self::payload::{WebhookEvent, WebhookMessage};
 pub use self::sender::{RetryPolicy, WebhookSender};
@@ -84,7 +84,7 @@ impl Webhook {
         format: WebhookFormat,
         ca_file: Option<&Path>,
     ) -> Result<Self, WebhookError> {
-        let headers = "Content-Type: application/json; charset=utf-8\r\n".to_owned();
+        let headers = vec![("Content-Type", "application/json; charset=utf-8".to_owned())];
         match HttpEndpoint::new(USER_AGENT, url.trim(), ca_file, headers) {
             Ok(endpoint) => Ok(Self { endpoint: RedactedEndpoint(endpoint), format }),
             Err(EndpointError::Url { .. }) => Err(WebhookError::Url),

@@ -1,7 +1,7 @@
 //! Creates backends from settings.
 
 use howdah_connect::Environment;
-use howdah_post::EndpointError;
+use howdah_http::client::EndpointError;
 
 use super::{
     ConsoleOutput, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend, OtlpBackend,

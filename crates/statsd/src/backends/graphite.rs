@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use howdah_post::DeadlineStream;
+use howdah_connect::deadline::DeadlineStream;
 
 use self::lines::{GraphiteEncoder, Namespaces};
 use super::{

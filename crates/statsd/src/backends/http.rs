@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use howdah_post::{HttpEndpoint, PostError, quote};
+use howdah_http::client::{HttpEndpoint, PostError, quote};
 
 use super::{
     BackendError, BackendStatus,

@@ -13,7 +13,7 @@
 
 use std::{borrow::Cow, fmt, fmt::Write as _, sync::Arc, time::Duration};
 
-use howdah_post::{EndpointError, HttpEndpoint, PostError, authorization};
+use howdah_http::client::{EndpointError, Headers, HttpEndpoint, PostError, authorization};
 
 use super::{
     BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
@@ -39,8 +39,8 @@ impl InfluxBackend {
     ///
     /// The URL is invalid, or a file cannot be read.
     pub fn new(settings: &settings::InfluxSettings) -> Result<Self, EndpointError> {
-        let headers = authorization("Token", settings.token_file.as_ref())?
-            + "Content-Type: text/plain; charset=utf-8\r\n";
+        let mut headers = Headers::from_iter(authorization("Token", settings.token_file.as_ref())?);
+        headers.push(("Content-Type", "text/plain; charset=utf-8".to_owned()));
         let endpoint =
             HttpEndpoint::new(AGENT, &settings.url, settings.ca_file.as_deref(), headers)?;
         let precision = match endpoint.parameter("precision") {

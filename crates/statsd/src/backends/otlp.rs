@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use howdah_post::{EndpointError, HttpEndpoint, authorization};
+use howdah_http::client::{EndpointError, Headers, HttpEndpoint, authorization};
 
 use super::{
     BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
@@ -51,8 +51,9 @@ impl OtlpBackend {
     ///
     /// The URL is invalid, or a file cannot be read.
     pub fn new(settings: &settings::OtlpSettings) -> Result<Self, EndpointError> {
-        let headers = authorization("Bearer", settings.token_file.as_ref())?
-            + "Content-Type: application/x-protobuf\r\n";
+        let mut headers =
+            Headers::from_iter(authorization("Bearer", settings.token_file.as_ref())?);
+        headers.push(("Content-Type", "application/x-protobuf".to_owned()));
         let endpoint =
             HttpEndpoint::new(AGENT, &settings.url, settings.ca_file.as_deref(), headers)?;
         let mut resource = settings.resource.clone();

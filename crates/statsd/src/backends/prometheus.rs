@@ -10,8 +10,8 @@ mod families;
 mod mapping;
 mod names;
 mod protobuf;
+mod scrape;
 mod self_metrics;
-mod server;
 mod text;
 mod yaml;
 
@@ -19,11 +19,12 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;
 
+use howdah_http::server::HttpServer;
+
 pub use self::mapping::{MappingError, MappingProblem};
 use self::{
     families::FamilyTable,
     mapping::{MappingResult, NameMapping},
-    server::ScrapeServer,
 };
 use super::{BackendError, BackendStatus, MetricBackend, SnapshotRequirements};
 use crate::{flush::FlushSnapshot, settings};
@@ -32,7 +33,7 @@ use crate::{flush::FlushSnapshot, settings};
 #[derive(Debug)]
 pub struct PrometheusBackend {
     families: Arc<Mutex<FamilyTable>>,
-    server: ScrapeServer,
+    server: HttpServer,
     status: BackendStatus,
 }
 
@@ -73,7 +74,7 @@ impl PrometheusBackend {
         let families = FamilyTable::new(settings, mapping.transpose()?);
         let families = Arc::new(Mutex::new(families));
         let address = settings.listen;
-        let server = ScrapeServer::start(address, Arc::clone(&families))
+        let server = scrape::serve(address, Arc::clone(&families))
             .map_err(|source| PrometheusError::Listen { address, source })?;
         Ok(Self { families, server, status: BackendStatus::default() })
     }

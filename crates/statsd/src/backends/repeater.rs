@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_post::DeadlineStream;
+use howdah_connect::deadline::DeadlineStream;
 
 use super::BackendStatus;
 use crate::{

@@ -12,10 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_connect::deadline::DeadlineStream;
 use parking_lot::{Condvar, Mutex};
 
 use super::ProxyState;
-use howdah_post::DeadlineStream;
 
 /// Minimum time between two checks, however many datagrams are refused.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);

@@ -29,7 +29,7 @@ fn values_are_delivered_with_trusted_certificate() {
     assert!(undelivered.is_empty(), "{undelivered:?}");
     let request = request.join().unwrap();
     assert!(
-        request.starts_with(&format!("POST /write?db=x HTTP/1.1\r\nHost: localhost:{port}\r\n"))
+        request.starts_with(&format!("POST /write?db=x HTTP/1.1\r\nhost: localhost:{port}\r\n"))
     );
     assert!(request.contains("api.hits,metric_type=counter count=30,"), "{request}");
 }

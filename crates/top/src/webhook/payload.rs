@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use howdah_collect::sanitized_line;
+use howdah_http::client::Headers;
 use jiff::Timestamp;
 use ring::hmac;
 use serde_json::{Value, json};
@@ -51,18 +52,19 @@ impl WebhookMessage {
 
     /// The request headers at a time in seconds since 1970. The signature covers the time, a dot
     /// and the body, so that a captured message cannot be replayed later.
-    pub(super) fn headers(&self, format: &WebhookFormat, seconds: i64, body: &[u8]) -> String {
-        let mut headers = format!("Idempotency-Key: {}\r\n", self.id);
+    pub(super) fn headers(&self, format: &WebhookFormat, seconds: i64, body: &[u8]) -> Headers {
+        let mut headers = vec![("Idempotency-Key", self.id.clone())];
         if let WebhookFormat::Document { key: Some(key) } = format {
             let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
             context.update(seconds.to_string().as_bytes());
             context.update(b".");
             context.update(body);
-            let _ = write!(headers, "Howdah-Timestamp: {seconds}\r\nHowdah-Signature: sha256=");
+            let mut signature = "sha256=".to_owned();
             for byte in context.sign().as_ref() {
-                let _ = write!(headers, "{byte:02x}");
+                let _ = write!(signature, "{byte:02x}");
             }
-            headers.push_str("\r\n");
+            headers.push(("Howdah-Timestamp", seconds.to_string()));
+            headers.push(("Howdah-Signature", signature));
         }
         headers
     }
@@ -315,12 +317,15 @@ mod tests {
         // Computed with `printf '5.what' | openssl dgst -sha256 -hmac Jefe`.
         let format = WebhookFormat::Document { key: Some((*b"Jefe").into()) };
         let headers = message(Vec::new()).headers(&format, 5, b"what");
-        assert_eq!(
-            headers,
-            "Idempotency-Key: one\r\nHowdah-Timestamp: 5\r\nHowdah-Signature: sha256=6a96515b52b456707261b4930f92fc28d8b4c262405f8b727d22edd2c4906f79\r\n"
-        );
+        let signature = "sha256=6a96515b52b456707261b4930f92fc28d8b4c262405f8b727d22edd2c4906f79";
+        let signed = [
+            ("Idempotency-Key", "one".to_owned()),
+            ("Howdah-Timestamp", "5".to_owned()),
+            ("Howdah-Signature", signature.to_owned()),
+        ];
+        assert_eq!(headers, signed);
         let unsigned = message(Vec::new()).headers(&WebhookFormat::Slack, 5, b"what");
-        assert_eq!(unsigned, "Idempotency-Key: one\r\n");
+        assert_eq!(unsigned, [("Idempotency-Key", "one".to_owned())]);
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use howdah_post::PostError;
+use howdah_http::client::PostError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ring::rand::{SecureRandom as _, SystemRandom};
 

@@ -21,7 +21,10 @@ struct ReceivedRequest {
 
 impl ReceivedRequest {
     fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        self.head.lines().find_map(|line| {
+            let (header, value) = line.split_once(": ")?;
+            header.eq_ignore_ascii_case(name).then_some(value)
+        })
     }
 }
 
@@ -53,7 +56,7 @@ fn read(stream: &mut TcpStream, answer: &str) -> Result<ReceivedRequest, std::io
         bytes.extend_from_slice(&buffer[..count]);
         let text = String::from_utf8_lossy(&bytes);
         let Some(end) = text.find("\r\n\r\n") else { continue };
-        let length = text.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+        let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
         if bytes.len() >= end + 4 + length.unwrap().parse::<usize>().unwrap() {
             break end;
         }

@@ -31,7 +31,7 @@ fn get(prometheus: &PrometheusBackend, path: &str, accept: &str) -> (String, Vec
 fn scrape(prometheus: &PrometheusBackend) -> String {
     let (head, body) = get(prometheus, "/metrics", "text/plain");
     assert!(
-        head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"),
+        head.starts_with("HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4"),
         "{head}"
     );
     String::from_utf8(body).unwrap()
@@ -100,7 +100,7 @@ fn histogram_has_classic_buckets_in_text_and_native_in_protobuf() {
     let accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
                   encoding=delimited,text/plain;q=0.5";
     let (head, body) = get(&prometheus, "/metrics", accept);
-    assert!(head.contains("Content-Type: application/vnd.google.protobuf;"), "{head}");
+    assert!(head.contains("content-type: application/vnd.google.protobuf;"), "{head}");
     let name = b"\x0a\x13api_latency_seconds";
     assert!(body.windows(name.len()).any(|found| found == name));
     // Schema 3, because bounds grow by at most 1.1, then the tag of the zero threshold.

@@ -2,11 +2,11 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{TcpStream, ToSocketAddrs as _},
+    net::{SocketAddr, TcpStream, ToSocketAddrs as _},
     time::Instant,
 };
 
-use howdah_connect::deadline::{remaining, retry};
+use super::{remaining, retry};
 
 /// A connected socket. Each call returns by the deadline, with an error of kind `TimedOut` if need
 /// be.
@@ -17,16 +17,27 @@ pub struct DeadlineStream {
 }
 
 impl DeadlineStream {
-    /// Connects to the first address of `host` that accepts. The name lookup may outlast the
+    /// Looks up `host` and connects as [`connect`](Self::connect). The name lookup may outlast the
     /// deadline, because the system's resolver has its own timeout.
     ///
     /// # Errors
     ///
-    /// The name has no address, or no address accepted by the deadline; then the error of the last
-    /// one.
+    /// The lookup failed, or no address accepted by the deadline.
     pub fn open(host: &str, port: u16, deadline: Instant) -> io::Result<Self> {
+        Self::connect((host, port).to_socket_addrs()?, deadline)
+    }
+
+    /// Connects to the first address that accepts.
+    ///
+    /// # Errors
+    ///
+    /// No addresses are given, or none accepted by the deadline; then the error of the last one.
+    pub fn connect(
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        deadline: Instant,
+    ) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-        for address in (host, port).to_socket_addrs()? {
+        for address in addresses {
             match TcpStream::connect_timeout(&address, remaining(deadline)?) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;

@@ -1,0 +1,273 @@
+//! [`HttpEndpoint`]: where and how requests are sent.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+use howdah_connect::{
+    deadline::remaining,
+    tls::{RootCertificates, SslMode, TlsError, TlsSettings, client_config},
+};
+use rustls::{ClientConfig, pki_types::ServerName};
+use ureq::{
+    Agent,
+    http::Uri,
+    unversioned::{resolver::DefaultResolver, transport::Connector},
+};
+
+use super::{
+    PostError, reply,
+    transport::{EndpointConnector, TlsParameters},
+};
+
+/// Names and values of headers. Values are ASCII.
+pub type Headers = Vec<(&'static str, String)>;
+
+/// A parsed URL with its TLS settings and the headers of each request.
+pub struct HttpEndpoint {
+    agent: Agent,
+    uri: Uri,
+    host: String,
+    port: u16,
+    headers: Headers,
+    display_url: String,
+}
+
+/// Why an endpoint cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// The URL is not `http://host[:port]/path` or the same with https.
+    #[error(
+        "{url:?} is not a valid endpoint URL: write http://host:port/path, without user or password"
+    )]
+    Url {
+        /// The URL up to its query.
+        url: String,
+    },
+    /// The token file cannot be read, or its content is not valid in a header.
+    #[error("cannot use the token in {path}")]
+    Token {
+        /// The token file.
+        path: PathBuf,
+        /// The I/O error, or what is wrong with the content.
+        source: io::Error,
+    },
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+impl HttpEndpoint {
+    /// Parses a URL. `user_agent` is the `User-Agent` header, `ca_file` holds root certificates
+    /// that replace the system's, and `headers` are sent with every request.
+    ///
+    /// # Errors
+    ///
+    /// The URL is invalid, or TLS cannot be set up.
+    pub fn new(
+        user_agent: &'static str,
+        url: &str,
+        ca_file: Option<&Path>,
+        headers: Headers,
+    ) -> Result<Self, EndpointError> {
+        let display_url = url.split(['?', '#']).next().unwrap_or_default().to_owned();
+        let invalid = || {
+            // The part before an @ may contain a password.
+            let url = display_url.rsplit('@').next().unwrap_or_default().to_owned();
+            EndpointError::Url { url }
+        };
+        let (uri, host, port) = parse_url(url).ok_or_else(invalid)?;
+        let tls = if is_secure(&uri) {
+            let server_name = ServerName::try_from(host.clone()).map_err(|_| invalid())?;
+            Some(TlsParameters { config: tls_config(ca_file)?, server_name })
+        } else {
+            None
+        };
+        let agent = agent(user_agent, EndpointConnector { tls });
+        Ok(Self { agent, uri, host, port, headers, display_url })
+    }
+
+    /// The URL without its query, for logs.
+    pub fn display_url(&self) -> &str {
+        &self.display_url
+    }
+
+    /// Scheme, host and port only: for receivers whose path is a secret.
+    pub fn origin(&self) -> String {
+        let scheme = if is_secure(&self.uri) { "https" } else { "http" };
+        if self.host.contains(':') {
+            format!("{scheme}://[{}]:{}", self.host, self.port)
+        } else {
+            format!("{scheme}://{}:{}", self.host, self.port)
+        }
+    }
+
+    /// The value of a query parameter, not decoded.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let query = self.uri.query()?;
+        query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    /// Sends `body` and waits for the reply; returns its body, at most 64 KiB of it, if the status
+    /// is 2xx.
+    ///
+    /// # Errors
+    ///
+    /// The request was refused, or not confirmed by the deadline. It may have arrived nevertheless.
+    pub fn post(&self, body: &[u8], deadline: Instant) -> Result<Vec<u8>, PostError> {
+        self.post_with(&Headers::new(), body, deadline)
+    }
+
+    /// As [`post`](Self::post), with additional headers.
+    ///
+    /// # Errors
+    ///
+    /// As for [`post`](Self::post).
+    pub fn post_with(
+        &self,
+        headers: &Headers,
+        body: &[u8],
+        deadline: Instant,
+    ) -> Result<Vec<u8>, PostError> {
+        let request = self.agent.post(self.uri.clone());
+        let request = request.config().timeout_global(Some(remaining(deadline)?)).build();
+        // The agent keeps no connections; this tells the server not to keep this one either.
+        let request = request.header("Connection", "close");
+        let headers = self.headers.iter().chain(headers);
+        let request = headers.fold(request, |request, (name, value)| request.header(*name, value));
+        reply::classify(request.send(body))
+    }
+}
+
+/// An agent that does nothing but send a request and return the reply.
+pub(super) fn agent(user_agent: &'static str, connector: impl Connector) -> Agent {
+    let config = Agent::config_builder()
+        .user_agent(user_agent)
+        .accept("")
+        .accept_encoding("")
+        // The default is the proxy of the environment.
+        .proxy(None)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .max_idle_connections(0)
+        .build();
+    Agent::with_parts(config, connector, DefaultResolver::default())
+}
+
+fn is_secure(uri: &Uri) -> bool {
+    uri.scheme_str() == Some("https")
+}
+
+/// Parses `http://host[:port][/path]` or the same with https. Returns the host without brackets,
+/// and the port.
+fn parse_url(url: &str) -> Option<(Uri, String, u16)> {
+    let uri: Uri = url.parse().ok()?;
+    let default_port = match uri.scheme_str()? {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    let host = uri.host()?;
+    // The rest of the authority must be a port; a user or password would come before the host.
+    let port = match uri.authority()?.as_str().strip_prefix(host)? {
+        "" => default_port,
+        port => port.strip_prefix(':')?.parse().ok()?,
+    };
+    let host = host.strip_prefix('[').map_or(host, |host| host.trim_end_matches(']'));
+    let is_printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+    if host.is_empty() || !is_printable(host) || !is_printable(uri.path_and_query()?.as_str()) {
+        return None;
+    }
+    let host = host.to_owned();
+    Some((uri, host, port))
+}
+
+fn tls_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    let mut settings = TlsSettings::default();
+    settings.mode = SslMode::VerifyFull;
+    settings.root_certificates = match ca_file {
+        Some(path) => RootCertificates::File(path.to_owned()),
+        None => RootCertificates::System,
+    };
+    let mut config = ClientConfig::clone(&*client_config(&settings)?);
+    // The shared configuration names PostgreSQL's ALPN protocol.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// An `Authorization` header with the token from `file`; `None` without a file.
+///
+/// # Errors
+///
+/// The file cannot be read, or does not contain exactly one token of printable characters.
+pub fn authorization(
+    scheme: &str,
+    file: Option<&PathBuf>,
+) -> Result<Option<(&'static str, String)>, EndpointError> {
+    let Some(path) = file else { return Ok(None) };
+    let unusable = |source| EndpointError::Token { path: path.clone(), source };
+    let text = fs::read_to_string(path).map_err(unusable)?;
+    let token = text.trim();
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let reason = "it must contain one token of printable characters";
+        return Err(unusable(io::Error::new(io::ErrorKind::InvalidData, reason)));
+    }
+    Ok(Some(("Authorization", format!("{scheme} {token}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(url: &str) -> Result<HttpEndpoint, EndpointError> {
+        HttpEndpoint::new("test", url, None, Headers::new())
+    }
+
+    #[test]
+    fn urls_are_parsed() {
+        let parts = |url| {
+            let endpoint = endpoint(url).unwrap();
+            let query = endpoint.uri.query().map(str::to_owned);
+            (endpoint.host, endpoint.port, endpoint.uri.path().to_owned(), query)
+        };
+        assert_eq!(parts("http://a"), ("a".into(), 80, "/".into(), None));
+        assert_eq!(parts("http://a:81/b?c=d"), ("a".into(), 81, "/b".into(), Some("c=d".into())));
+        assert_eq!(parts("http://[::1]:81?c"), ("::1".into(), 81, "/".into(), Some("c".into())));
+        assert_eq!(parts("http://a/b#c"), ("a".into(), 80, "/b".into(), None));
+        assert_eq!(
+            endpoint("http://a/w?db=x&precision=s").unwrap().parameter("precision"),
+            Some("s")
+        );
+    }
+
+    #[test]
+    fn origin_excludes_path() {
+        assert_eq!(
+            endpoint("https://hooks.example/services/secret").unwrap().origin(),
+            "https://hooks.example:443"
+        );
+        assert_eq!(endpoint("http://[::1]:81/x").unwrap().origin(), "http://[::1]:81");
+    }
+
+    #[test]
+    fn invalid_url_error_hides_secrets() {
+        for url in [
+            "ftp://a/b?p=secret",
+            "http://me:secret@a/b",
+            "http://:1/?p=secret",
+            "http://a b",
+            "http://a:x/?p=secret",
+            "http://a:65536/?p=secret",
+            "/?p=secret",
+            "http://a/\u{e9}?p=secret",
+        ] {
+            let error = endpoint(url).err().unwrap().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

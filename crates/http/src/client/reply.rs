@@ -1,0 +1,157 @@
+//! The outcome of a POST: a body, or an error that tells whether resending makes sense.
+
+use std::{
+    io::{self, Read as _},
+    time::Duration,
+};
+
+use ureq::{
+    Body, Error,
+    http::{Response, header::RETRY_AFTER},
+};
+
+use super::{endpoint::agent, transport::ReplyConnector};
+
+/// Maximum bytes of a reply's body that are read.
+const REPLY_BYTES_MAX: u64 = 64 << 10;
+/// Maximum characters of a reply's body quoted in an error.
+const QUOTE_CHARS_MAX: usize = 300;
+
+/// The request failed, or its success was not confirmed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The connection failed, or the deadline passed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The peer does not speak HTTP.
+    #[error("the response is not valid HTTP")]
+    NotHttp,
+    /// The receiver replied with an error status.
+    #[error("status {code}: {quote}")]
+    Status {
+        /// The HTTP status code.
+        code: u16,
+        /// The beginning of the body, without control characters.
+        quote: String,
+        /// The body as far as it was read, at most 64 KiB.
+        body: Box<[u8]>,
+        /// The `Retry-After` header, if given in seconds; dates are ignored.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl PostError {
+    /// Whether the receiver will never accept this request, so that resending is pointless. True
+    /// for 4xx, except statuses that mean "not now" or that an operator can fix.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Status { code: 400..=499, .. })
+            && !matches!(self, Self::Status { code: 401 | 403 | 404 | 408 | 425 | 429, .. })
+    }
+
+    /// How long the receiver asks to wait before the next request.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// Omits texts of ureq, which may contain the URL.
+    fn from_ureq(error: Error) -> Self {
+        match error {
+            // A connection's own errors; see `transport`.
+            Error::Other(error) => {
+                Self::Io(error.downcast().map_or_else(io::Error::other, |error| *error))
+            }
+            Error::Timeout(_) => Self::Io(io::ErrorKind::TimedOut.into()),
+            // ureq's error for a reply that ends within its head.
+            Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Self::NotHttp,
+            // The name lookup.
+            Error::Io(error) => Self::Io(error),
+            Error::HostNotFound => {
+                let reason = "the host name has no address";
+                Self::Io(io::Error::new(io::ErrorKind::NotFound, reason))
+            }
+            Error::Http(_) => {
+                let reason = "a header of the request is not valid";
+                Self::Io(io::Error::new(io::ErrorKind::InvalidInput, reason))
+            }
+            _ => Self::NotHttp,
+        }
+    }
+}
+
+/// Returns the body, at most 64 KiB of it, if the status is 2xx.
+pub(super) fn classify(reply: Result<Response<Body>, Error>) -> Result<Vec<u8>, PostError> {
+    let reply = reply.map_err(PostError::from_ureq)?;
+    let code = reply.status().as_u16();
+    let retry_after = reply.headers().get(RETRY_AFTER);
+    let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let mut body = Vec::new();
+    // The status is the outcome; a body that is cut off only makes the quote shorter.
+    let _ = reply.into_body().into_reader().take(REPLY_BYTES_MAX).read_to_end(&mut body);
+    if (200..300).contains(&code) {
+        return Ok(body);
+    }
+    let retry_after = retry_after.map(Duration::from_secs);
+    Err(PostError::Status { code, quote: quote(&body), body: body.into(), retry_after })
+}
+
+/// Reads the bytes of a reply as [`HttpEndpoint::post`](super::HttpEndpoint::post) does.
+///
+/// # Errors
+///
+/// The reply is not valid HTTP, or its status is not 2xx.
+pub fn read_reply(reply: &[u8]) -> Result<Vec<u8>, PostError> {
+    let agent = agent("", ReplyConnector(reply.into()));
+    classify(agent.post("http://127.0.0.1/").send(&[]))
+}
+
+/// The beginning of a reply's body, without control characters, for a log.
+pub fn quote(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    clean.take(QUOTE_CHARS_MAX).collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_classified_by_status() {
+        assert_eq!(read_reply(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap(), b"");
+        let error = read_reply(b"HTTP/1.1 400 Bad\r\n\r\n{\"error\":\"no\r\ngood\"}").unwrap_err();
+        assert_eq!(error.to_string(), "status 400: {\"error\":\"no  good\"}");
+        assert!(error.is_refusal());
+        assert!(!read_reply(b"HTTP/1.1 503 Busy\r\n\r\n").unwrap_err().is_refusal());
+        assert!(!read_reply(b"HTTP/1.1 429 Slow\r\n\r\n").unwrap_err().is_refusal());
+        let busy = read_reply(b"HTTP/1.1 429 Slow\r\nretry-after: 7\r\n\r\n").unwrap_err();
+        assert_eq!(busy.retry_after(), Some(Duration::from_secs(7)));
+        for invalid in [&b"hello"[..], b"", b"HTTP/1.1 20", b"HTTP/1.1 200 OK\r\nContent-Le"] {
+            let error = read_reply(invalid).unwrap_err();
+            assert!(matches!(error, PostError::NotHttp), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn redirects_are_not_followed() {
+        let reply = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\nthere";
+        assert_eq!(read_reply(reply).unwrap_err().to_string(), "status 302: there");
+        let reply = b"HTTP/1.1 307 Moved\r\nLocation: /\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(read_reply(reply).unwrap_err().to_string(), "status 307: ");
+    }
+
+    #[test]
+    fn body_is_limited_by_content_length_or_eof() {
+        assert_eq!(read_reply(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok!").unwrap(), b"ok");
+        assert_eq!(read_reply(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok").unwrap(), b"ok");
+        assert_eq!(read_reply(b"HTTP/1.1 200 OK\r\n\r\nok").unwrap(), b"ok");
+        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+        assert_eq!(read_reply(chunked).unwrap(), b"ok");
+        let mut long = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
+        long.resize(long.len() + (1 << 20), b'x');
+        assert_eq!(read_reply(&long).unwrap().len() as u64, REPLY_BYTES_MAX);
+    }
+}

@@ -1,0 +1,138 @@
+//! A small HTTP server in a thread of its own: axum on a single-threaded runtime.
+//!
+//! For scrapes and health checks: few requests, without bodies. A connection serves one request, is
+//! closed when it idles, and is refused while too many others are open. Responses are rendered one
+//! after the other; sending one does not delay the next.
+
+mod connections;
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
+    thread::{self, JoinHandle},
+};
+
+use axum::{
+    Router,
+    http::{HeaderValue, header::CONNECTION},
+    middleware::map_response,
+    response::Response,
+};
+use tokio::sync::oneshot;
+
+use self::connections::LimitedListener;
+
+/// A running server. Dropping it closes the port and ends its thread, and with it responses in
+/// progress.
+#[derive(Debug)]
+pub struct HttpServer {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HttpServer {
+    /// Listens on the first of the addresses that can be bound, and serves `router` in a thread
+    /// called `name`. Connections beyond `connections_max` are closed without a reply.
+    ///
+    /// # Errors
+    ///
+    /// No address can be bound, for example because it is in use.
+    pub fn start(
+        name: &'static str,
+        addresses: impl ToSocketAddrs,
+        connections_max: usize,
+        router: Router,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(addresses)?;
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _in_runtime = runtime.enter();
+            LimitedListener::new(
+                name,
+                tokio::net::TcpListener::from_std(listener)?,
+                connections_max,
+            )
+        };
+        let router = router.layer(map_response(close_connection));
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = thread::Builder::new().name(name.into()).spawn(move || {
+            runtime.block_on(async {
+                let serving = tokio::spawn(async move {
+                    if let Err(error) = axum::serve(listener, router).await {
+                        tracing::error!(%error, server = name, "HTTP server failed");
+                    }
+                });
+                // The sender is never used, only dropped.
+                let _ = stopped.await;
+                // Dropping the runtime after this block also drops responses in progress.
+                serving.abort();
+            });
+        })?;
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The address the server listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // Its errors were logged in the thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Requests are too rare for connections to be worth keeping, and open ones count towards the
+/// limit.
+async fn close_connection(mut response: Response) -> Response {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpStream,
+    };
+
+    use axum::routing::get;
+
+    use super::*;
+
+    fn start(address: &str, connections_max: usize) -> io::Result<HttpServer> {
+        let router = Router::new().route("/healthz", get(async || "ok\n"));
+        HttpServer::start("test-http", address, connections_max, router)
+    }
+
+    #[test]
+    fn connection_is_closed_after_one_response() {
+        let server = start("127.0.0.1:0", 1).unwrap();
+        for (path, status) in [("/healthz", "200 OK"), ("/", "404 Not Found")] {
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+            let mut response = String::new();
+            stream.read_to_string(&mut response).unwrap();
+            assert!(response.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{response}");
+            assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
+        }
+    }
+
+    #[test]
+    fn used_address_is_reported_and_drop_frees_it() {
+        let server = start("127.0.0.1:0", 1).unwrap();
+        let address = server.address().to_string();
+        assert_eq!(start(&address, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(server);
+        start(&address, 1).unwrap();
+        assert!(start("127.0.0.1", 1).is_err(), "no port");
+    }
+}

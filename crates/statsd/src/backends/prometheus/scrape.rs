@@ -1,0 +1,52 @@
+//! `/metrics`, in the text format or, if the scraper prefers it, in protobuf.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use axum::{
+    Router,
+    http::{
+        HeaderMap, StatusCode,
+        header::{ACCEPT, CONTENT_TYPE},
+    },
+    routing::get,
+};
+use howdah_http::server::HttpServer;
+use parking_lot::Mutex;
+
+use super::{families::FamilyTable, protobuf, text};
+
+/// Maximum concurrent scrapes, each of which holds a rendered table.
+const CONNECTIONS_MAX: usize = 16;
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PROTOBUF: &str =
+    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
+
+/// Serves the values until dropped.
+pub(super) fn serve(
+    address: SocketAddr,
+    families: Arc<Mutex<FamilyTable>>,
+) -> io::Result<HttpServer> {
+    let metrics = async move |headers: HeaderMap| {
+        let families = families.lock();
+        if prefers_protobuf(&headers) {
+            ([(CONTENT_TYPE, PROTOBUF)], protobuf::render(&families))
+        } else {
+            ([(CONTENT_TYPE, TEXT)], text::render(&families).into_bytes())
+        }
+    };
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .fallback(async || (StatusCode::NOT_FOUND, "try /metrics\n"));
+    HttpServer::start("prometheus", address, CONNECTIONS_MAX, router)
+}
+
+/// Whether protobuf is the first format of the `Accept` header: Prometheus lists the preferred one
+/// first.
+fn prefers_protobuf(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let first = accept.split(',').next().unwrap_or_default();
+    first.contains("application/vnd.google.protobuf")
+        && first.contains("io.prometheus.client.MetricFamily")
+        && first.contains("delimited")
+}
