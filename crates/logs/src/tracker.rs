@@ -298,6 +298,8 @@ impl Tracker {
                 }
             }
             LogMessage::End { micros, step: Some(step) } => {
+                // A statement that is logged at its end began earlier: the session is looked up as
+                // of its start.
                 let start = record.time() - std::time::Duration::from_micros(micros);
                 if let Some((_, session)) = table.acting_session(slot, record, start, output) {
                     steps::finish(session, step, micros, record, texts, output);

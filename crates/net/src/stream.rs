@@ -216,6 +216,8 @@ impl Stream {
             let next = match &mut self.phase {
                 Phase::Plain | Phase::Tls(_) => return Ok(true),
                 Phase::Connecting { tls } => {
+                    // A refused connection also becomes writable, so the pending error is read
+                    // first.
                     if let Some(error) = self.transport.take_error()? {
                         return Err(error);
                     }
@@ -236,6 +238,8 @@ impl Stream {
                         self.transport.write_all(&SSL_REQUEST_PACKET)?;
                         *has_asked = true;
                     }
+                    // Exactly one byte is read: anything that follows it unencrypted would be an
+                    // injection (CVE-2021-23222).
                     match read_tls_reply(&mut self.transport)? {
                         None => return Ok(false),
                         Some(b'S') => Phase::Handshaking {
@@ -252,6 +256,7 @@ impl Stream {
                     if !drive_handshake(connection, &mut self.transport)? {
                         return Ok(false);
                     }
+                    // Without an SSLRequest only ALPN shows that the peer is a PostgreSQL server.
                     if *direct && connection.alpn_protocol() != Some(ALPN) {
                         return Err(io::Error::other(
                             "the peer does not speak PostgreSQL over TLS",

@@ -129,6 +129,7 @@ impl Link {
             }
             let Some(login) = login.take() else { return Ok(PumpResult::Drained) };
             let (mut client, input) = logins.start_login(*login, self.stream.peer_certificate());
+            // Rows are counted, but their values are never read.
             client.discard_rows(true);
             self.phase = LinkPhase::Connected(Box::new(ProtocolState { client, input }));
         }
@@ -154,7 +155,11 @@ impl Link {
             }
             match received {
                 Received::Bytes(_) => {}
+                // The peer has hung up: read on until the end, since no further readiness event
+                // will come.
                 Received::Drained(1..) if self.is_hung_up => {}
+                // Nothing more to read, so an error of sending is now the cause. The replies may
+                // have allowed further messages: send those too.
                 Received::Drained(_) => {
                     sent?;
                     flush(&mut self.stream, client)?;

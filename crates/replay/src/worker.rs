@@ -186,6 +186,7 @@ impl ReplayWorker {
             // Read for each step, because the work of earlier steps takes time.
             let now = Instant::now();
             let slot_entry = &mut self.slots[slot.index as usize];
+            // A step may have ended the session, and the slot may have been given to another one.
             if slot_entry.generation != slot.generation {
                 return;
             }
@@ -206,6 +207,8 @@ impl ReplayWorker {
                     let free = player.free_since();
                     self.finish_event(unsent(item, end, now, free));
                 }
+                // The captured client disconnected here: close without waiting for the server, as
+                // it did.
                 PlayerStep::Hangup(item) => {
                     let free = player.free_since();
                     player.on_disconnected(now);

@@ -87,6 +87,8 @@ fn statement_scope(
     let Some(scan) = StatementScan::from_statement(statement, settings) else {
         return unknown(NoShardKey::Unreadable);
     };
+    // The constants of the text in order: the normalised statement has lost them, and the tree has
+    // only their positions.
     let mut at = 0;
     let mut constants = Vec::new();
     for token in Lexer::new(sql) {
@@ -118,6 +120,7 @@ impl<'a> Analysis<'a> {
             return ShardScope::Unkeyed(Err(NoShardKey::Unreadable));
         };
         match node {
+            // SELECT INTO creates a table: shards cannot answer it together.
             NodeEnum::SelectStmt(select) if select.into_clause.is_none() => {
                 let otherwise = |analysis: &mut Self| analysis.merge_plan(select, scan);
                 self.keyed_scope(statement, scan, true, otherwise)
@@ -152,6 +155,8 @@ impl<'a> Analysis<'a> {
                 None => unanalyzed_scope(scan),
             },
             NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
+                // A prepared transaction outlives its session, and its name does not tell the
+                // shard.
                 Transaction::TransStmtPrepare
                 | Transaction::TransStmtCommitPrepared
                 | Transaction::TransStmtRollbackPrepared => unanalyzed_scope(scan),

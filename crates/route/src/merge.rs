@@ -277,6 +277,7 @@ impl Merger {
     /// Performs one step; returns whether there was one to perform.
     fn step(&mut self, out: &mut Vec<u8>) -> Result<bool, MergeError> {
         let had_failed = self.has_failed;
+        // Rows are the only part of a reply whose number of messages differs between shards.
         if let Some(NextMessage::Rows(fan_out)) = self.expected.front() {
             let fan_out = Arc::clone(fan_out);
             return self.rows(&fan_out, out);
@@ -300,6 +301,7 @@ impl Merger {
                     out.extend_from_slice(self.first());
                 }
             }
+            // The client sent one COPY, so it gets one count: the sum of all shards.
             NextMessage::CopyCount if tag == b'C' => {
                 let mut total = 0;
                 for buffer in self.shards.iter().filter(|buffer| !buffer.is_lost) {
@@ -310,6 +312,8 @@ impl Merger {
                 self.copied = Some(tag);
             }
             NextMessage::Ready { is_visible } if tag == b'Z' => {
+                // The tag was held back until every shard was ready: one that fails late must be
+                // able to turn the whole COPY into an error.
                 if is_visible {
                     out.extend(self.copied.take().unwrap_or_default());
                     let status = self.status();
@@ -405,6 +409,8 @@ impl Merger {
                 MergedRows::new(fan_out, self.columns.as_ref(), finished, self.text_by_byte)?
             }
         };
+        // First every shard that has not finished must show its next row; only then is it known
+        // which row comes first.
         let mut waits = false;
         for shard in 0..self.shards.len() {
             loop {

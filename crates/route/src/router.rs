@@ -80,6 +80,7 @@ pub(crate) fn shards_for(
             for row in rows {
                 let key = match row.key(map.columns(), values) {
                     KeyLookup::Key(key) => key,
+                    // A comparison with NULL matches no row, so it needs no shard.
                     KeyLookup::NoRows => continue,
                     KeyLookup::Unsupported => {
                         return match otherwise {
@@ -91,6 +92,7 @@ pub(crate) fn shards_for(
                     }
                 };
                 let shard = map.shard(&key)?;
+                // Sorted and without duplicates, so that a fan-out asks each shard once.
                 if let Err(index) = shards.binary_search(&shard) {
                     shards.insert(index, shard);
                 }

@@ -336,6 +336,8 @@ impl RouteSession {
                 | RouteCommand::ShowPrimaryReads
                 | RouteCommand::ShowReadYourWrites
         );
+        // A command changes where the next server is chosen. With a server linked, or a BEGIN that
+        // has been answered but not sent, the choice for this transaction is already made.
         if !shows && (self.link.is_some() || self.deferred_begin.is_some()) {
             return Err(Refusal::ServerLinked { tag, in_session_mode: self.is_in_session_mode() });
         }

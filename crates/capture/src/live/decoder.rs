@@ -121,6 +121,7 @@ impl TrafficDecoder {
                 }
                 return Some(());
             }
+            // The worker dropped whole chunks, so any session may have lost messages.
             RecordKind::Gap => {
                 reader.u64()?;
                 worker.sessions.values_mut().for_each(|session| session.interrupt(&mut context));
@@ -130,6 +131,7 @@ impl TrafficDecoder {
                 let is_new = reader.byte()? != 0;
                 let pool = reader.u32()?;
                 let state = read_session_state(reader, &worker.texts)?;
+                // After a gap the worker sends the state of each session again.
                 if let Some(session) = worker.sessions.get_mut(&record.session) {
                     session.resume(state, now, &mut context);
                 } else {

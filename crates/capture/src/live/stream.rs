@@ -50,6 +50,8 @@ impl MessageStream {
             if let Some(body) = &mut self.body {
                 let (now, later) = bytes.split_at(bytes.len().min(body.bytes_left as usize));
                 body.bytes_left -= now.len() as u32;
+                // A body that is too long is cut: only its front is kept, with the name of the
+                // statement or portal that the message replaces.
                 match body.header.body_bytes > BODY_BYTES_MAX {
                     _ if !body.is_omitted => body.bytes.extend_from_slice(now),
                     true => {
@@ -62,6 +64,7 @@ impl MessageStream {
                 self.emit_if_complete(emit);
                 continue;
             }
+            // The usual case: the whole message is in this piece and is passed on without a copy.
             if self.front.is_empty()
                 && let Ok(Some(header)) = Header::parse(bytes)
                 && let Some(body) =
@@ -71,6 +74,7 @@ impl MessageStream {
                 bytes = &bytes[Header::BYTES + body.len()..];
                 continue;
             }
+            // The header itself may be cut into pieces, so its bytes are collected first.
             let missing = Header::BYTES - self.front.len();
             let (now, later) = bytes.split_at(bytes.len().min(missing));
             self.front.extend_from_slice(now);

@@ -158,12 +158,16 @@ impl Connector<'_> {
         encrypted: &mut Option<bool>,
     ) -> Result<Client, ConnectFailure> {
         let timeout = self.target.connect_timeout();
+        // One deadline for connecting, TLS and login together, as `connect_timeout` means in
+        // libpq.
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let late = |cause| name_timeout(cause, timeout);
         let keepalive = self.target.keepalive();
         let mut socket = Socket::connect(&address.address, keepalive, deadline)
             .map_err(ConnectFailure::Unreachable)
             .map_err(late)?;
+        // The caller may retry with another method (`sslmode=prefer`, `allow`), for which it has
+        // to know whether a failure was one of an encrypted connection.
         *encrypted = match encryption {
             Encryption::Plain => Some(false),
             Encryption::Optional => None,
@@ -174,12 +178,15 @@ impl Connector<'_> {
             late(cause)
         })?;
         *encrypted = Some(socket.is_encrypted());
+        // After the handshake: channel binding needs the hash of the server's certificate.
         let login = self.login(address.endpoint, &socket);
         let policy = self.target.auth_policy(&login);
         let mut nonce = [0; 18];
         SystemRandom::new().fill(&mut nonce).map_err(|_| ConnectFailure::Random)?;
         let mut session = session::ClientSession::new(login, nonce);
         login::log_in(&mut socket, &mut session, policy).map_err(late)?;
+        // The handle stores how this connection was encrypted: a CancelRequest travels the same
+        // way.
         socket.set_deadline(None);
         let encryption = if socket.is_encrypted() { encryption } else { Encryption::Plain };
         let cancel = session.cancel_key().cloned().map(|key| CancelHandle {

@@ -61,6 +61,9 @@ impl Client {
             while let Some(event) = self.session.poll_event()? {
                 match event {
                     SessionEvent::Ready(_) => {
+                        // Each Sync has its own ReadyForQuery; the request ends with the last of
+                        // them. An error is returned only then, so that the connection is ready
+                        // for the next request.
                         if self.session.pending_ready_count() == 0 {
                             return error.map_or(Ok(()), Err);
                         }
@@ -68,6 +71,7 @@ impl Client {
                     SessionEvent::Error(reported) => {
                         let ends = reported.severity().is_some_and(Severity::closes_connection);
                         let sql = QueryError::Sql(Box::new((&reported).into()));
+                        // FATAL and PANIC: the server closes the connection without ReadyForQuery.
                         if ends {
                             return Err(sql);
                         }
@@ -80,10 +84,12 @@ impl Client {
                             error.get_or_insert(cause);
                         }
                     },
+                    // Only replication commands start it, which this client does not support.
                     SessionEvent::CopyBoth => {
                         error.get_or_insert(QueryError::Copy);
                         self.refuse_copy()?;
                     }
+                    // The protocol cannot decline COPY TO STDOUT: read its data, and drop it.
                     SessionEvent::CopyOut if !S::ACCEPTS_COPY => {
                         error.get_or_insert(QueryError::Copy);
                         self.session.discard_rows(true);
@@ -91,6 +97,7 @@ impl Client {
                     other => sink.handle_event(other)?,
                 }
             }
+            // Events above may have queued messages: send those before waiting for the server.
             if self.session.transmit().is_empty() {
                 self.receive(&mut buffer)?;
             }

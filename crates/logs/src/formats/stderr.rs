@@ -167,6 +167,8 @@ impl Stderr {
             }
             let line = &input[start..end];
             let found = self.read_line(line, end, sessions);
+            // Only a line such as LOG or ERROR begins a record; DETAIL, STATEMENT and the like
+            // continue one. So a record is complete when the next one begins.
             if let (Some(found), Some(_)) = (&found, &self.group)
                 && matches!(found.label, LineLabel::Main(_))
             {

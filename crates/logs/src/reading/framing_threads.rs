@@ -260,7 +260,7 @@ impl FramingThreads {
 }
 
 impl FramingQueue {
-    /// A panic cannot leave half a change behind: no holder of the lock runs code that can fail.
+    /// A panic cannot leave a half-made change: no holder of the lock runs code that can fail.
     fn lock(&self) -> MutexGuard<'_, FramingQueueState> {
         self.queue.lock()
     }

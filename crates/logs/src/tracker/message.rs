@@ -106,6 +106,7 @@ impl<'a> LogMessage<'a> {
                     return Self::Disconnection;
                 }
             }
+            // `parse` and `bind` are logged with their duration only, so alone they are not steps.
             Some(b's' | b'e' | b'f') => {
                 if let Some(step) = parse_step(text)
                     .filter(|s| !matches!(s, ProtocolStep::Parse(_) | ProtocolStep::Bind(_)))
@@ -132,6 +133,8 @@ impl<'a> LogMessage<'a> {
         if ENGLISH_STARTS.iter().any(|start| text.starts_with(start)) {
             return Self::Recognized;
         }
+        // Last, because it is the most expensive: most messages that reach it are from
+        // applications.
         match Language::detect(text) {
             None if !is_translated_duration(text) => Self::Other,
             language => Self::OtherLanguage(language),

@@ -171,6 +171,8 @@ fn parse_action<'a>(
         | ProtocolStep::Execute(text)
         | ProtocolStep::Fetch(text) => text,
     };
+    // The log writes `name: sql` and `name/portal: sql` without quoting. While no known name has a
+    // colon, the first colon ends the name, and the split of a text can be cached.
     let simple = if session.prepared.has_colons() { None } else { texts.splits.split(text) };
     let (statement, portal, sql) = match simple {
         Some((statement, sql)) => (statement, &b""[..], sql),

@@ -154,8 +154,10 @@ impl Pipeline {
                 self.copy_in = CopyInState::None;
                 self.pop();
             }
+            // A Query may hold several statements, so only ReadyForQuery completes it.
             (Backend::CommandComplete, Request::Query) => self.copy_ended(),
             (Backend::CopyInResponse, Execute | Request::Query) => self.copy_began(request),
+            // First or middle messages of a reply: the request stays at the front of the queue.
             (Backend::ParameterDescription, DescribeStatement)
             | (Backend::FunctionCallResponse, FunctionCall)
             | (Backend::RowDescription | Backend::EmptyQueryResponse, Request::Query)
@@ -167,6 +169,8 @@ impl Pipeline {
                 | Backend::CopyDone,
                 Execute | Request::Query,
             ) => {}
+            // After an error the server skips to the next Sync and answers none of the requests
+            // before it.
             (Backend::ErrorResponse, _) => self.failed(request),
             (Backend::ReadyForQuery, request) if request.is_completed_by_ready() => self.ready(),
             (message, request) => {

@@ -136,6 +136,8 @@ impl Protocol {
     /// Handles a message that produces an event.
     pub(super) fn event<'a>(&mut self, frame: Frame<'a>) -> Result<SessionEvent<'a>, SessionError> {
         let message = BackendMessage::parse(frame)?;
+        // These may come at any moment, or end a batch: they do not answer the oldest request. All
+        // others do, so `count_reply` checks first that one was expected.
         match message {
             BackendMessage::ReadyForQuery(status) => return self.ready(status),
             BackendMessage::ErrorResponse(error) => return self.error(error),

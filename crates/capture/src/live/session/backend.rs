@@ -26,6 +26,7 @@ impl SessionDecoder {
         let is_simple = |request: &PendingRequest| {
             matches!(request.kind, AwaitedReply::Query | AwaitedReply::Call)
         };
+        // In a simple Query the count is that of its own RowDescriptions, which complete nothing.
         if !self.pending.front().is_some_and(is_simple) {
             self.complete_requests(completed, context);
         }
@@ -39,6 +40,8 @@ impl SessionDecoder {
                 self.on_command_complete(rows, now, context);
             }
             Backend::EmptyQueryResponse => self.on_command_complete(None, now, context),
+            // The reply has no count, but the portal stopped exactly at the row limit of its
+            // Execute.
             Backend::PortalSuspended => {
                 let front = self.pending.front().and_then(|request| request.event.as_ref());
                 let wire = front.and_then(|event| event.wire.as_ref());

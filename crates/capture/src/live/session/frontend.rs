@@ -135,6 +135,7 @@ impl SessionDecoder {
         context: &mut DecodeContext<'_>,
     ) {
         let kind = match Frontend::from_tag(tag) {
+            // Data that no COPY waits for: the server discards it after a failed COPY.
             Some(Frontend::CopyData) if self.pending.is_empty() => return,
             Some(Frontend::CopyData) => {
                 let rows = CopyRowLimits { bytes_max: 0, ..context.rows };
@@ -150,6 +151,8 @@ impl SessionDecoder {
         if self.is_skipping {
             return;
         }
+        // The name ends with a zero byte. If even the name is cut off, any name may have been
+        // replaced.
         let name = memchr::memchr(0, front).and_then(|end| front.get(..end)).map(Text::from);
         let kind = match kind {
             Frontend::Query | Frontend::FunctionCall => {

@@ -70,6 +70,7 @@ impl OpenRecord {
     ) {
         let FastLine { time, assumption, session, label_at } = *fast;
         let text = label_at + LABEL.len() + 3;
+        // A simple line is a whole record unless more lines follow; `reopen` takes it back then.
         self.is_framed = is_simple;
         if !is_simple {
             let (label, time) = (LineLabel::Main(LogSeverity::Log), Some(time));

@@ -154,7 +154,7 @@ impl StatementRegistry {
         settings
     }
 
-    /// Every change is a single insert, so the table is consistent even after a panic of its holder.
+    /// Each change is a single insert, so the table is consistent even after its holder panics.
     fn lock_table(&self) -> MutexGuard<'_, StatementTable> {
         self.0.lock()
     }
