@@ -9,7 +9,9 @@ pub mod cache;
 mod chart;
 mod document;
 mod headline;
+mod page;
 pub mod recording;
+pub mod rehearsal;
 mod table;
 mod text;
 

@@ -11,8 +11,14 @@ pub(crate) fn duration(micros: f64) -> String {
 
 /// `0.20 ms → 2.91 ms`: both in the unit of the longer one.
 pub(crate) fn durations(before: f64, after: f64) -> String {
-    let (unit, scale) = time_unit(before.max(after));
-    format!("{} {unit} → {} {unit}", digits(before / scale, scale), digits(after / scale, scale))
+    let longer = before.max(after);
+    format!("{} → {}", duration_in_unit_of(before, longer), duration_in_unit_of(after, longer))
+}
+
+/// A duration in the unit of another one, usually a longer one: `0.20 ms` beside `2.91 ms`.
+pub(crate) fn duration_in_unit_of(micros: f64, other: f64) -> String {
+    let (unit, scale) = time_unit(other);
+    format!("{} {unit}", digits(micros / scale, scale))
 }
 
 /// `+12.3 s`, `-80 µs`.

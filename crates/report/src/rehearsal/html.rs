@@ -1,0 +1,56 @@
+//! The report as one HTML page that opens offline: the verdict first, then query by query, time
+//! lines of all runs on one clock, fidelity, the servers, and how it was run.
+//!
+//! Everything but the time lines is in the HTML itself, so that the page can be read without
+//! scripts, printed, and searched. The scripts sort and filter the queries and draw the time lines.
+//! The report contains normalised statements; who writes it decides who may read the file.
+
+mod data;
+mod figures;
+mod model;
+mod queries;
+mod sections;
+mod time_lines;
+
+use crate::page::HtmlPage;
+
+pub use self::model::{
+    CheckpointSpan, FactorInterval, LatencyHistogram, Page, PageDifference, PageQuery,
+    PageQueryVerdict, PageRun, PanelUnit, PlanPair, QueryErrorCount, QueryMeasures, ServerFactRow,
+    TimeLines, TimePanel, VerdictReason,
+};
+
+/// Third-party code: its version, licence and hashes are in `third_party/uplot/README.md`.
+const CHART_SCRIPT: &str = include_str!("../../../../third_party/uplot/uPlot.iife.min.js");
+const CHART_STYLE: &str = include_str!("../../../../third_party/uplot/uPlot.min.css");
+
+const PAGE_STYLE: &str = include_str!("html/page.css");
+const PAGE_SCRIPT: &str = include_str!("html/page.js");
+
+impl Page {
+    /// The page as HTML.
+    pub fn to_html(&self) -> String {
+        let mut body = String::new();
+        sections::top(&mut body, self);
+        body.push_str("<main>\n");
+        queries::section(&mut body, self);
+        time_lines::section(&mut body, self);
+        sections::fidelity(&mut body, self);
+        sections::servers(&mut body, self);
+        sections::method(&mut body, self);
+        body.push_str("</main>\n");
+        let title = format!("{}: {}", sections::verdict_words(self.verdict), self.title);
+        HtmlPage {
+            title: &title,
+            styles: &[CHART_STYLE, PAGE_STYLE],
+            body: &body,
+            data: Some(&data::json(self)),
+            scripts: &[CHART_SCRIPT, PAGE_SCRIPT],
+            ..HtmlPage::default()
+        }
+        .render()
+    }
+}
+
+#[cfg(test)]
+mod tests;
