@@ -109,7 +109,7 @@ mod tests {
         let html = page.render();
         // printf %s 'let a = 1;' | openssl dgst -sha256 -binary | base64
         assert!(
-            html.contains("script-src 'sha256-8MzkqL+ysFi9UvBYxqfp3iyTQ7fgMTyPmiCiN7Oi4b4=';"),
+            html.contains("script-src 'sha256-xY6QKfH9PRsQnLz56nj6MBwiK5oHg+im1Jkpdp1x/Ck=';"),
             "{html}"
         );
         assert!(html.contains("default-src 'none'; style-src 'sha256-"));

@@ -21,6 +21,12 @@ pub(crate) fn duration_in_unit_of(micros: f64, other: f64) -> String {
     format!("{} {unit}", digits(micros / scale, scale))
 }
 
+/// `2.88–2.94 ms`, in the unit of another duration.
+pub(crate) fn duration_range(low: f64, high: f64, other: f64) -> String {
+    let (unit, scale) = time_unit(other);
+    format!("{}–{} {unit}", digits(low / scale, scale), digits(high / scale, scale))
+}
+
 /// `+12.3 s`, `-80 µs`.
 pub(crate) fn difference(micros: f64) -> String {
     format!("{}{}", if micros < 0.0 { "-" } else { "+" }, duration(micros.abs()))
@@ -115,6 +121,7 @@ fn durations_have_at_most_three_digits() {
         assert_eq!(duration(micros), shown);
     }
     assert_eq!(durations(203.0, 2_910.0), "0.20 ms → 2.91 ms");
+    assert_eq!(duration_range(203.0, 2_910.0, 2_910.0), "0.20–2.91 ms");
     assert_eq!(difference(-80.0), "-80 µs");
     assert_eq!(factor(14.23), "14.2×");
     assert_eq!(factor(0.071), "0.07×");

@@ -26,6 +26,8 @@ impl FactorAxis {
         let ends = factors.flat_map(|factor| [factor.low, factor.high, factor.estimate]);
         let logs = ends.filter(|end| *end > 0.0 && end.is_finite()).map(|end| end.ln().abs());
         let limit = logs.fold(2.5_f64.ln(), f64::max).min(100_f64.ln());
+        // A factor at the very end would be drawn half.
+        let limit = limit + 0.1;
         let axis = Axis::new((-limit, limit), (BAR_MARGIN, BAR.0 - BAR_MARGIN));
         Self { axis, limit, change_min: page.change_min.max(1.0) }
     }
@@ -124,12 +126,15 @@ pub(super) fn histogram(latencies: &LatencyHistogram, query: &PageQuery) -> Opti
     svg.push(format_args!(
         r#"<svg class="histogram" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Distribution of latencies; its percentiles are in the table beside it">"#
     ));
-    for tick in decade_ticks(first, last).into_iter().filter(|tick| (first..=last).contains(tick)) {
-        let at = x.position(tick.ln());
+    // Half of a tick's text must fit beside it.
+    let has_room = |at: &f64| (22.0..=WIDTH - 22.0).contains(at);
+    let ticks = decade_ticks(first, last).into_iter();
+    for (tick, at) in ticks.map(|tick| (tick, x.position(tick.ln()))).filter(|(_, at)| has_room(at))
+    {
         svg.push(format_args!(
             r#"<path class="grid" d="M{at:.1} {PLOT_TOP}V{PLOT_BOTTOM}"/><text class="tick" x="{at:.1}" y="{:.1}">{}</text>"#,
             PLOT_BOTTOM + 14.0,
-            text::duration(tick)
+            text::duration(tick).replace(".00 ", " ").replace(".0 ", " ")
         ));
     }
     for (class, shares) in [("base", &base), ("change", &change)] {

@@ -221,6 +221,7 @@
       options.scales.y = { range: (_, min, max) => yRange(panel.unit, min, max) };
       options.axes[1].values = (_, splits) => splits.map((split) => mark(format(split)));
       options.axes[1].space = 28;
+      if (panel.unit === "bytes_per_second") options.axes[1].incrs = Array.from({ length: 50 }, (_, power) => 2 ** power);
       const lines = data.runs.map((run, index) => ({
         label: run.name,
         stroke: () => lineColor(index),
@@ -298,7 +299,9 @@
       const run = event.target.dataset.run;
       if (run === undefined) return;
       for (const chart of charts) {
-        if (chart.output) chart.setSeries(Number(run) + 1, { show: event.target.checked });
+        if (!chart.output) continue;
+        chart.setSeries(Number(run) + 1, { show: event.target.checked });
+        onCursor(chart);
       }
     });
     slider.addEventListener("input", () => {

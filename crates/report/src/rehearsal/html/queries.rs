@@ -182,8 +182,17 @@ fn row(html: &mut String, query: &PageQuery, axis: &FactorAxis, index: usize) {
     let _ = writeln!(
         html,
         "<td role=\"cell\" class=\"impact {class}\" data-label=\"Time lost\">{}</td></tr>",
-        text::difference(query.impact_us).replace('-', "−")
+        impact(query)
     );
+}
+
+/// The time that a change costs; nothing for a query that one side lacks.
+fn impact(query: &PageQuery) -> String {
+    match (query.base, query.change) {
+        (Some(_), Some(_)) if query.impact_us.abs() < 0.5 => "0".to_owned(),
+        (Some(_), Some(_)) => text::difference(query.impact_us).replace('-', "−"),
+        _ => "–".to_owned(),
+    }
 }
 
 /// A cell with the base above the change.
@@ -282,7 +291,7 @@ fn details(html: &mut String, page: &Page, query: &PageQuery, is_open: bool) {
     }
     percentiles(html, page, query);
     html.push_str("</div>\n");
-    explain(html, page, query);
+    explain(html, query);
     errors(html, &query.errors);
     plans(html, query);
     runs(html, page, query);
@@ -344,13 +353,10 @@ fn percentiles(html: &mut String, page: &Page, query: &PageQuery) {
                 let (low, high) = values.fold((f64::INFINITY, 0.0_f64), |(low, high), value| {
                     (low.min(value), high.max(value))
                 });
-                let shown = match low.is_finite() {
-                    true => format!(
-                        "{} – {}",
-                        text::duration_in_unit_of(low, longer),
-                        text::duration_in_unit_of(high, longer)
-                    ),
-                    false => "–".to_owned(),
+                let shown = if low.is_finite() {
+                    text::duration_range(low, high, longer)
+                } else {
+                    "–".to_owned()
                 };
                 let _ = write!(html, "<td class=\"soft\">{shown}</td>");
             }
@@ -389,7 +395,7 @@ fn of_side<'a>(
 }
 
 /// What the verdict means for this query.
-fn explain(html: &mut String, page: &Page, query: &PageQuery) {
+fn explain(html: &mut String, query: &PageQuery) {
     let detectable = query.detectable.map(text::factor);
     let sentence = match (query.verdict, detectable) {
         (PageQueryVerdict::Undecided, Some(detectable)) => format!(
@@ -407,9 +413,6 @@ fn explain(html: &mut String, page: &Page, query: &PageQuery) {
         }
         (PageQueryVerdict::OnlyInBase, _) => "It was executed on the base only.".to_owned(),
         (PageQueryVerdict::OnlyInChange, _) => "It was executed with the change only.".to_owned(),
-        (_, Some(detectable)) if page.runs.len() > 2 => {
-            format!("These runs would have shown a change by {detectable} or more.")
-        }
         _ => return,
     };
     let _ = writeln!(html, "<p class=\"soft\">{sentence}</p>");
@@ -419,21 +422,29 @@ fn errors(html: &mut String, errors: &[QueryErrorCount]) {
     if errors.is_empty() {
         return;
     }
+    // Messages may contain values, so that they are often left out.
+    let has_messages = errors.iter().any(|error| !error.message.is_empty());
     html.push_str(
         "<h4>Errors</h4>\n\
          <div class=\"scroll\" role=\"region\" aria-label=\"Errors\" tabindex=\"0\"><table class=\"figures\">\n\
-         <thead><tr><th scope=\"col\">SQLSTATE</th><th scope=\"col\">base</th><th scope=\"col\">change</th>\
-         <th scope=\"col\" class=\"words\">message</th></tr></thead>\n<tbody>\n",
+         <thead><tr><th scope=\"col\">SQLSTATE</th><th scope=\"col\">base</th><th scope=\"col\">change</th>",
     );
+    if has_messages {
+        html.push_str("<th scope=\"col\" class=\"words\">message</th>");
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
     for error in errors {
-        let _ = writeln!(
+        let (base, change) = (grouped(error.base), grouped(error.change));
+        let _ = write!(
             html,
-            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"words\">{}</td></tr>",
-            escaped(sqlstate(error)),
-            grouped(error.base),
-            grouped(error.change),
-            escaped(&text::one_line(&error.message, 300))
+            "<tr><th scope=\"row\">{}</th><td>{base}</td><td>{change}</td>",
+            escaped(sqlstate(error))
         );
+        if has_messages {
+            let message = escaped(&text::one_line(&error.message, 300));
+            let _ = write!(html, "<td class=\"words\">{message}</td>");
+        }
+        html.push_str("</tr>\n");
     }
     html.push_str("</tbody></table></div>\n");
 }

@@ -246,12 +246,20 @@ pub(super) fn method(html: &mut String, page: &Page) {
     for (name, value) in [&howdah].into_iter().chain(&page.options) {
         let _ = writeln!(html, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value));
     }
-    html.push_str("</dl>\n</section>\n");
+    html.push_str("</dl>\n");
+    let has_examples = page.queries.iter().any(|query| query.example.is_some());
+    html.push_str(if has_examples {
+        "<p class=\"note\">Statements are normalised, but the examples contain captured values, as \
+         requested: consider who may read this page.</p>\n"
+    } else {
+        "<p class=\"note\">Statements are normalised: this page contains no captured values.</p>\n"
+    });
+    html.push_str("</section>\n");
 }
 
 /// The runs on the time axis of the rehearsal.
 fn order(page: &Page) -> String {
-    const WIDTH: f64 = 720.0;
+    const WIDTH: f64 = 400.0;
     const ROW: f64 = 20.0;
     let end = page.runs.iter().map(|run| run.started + run.elapsed).max().unwrap_or_default();
     let x = Axis::new((0.0, end.as_secs_f64()), (0.0, WIDTH));

@@ -1,9 +1,97 @@
 //! Tests of what does not need a browser. The others are in `tests/page`.
 
+use std::time::Duration;
+
 use ring::digest::{SHA256, digest};
 
 use super::*;
-use crate::rehearsal::RehearsalVerdict;
+use crate::rehearsal::{RehearsalSide, RehearsalVerdict};
+
+/// Text that is markup in any place of a page that does not escape it.
+const MARKUP: &str = "\"><i x='</script>&";
+
+/// A page of which every text is markup.
+fn markup() -> Page {
+    let text = || MARKUP.to_owned();
+    let measures = Some(QueryMeasures { calls: 3, p50_us: 5.0, ..QueryMeasures::default() });
+    let run = PageRun {
+        name: text(),
+        side: RehearsalSide::Base,
+        started: Duration::ZERO,
+        elapsed: Duration::from_secs(9),
+        executions: 3,
+        failed: 0,
+        skipped: 0,
+        schedule_error_p99_us: None,
+        calibration_p50_us: None,
+        cpu_busy: None,
+        cpu_steal: None,
+        io_wait: None,
+    };
+    let query = PageQuery {
+        fingerprint: text(),
+        text: text(),
+        verdict: PageQueryVerdict::Slower,
+        is_tail_only: false,
+        base: measures,
+        change: measures,
+        runs: vec![measures],
+        factor: None,
+        mean_factor: None,
+        detectable: None,
+        impact_us: 0.0,
+        latencies: None,
+        errors: vec![QueryErrorCount { sqlstate: text(), message: text(), base: 0, change: 1 }],
+        plan_change: Some(text()),
+        plans: Some(PlanPair { base: text(), change: text() }),
+        plan_failure: Some(text()),
+        causes: vec![text()],
+        example: Some(text()),
+    };
+    let panel = TimePanel {
+        group: text(),
+        title: text(),
+        unit: PanelUnit::Number,
+        values: vec![vec![Some(1.0)]],
+    };
+    let reasons = [Some(0), None, None, None, None, None].map(|query| VerdictReason {
+        label: text(),
+        text: text(),
+        query,
+    });
+    Page {
+        title: text(),
+        headline: text(),
+        reasons: reasons.to_vec(),
+        notes: vec![text()],
+        runs: vec![run],
+        queries: vec![query],
+        time_lines: TimeLines {
+            bucket_s: 1.0,
+            panels: vec![panel],
+            checkpoints: Vec::new(),
+            notes: vec![text()],
+        },
+        fidelity: vec![text()],
+        servers: vec![ServerFactRow { name: text(), base: text(), change: text() }],
+        differences: vec![PageDifference { table: text(), text: text() }],
+        options: vec![(text(), text())],
+        howdah: text(),
+        started: text(),
+        finished: text(),
+        ..empty()
+    }
+}
+
+#[test]
+fn every_text_is_escaped() {
+    let html = markup().to_html();
+    assert!(!html.contains("<i x=") && !html.contains("\"><i"));
+    assert_eq!(html.matches("</script>").count(), 3);
+    // Each occurrence is text; one more is in the data of the script, twice escaped.
+    assert!(html.matches("&quot;&gt;&lt;i x='&lt;/script&gt;&amp;").count() > 35);
+    assert_eq!(html.matches("\\\"\\u003e\\u003ci x='\\u003c/script\\u003e\\u0026").count(), 3);
+}
 
 /// A page without any content.
 fn empty() -> Page {
@@ -47,11 +135,9 @@ fn empty_page_says_what_is_missing() {
 fn third_party_files_match_their_hashes() {
     const README: &str = include_str!("../../../../../third_party/uplot/README.md");
     const LICENSE: &str = include_str!("../../../../../third_party/uplot/LICENSE");
-    for (name, text) in [
-        ("uPlot.iife.min.js", CHART_SCRIPT),
-        ("uPlot.min.css", CHART_STYLE),
-        ("LICENSE", LICENSE),
-    ] {
+    for (name, text) in
+        [("uPlot.iife.min.js", CHART_SCRIPT), ("uPlot.min.css", CHART_STYLE), ("LICENSE", LICENSE)]
+    {
         let hash = digest(&SHA256, text.as_bytes());
         let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         let row = README.lines().find(|line| line.starts_with(&format!("| `{name}`"))).unwrap();

@@ -35,9 +35,12 @@ fn toolbar(html: &mut String, page: &Page) {
         "<div class=\"toolbar\" id=\"time-tools\" hidden>\n<fieldset class=\"runs\"><legend>Runs</legend>",
     );
     for (index, run) in page.runs.iter().enumerate() {
+        // Runs of one side differ in how their lines are dashed, in the order of the script.
+        let others = page.runs[..index].iter().filter(|other| other.side == run.side).count();
+        let dash = ["", " second", " third"][others % 3];
         let _ = write!(
             html,
-            "<label><input type=\"checkbox\" checked data-run=\"{index}\"><span class=\"key {}\"></span>{}</label>",
+            "<label><input type=\"checkbox\" checked data-run=\"{index}\"><span class=\"key {}{dash}\"></span>{}</label>",
             run.side,
             escaped(&run.name)
         );
@@ -61,8 +64,7 @@ fn charts(html: &mut String, page: &Page) {
     if !page.time_lines.checkpoints.is_empty() {
         html.push_str(
             "<h3>Checkpoints</h3>\n<figure class=\"chart\" data-checkpoints>\
-             <figcaption><span class=\"title\">Checkpoints by run</span>\
-             <span class=\"soft unit\">write, then sync (darker)</span></figcaption>\
+             <figcaption><span class=\"soft unit\">by run: write, then sync (darker)</span></figcaption>\
              <div class=\"plot lanes\"></div></figure>\n",
         );
     }
