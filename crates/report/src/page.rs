@@ -86,8 +86,8 @@ fn sources<'a>(texts: impl Iterator<Item = &'a str>) -> String {
 
 /// A value as JSON that can stand in a `script` element.
 ///
-/// `<`, `>` and `&` are escaped, so that no text in it can end the element or open a comment, and so
-/// are the two characters that are line ends in JavaScript but not in JSON.
+/// `<`, `>` and `&` are escaped, so that no text in it can end the element or open a comment, and
+/// so are the two characters that are line ends in JavaScript but not in JSON.
 pub(crate) fn embedded_json(value: &impl Serialize) -> String {
     // These characters occur within JSON strings only.
     serde_json::to_string(value)

@@ -4,13 +4,16 @@ use std::fmt::Write as _;
 
 use howdah_probe::analysis::{RecordingWindow, summarize};
 
-use super::{svg::svg, text::details};
-use crate::chart::escaped;
+use super::{
+    svg::{CHART_STYLE, svg},
+    text::details,
+};
+use crate::{chart::escaped, page::HtmlPage};
 
 /// Renders the page.
 pub fn page(window: &RecordingWindow) -> String {
     let summary = summarize(window);
-    let mut html = String::from(HEAD);
+    let mut html = String::from("<main>\n");
     // Writing to a String cannot fail, here and below.
     let _ = writeln!(html, "<h1>{}</h1>", escaped(&summary.headline));
     html.push_str("<ul>\n");
@@ -24,26 +27,22 @@ pub fn page(window: &RecordingWindow) -> String {
     html.push_str("</ul>\n");
     html.push_str(&svg(window));
     let _ = writeln!(html, "<pre>{}</pre>", escaped(&details(window)));
-    html.push_str("</main>\n</html>\n");
-    html
+    html.push_str("</main>\n");
+    HtmlPage {
+        title: "PostgreSQL recording report",
+        styles: &[PAGE_STYLE],
+        inner_styles: &[CHART_STYLE],
+        body: &html,
+        ..HtmlPage::default()
+    }
+    .render()
 }
 
-const HEAD: &str = r#"<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>PostgreSQL recording report</title>
-<style>
-:root { color-scheme: light dark; --text: #1c2330; --faint: #647084; --ground: #fff; }
-@media (prefers-color-scheme: dark) { :root { --text: #e8ecf3; --faint: #97a3b6; --ground: #161a21; } }
-body { background: var(--ground); color: var(--text); margin: 0; font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1240px; margin: 1.5rem auto; padding: 0 1rem; }
-h1 { font-size: 1.3rem; line-height: 1.3; margin: 0 0 .5rem; } ul { margin: 0 0 1rem; padding-left: 1.2rem; }
-.soft { color: var(--faint); } main svg { width: 100%; height: auto; display: block; }
+const PAGE_STYLE: &str = "
+h1 { font-size: 1.3rem; margin: 0 0 .5rem; } ul { margin: 0 0 1rem; padding-left: 1.2rem; }
+main svg { width: 100%; height: auto; display: block; } main svg .page { fill: none; }
 pre { font-size: 12.5px; overflow-x: auto; line-height: 1.45; }
-</style>
-<main>
-"#;
+";
 
 #[cfg(test)]
 mod tests {

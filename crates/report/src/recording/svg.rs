@@ -48,7 +48,7 @@ pub fn svg(window: &RecordingWindow) -> String {
     svg.push(format_args!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Server activity">"#
     ));
-    svg.push(format_args!("<style>{STYLE}</style>"));
+    svg.push(format_args!("<style>{CHART_STYLE}</style>"));
     svg.push(format_args!(r#"<rect class="page" width="{WIDTH}" height="{height}"/>"#));
     shade_phases(&mut svg, window, x, first - GAP / 2.0, bottom);
     svg.push(format_args!("{}", lanes.trim_end()));
@@ -234,7 +234,7 @@ fn hover_columns(
 }
 
 /// Colours also differ in lightness, so that colour-blind readers can distinguish them.
-const STYLE: &str = "
+pub(super) const CHART_STYLE: &str = "
 svg { --ink: #1c2330; --soft: #647084; --grid: #e4e8ee; --page: #fff; --wait: #1463c4; --band: #a9c8ef; --sweep: #7a4fb5;
   --write: #f3c77a; --sync: #d9634f; --phase: #c9d2de; --trigger: #b3261e;
   --cpu: #5aa469; --io: #1463c4; --lock: #c0392b; --lwlock: #e39a2d; --ipc: #7a4fb5; --timeout: #8a94a6; --rest: #38a3a5; }

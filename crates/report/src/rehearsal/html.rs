@@ -3,7 +3,7 @@
 //!
 //! Everything but the time lines is in the HTML itself, so that the page can be read without
 //! scripts, printed, and searched. The scripts sort and filter the queries and draw the time lines.
-//! The report contains normalised statements; who writes it decides who may read the file.
+//! Writing the file, readable by its owner only, is up to the caller.
 
 mod data;
 mod figures;
@@ -39,7 +39,7 @@ impl Page {
         sections::servers(&mut body, self);
         sections::method(&mut body, self);
         body.push_str("</main>\n");
-        let title = format!("{}: {}", sections::verdict_words(self.verdict), self.title);
+        let title = format!("{}: {}", sections::verdict_title(self.verdict), self.title);
         HtmlPage {
             title: &title,
             styles: &[CHART_STYLE, PAGE_STYLE],

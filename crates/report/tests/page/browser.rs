@@ -37,7 +37,7 @@ impl Browser {
     ///
     /// # Panics
     ///
-    /// If there is no Chromium: the page is tested in a browser or not at all.
+    /// Without a Chromium, because nothing else would test the page.
     pub(crate) fn start(name: &str) -> Self {
         let program = find().expect(
             "no Chromium found: install it (Debian: apt-get install chromium, or scripts/setup), or \
@@ -73,18 +73,18 @@ impl Browser {
         });
         let events = RefCell::default();
         let mut browser = Self { child, input, messages, profile, session: None, sent: 0, events };
-        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let target = browser.call("Target.createTarget", &json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
-        let attached = browser.call("Target.attachToTarget", attach);
+        let attached = browser.call("Target.attachToTarget", &attach);
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
         for domain in ["Page", "Runtime", "Log", "Network"] {
-            browser.call(&format!("{domain}.enable"), json!({}));
+            browser.call(&format!("{domain}.enable"), &json!({}));
         }
         browser
     }
 
     /// Executes a command and returns its result.
-    pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn call(&mut self, method: &str, params: &Value) -> Value {
         self.sent += 1;
         let id = self.sent;
         let mut command = json!({ "id": id, "method": method, "params": params });
@@ -117,7 +117,7 @@ impl Browser {
     pub(crate) fn open(&mut self, file: &Path) {
         let url = format!("file://{}", file.display());
         self.events.borrow_mut().clear();
-        let opened = self.call("Page.navigate", json!({ "url": url }));
+        let opened = self.call("Page.navigate", &json!({ "url": url }));
         assert!(opened["errorText"].is_null(), "{opened}");
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let is_loaded = |event: &Value| event["method"] == "Page.loadEventFired";
@@ -131,7 +131,7 @@ impl Browser {
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
         let params =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
-        let result = self.call("Runtime.evaluate", params);
+        let result = self.call("Runtime.evaluate", &params);
         let exception = &result["exceptionDetails"];
         assert!(exception.is_null(), "{expression}: {exception}");
         result["result"]["value"].clone()
@@ -192,7 +192,7 @@ impl Browser {
             "type": kind, "x": x, "y": y, "button": button, "buttons": clicks.min(1),
             "clickCount": clicks,
         });
-        self.call("Input.dispatchMouseEvent", params);
+        self.call("Input.dispatchMouseEvent", &params);
     }
 
     /// Presses and releases a key.
@@ -202,7 +202,7 @@ impl Browser {
             if kind == "keyDown" && !text.is_empty() {
                 params["text"] = json!(text);
             }
-            self.call("Input.dispatchKeyEvent", params);
+            self.call("Input.dispatchKeyEvent", &params);
         }
     }
 
@@ -211,20 +211,20 @@ impl Browser {
         let params = json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false,
         });
-        self.call("Emulation.setDeviceMetricsOverride", params);
+        self.call("Emulation.setDeviceMetricsOverride", &params);
     }
 
     /// Sets the preferred colour scheme: `light` or `dark`.
     pub(crate) fn set_scheme(&mut self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
-        self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
+        self.call("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
     /// Writes a picture of the whole page, or of the window.
     pub(crate) fn screenshot(&mut self, file: &Path, is_whole: bool) {
         let params = json!({ "format": "png", "captureBeyondViewport": is_whole });
         let params = if is_whole {
-            let size = self.call("Page.getLayoutMetrics", json!({}))["cssContentSize"].clone();
+            let size = self.call("Page.getLayoutMetrics", &json!({}))["cssContentSize"].clone();
             let clip = json!({
                 "x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1,
             });
@@ -232,21 +232,21 @@ impl Browser {
         } else {
             params
         };
-        let result = self.call("Page.captureScreenshot", params);
+        let result = self.call("Page.captureScreenshot", &params);
         write_base64(file, &result["data"]);
     }
 
     /// Prints the page into a PDF file.
     pub(crate) fn print(&mut self, file: &Path) {
         let params = json!({ "printBackground": false, "paperWidth": 8.27, "paperHeight": 11.69 });
-        let result = self.call("Page.printToPDF", params);
+        let result = self.call("Page.printToPDF", &params);
         write_base64(file, &result["data"]);
     }
 
     /// Everything that went wrong on the page: exceptions, errors on the console, violations of the
     /// content security policy, and requests other than for the page itself.
     pub(crate) fn problems(&mut self, file: &Path) -> Vec<String> {
-        // What was caused before is reported before the answer.
+        // Events that were caused before arrive before the answer.
         self.eval("1");
         let page = format!("file://{}", file.display());
         let events = self.events.borrow();

@@ -2,6 +2,12 @@
 //!
 //! The pages and pictures of them stay in `target/tmp/rehearsal-page`.
 
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on fails, helpers included"
+)]
+
 mod browser;
 mod sample;
 
@@ -275,7 +281,7 @@ fn verdict_is_above_the_fold_at_any_width() {
 #[test]
 fn elements_have_names_for_screen_readers() {
     let (mut browser, _) = open("names");
-    let tree = browser.call("Accessibility.getFullAXTree", json!({}));
+    let tree = browser.call("Accessibility.getFullAXTree", &json!({}));
     let nodes = tree["nodes"].as_array().unwrap();
     let named =
         ["button", "link", "checkbox", "searchbox", "combobox", "slider", "region", "image"];
@@ -295,7 +301,7 @@ fn page_is_complete_without_scripts() {
     let file = folder().join("no-script.html");
     fs::write(&file, page().to_html()).unwrap();
     let mut browser = Browser::start("no-script");
-    browser.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
+    browser.call("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
     browser.resize(1280, 900);
     browser.open(&file);
     let text = browser.eval("document.querySelector('main').innerText");
@@ -311,6 +317,19 @@ fn page_is_complete_without_scripts() {
                  element.checkVisibility()).length";
     assert_eq!(browser.eval(shown), 0);
     browser.screenshot(&folder().join("no-script.png"), true);
+}
+
+/// Texts must not move under the eyes of readers while the scripts start.
+#[test]
+fn nothing_moves_while_the_page_loads() {
+    let (mut browser, _) = open("shifts");
+    let shifts = browser.eval(
+        "new Promise((resolve) => { const shifts = []; new PerformanceObserver((list) => \
+         shifts.push(...list.getEntries().map((entry) => [entry.value, \
+         entry.sources.map((source) => source.node?.outerHTML?.slice(0, 80))]))).observe({ type: \
+         'layout-shift', buffered: true }); setTimeout(() => resolve(shifts), 500); })",
+    );
+    assert_eq!(shifts, json!([]));
 }
 
 /// The pictures are for readers; the test only checks that they can be made.

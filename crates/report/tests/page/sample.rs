@@ -25,9 +25,9 @@ const RUNS: [(&str, RehearsalSide); 4] = [
 const BUCKETS: usize = 180;
 
 /// Calls, median in microseconds, and spread of the logarithms of latencies.
-type Shape = (u64, f64, f64);
+type LatencyShape = (u64, f64, f64);
 
-fn measures((calls, p50_us, spread): Shape) -> QueryMeasures {
+fn measures((calls, p50_us, spread): LatencyShape) -> QueryMeasures {
     let quantile = |z: f64| p50_us * (spread * z).exp();
     let mean_us = p50_us * (spread * spread / 2.0).exp();
     QueryMeasures {
@@ -45,16 +45,16 @@ fn measures((calls, p50_us, spread): Shape) -> QueryMeasures {
 }
 
 /// The same for one run: half of the calls, and a median that differs a little.
-fn of_run((calls, p50_us, spread): Shape, run: usize) -> QueryMeasures {
+fn of_run((calls, p50_us, spread): LatencyShape, run: usize) -> QueryMeasures {
     measures((calls / 2, p50_us * (1.0 + 0.02 * (run as f64 - 1.5)), spread))
 }
 
 /// Bins of a quarter of a doubling, from both medians.
-fn histogram(base: Shape, change: Shape) -> LatencyHistogram {
+fn histogram(base: LatencyShape, change: LatencyShape) -> LatencyHistogram {
     let (low, high) = (base.1.min(change.1) / 8.0, base.1.max(change.1) * 16.0);
     let bins = ((high / low).log2() * 3.0).ceil() as usize;
     let edges: Vec<f64> = (0..=bins).map(|bin| low * 2_f64.powf(bin as f64 / 3.0)).collect();
-    let counts = |(calls, p50, spread): Shape| -> Vec<u64> {
+    let counts = |(calls, p50, spread): LatencyShape| -> Vec<u64> {
         let density = |us: f64| (-((us / p50).ln() / spread).powi(2) / 2.0).exp();
         let bins: Vec<f64> =
             edges.windows(2).map(|bin| density((bin[0] * bin[1]).sqrt())).collect();
@@ -68,8 +68,8 @@ fn query(
     number: u64,
     text: &str,
     verdict: PageQueryVerdict,
-    base: Shape,
-    change: Shape,
+    base: LatencyShape,
+    change: LatencyShape,
 ) -> PageQuery {
     let factor = change.1 / base.1;
     let width = 1.0 + 0.6 / (base.0 as f64).sqrt().max(1.0) * 10.0_f64.sqrt();

@@ -36,7 +36,7 @@ struct ScriptCheckpoint {
     to: f64,
 }
 
-/// What a query is sorted and filtered by. Missing values come last.
+/// Sort keys and the searched text of a query. Missing values come last.
 #[derive(Serialize)]
 struct ScriptQuery<'a> {
     verdict: &'static str,
@@ -83,7 +83,7 @@ fn query(query: &PageQuery) -> ScriptQuery<'_> {
         calls: side.map_or(0, |side| side.calls),
         p50: side.map(|side| side.p50_us),
         p99: side.map(|side| side.p99_us),
-        factor: query.shown_factor().map(|factor| factor.estimate),
+        factor: query.verdict_factor().map(|factor| factor.estimate),
         errors: side.map_or(0, |side| side.errors),
         impact: query.impact_us,
     }

@@ -22,7 +22,7 @@ pub(super) struct FactorAxis {
 impl FactorAxis {
     /// An axis on which all factors fit, within a hundredfold in either direction.
     pub(super) fn new(page: &Page) -> Self {
-        let factors = page.queries.iter().filter_map(PageQuery::shown_factor);
+        let factors = page.queries.iter().filter_map(PageQuery::verdict_factor);
         let ends = factors.flat_map(|factor| [factor.low, factor.high, factor.estimate]);
         let logs = ends.filter(|end| *end > 0.0 && end.is_finite()).map(|end| end.ln().abs());
         let limit = logs.fold(2.5_f64.ln(), f64::max).min(100_f64.ln());

@@ -1,22 +1,22 @@
-//! [`Page`]: what the page shows, as plain data.
+//! [`Page`]: the content of the page, as plain data.
 
 use std::time::Duration;
 
 use crate::rehearsal::{RehearsalSide, RehearsalVerdict};
 
-/// Everything on the page of a rehearsal. Nothing in it is HTML: all texts are escaped when they are
-/// rendered.
+/// Everything on the page of a rehearsal. Nothing in it is HTML: all texts are escaped when they
+/// are rendered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
-    /// What was rehearsed: `Rehearsal of shop: PostgreSQL 15.4 to 17.2`.
+    /// Names the database and the change: `Rehearsal of shop: PostgreSQL 15.4 to 17.2`.
     pub title: String,
     /// The answer.
     pub verdict: RehearsalVerdict,
     /// The answer in words, without its verdict: `1 of 14 queries is slower`.
     pub headline: String,
-    /// What the answer is based on, the most important first.
+    /// Reasons for the answer, the most important first.
     pub reasons: Vec<VerdictReason>,
-    /// What limits the answer, one sentence each.
+    /// Limitations of the answer, one sentence each.
     pub notes: Vec<String>,
     /// Confidence of the intervals of [`PageQuery::change`], 0 to 1.
     pub confidence: f64,
@@ -30,9 +30,9 @@ pub struct Page {
     pub time_lines: TimeLines,
     /// How faithfully the runs repeated the capture, one sentence each.
     pub fidelity: Vec<String>,
-    /// The servers, fact by fact.
+    /// Version, address, size and settings of both servers, one per row.
     pub servers: Vec<ServerFactRow>,
-    /// How the servers differ.
+    /// Differences between the servers in version, settings, tables and indexes.
     pub differences: Vec<PageDifference>,
     /// Options of the rehearsal by name, without passwords.
     pub options: Vec<(String, String)>,
@@ -44,10 +44,10 @@ pub struct Page {
     pub finished: String,
 }
 
-/// A reason for the verdict.
+/// A reason for the verdict, perhaps with a link to a query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VerdictReason {
-    /// What kind of reason it is, in one or two words: `slower`, `new errors`, `not comparable`.
+    /// The kind of reason, in one or two words: `slower`, `new errors`, `not comparable`.
     pub label: String,
     /// The reason, in a sentence or less.
     pub text: String,
@@ -91,7 +91,7 @@ pub struct PageQuery {
     pub fingerprint: String,
     /// Its normalised text; empty if not known.
     pub text: String,
-    /// The verdict.
+    /// Whether it got slower or faster.
     pub verdict: PageQueryVerdict,
     /// Whether only its slow executions changed, not the typical ones.
     pub is_tail_only: bool,
@@ -114,19 +114,19 @@ pub struct PageQuery {
     pub latencies: Option<LatencyHistogram>,
     /// Failures by error code.
     pub errors: Vec<QueryErrorCount>,
-    /// What differs between its plans, in words.
+    /// The difference between its plans, in words.
     pub plan_change: Option<String>,
-    /// Its plans.
+    /// Its plans on both servers, if EXPLAIN was run on both.
     pub plans: Option<PlanPair>,
     /// Why its plans could not be compared.
     pub plan_failure: Option<String>,
-    /// What may explain its change, one sentence each.
+    /// Differences between the servers that may explain its change, one sentence each.
     pub causes: Vec<String>,
     /// One captured execution with its values; set only if values were requested.
     pub example: Option<String>,
 }
 
-/// The verdict on a query.
+/// The verdict on a query, in the order in which verdicts are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PageQueryVerdict {
     /// It got slower.
@@ -177,7 +177,7 @@ pub struct QueryMeasures {
     pub calls: u64,
     /// Those that failed.
     pub errors: u64,
-    /// Mean.
+    /// Mean of the latencies of all timed executions.
     pub mean_us: f64,
     /// Median.
     pub p50_us: f64,
@@ -198,7 +198,7 @@ pub struct QueryMeasures {
 /// A factor and its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FactorInterval {
-    /// The estimate.
+    /// The most likely factor: the run with the change over the base.
     pub estimate: f64,
     /// Lower end.
     pub low: f64,
@@ -233,9 +233,9 @@ pub struct QueryErrorCount {
 /// The plans of a query as EXPLAIN prints them, without values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanPair {
-    /// On the base.
+    /// Text of EXPLAIN on the base, indented by lines.
     pub base: String,
-    /// With the change.
+    /// Text of EXPLAIN on the server with the change.
     pub change: String,
 }
 
@@ -248,7 +248,7 @@ pub struct TimeLines {
     pub panels: Vec<TimePanel>,
     /// Checkpoints while the runs lasted.
     pub checkpoints: Vec<CheckpointSpan>,
-    /// What was not measured and why, one sentence each.
+    /// Measurements that are missing and why, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -259,7 +259,7 @@ pub struct TimePanel {
     pub group: String,
     /// `Throughput`.
     pub title: String,
-    /// What its values are.
+    /// Unit of the values, which determines the axis.
     pub unit: PanelUnit,
     /// Values per bucket, one list for each run, in the order of [`Page::runs`]. Empty for a run
     /// that was not measured.
@@ -273,9 +273,9 @@ pub enum PanelUnit {
     PerSecond,
     /// A duration in microseconds.
     Micros,
-    /// A share, 0 to 1.
+    /// A share from 0 to 1, drawn as per cent.
     Share,
-    /// Bytes per second.
+    /// Bytes per second, drawn in KiB, MiB or GiB.
     BytesPerSecond,
     /// A plain number, such as sessions on average.
     Number,
@@ -310,11 +310,11 @@ pub struct CheckpointSpan {
 /// One fact of both servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFactRow {
-    /// `PostgreSQL`, `size of the database`.
+    /// Its name: `PostgreSQL`, `size of the database`.
     pub name: String,
-    /// On the base.
+    /// The value on the base; the row is highlighted if the other one differs.
     pub base: String,
-    /// With the change.
+    /// The value on the server with the change.
     pub change: String,
 }
 

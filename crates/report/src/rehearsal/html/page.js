@@ -75,7 +75,6 @@
       else filter();
     });
     window.addEventListener("hashchange", openTarget);
-    form.hidden = false;
     sortBy(sort.key, sort.ascending);
     filter();
     if (location.hash) openTarget();
@@ -290,7 +289,6 @@
     for (const figure of plots) {
       charts.push("checkpoints" in figure.dataset ? checkpointChart(figure) : panelChart(figure));
     }
-    tools.hidden = false;
     tools.addEventListener("click", (event) => {
       const how = event.target.dataset.zoom;
       if (how) zoom(how);

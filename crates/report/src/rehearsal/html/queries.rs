@@ -29,7 +29,7 @@ const COLUMNS: [(&str, &str); 8] = [
 
 impl PageQuery {
     /// The factor on which its verdict is based.
-    pub(super) fn shown_factor(&self) -> Option<FactorInterval> {
+    pub(super) fn verdict_factor(&self) -> Option<FactorInterval> {
         if self.is_tail_only { self.mean_factor.or(self.factor) } else { self.factor }
     }
 
@@ -79,9 +79,10 @@ pub(super) fn section(html: &mut String, page: &Page) {
     html.push_str("<thead role=\"rowgroup\"><tr role=\"row\">");
     for (key, name) in COLUMNS {
         let scale = if key == "factor" { axis.scale() } else { String::new() };
+        let sort = if key == "impact" { " aria-sort=\"descending\"" } else { "" };
         let _ = write!(
             html,
-            "<th scope=\"col\" role=\"columnheader\" class=\"{key}\" data-key=\"{key}\"><span>{name}</span>{scale}</th>"
+            "<th scope=\"col\" role=\"columnheader\" class=\"{key}\" data-key=\"{key}\"{sort}><span>{name}</span>{scale}</th>"
         );
     }
     html.push_str("</tr></thead>\n");
@@ -106,10 +107,10 @@ pub(super) fn section(html: &mut String, page: &Page) {
     html.push_str("</section>\n");
 }
 
-/// The form that filters. Without scripts it stays hidden.
+/// The form that filters. Without scripts the style hides it.
 fn controls(html: &mut String, page: &Page) {
     html.push_str(
-        "<form class=\"toolbar\" id=\"query-filter\" hidden>\n\
+        "<form class=\"toolbar\" id=\"query-filter\">\n\
          <label class=\"search\"><span>Filter</span>\
          <input type=\"search\" name=\"text\" autocomplete=\"off\" spellcheck=\"false\" placeholder=\"words of the query\"></label>\n\
          <fieldset><legend>Verdicts</legend>",
@@ -133,9 +134,11 @@ fn controls(html: &mut String, page: &Page) {
         let selected = if key == "impact" { " selected" } else { "" };
         let _ = write!(html, "<option value=\"{key}\"{selected}>{}</option>", name.to_lowercase());
     }
-    html.push_str(
+    let _ = writeln!(
+        html,
         "</select></label>\n\
-         <output id=\"query-count\" role=\"status\"></output>\n</form>\n",
+         <output id=\"query-count\" role=\"status\">{} queries</output>\n</form>",
+        page.queries.len()
     );
 }
 
@@ -159,7 +162,7 @@ fn row(html: &mut String, query: &PageQuery, axis: &FactorAxis, index: usize) {
     let (p50, p99) = (longer(|side| side.p50_us), longer(|side| side.p99_us));
     pair(html, "p50", "Median", query, |side| text::duration_in_unit_of(side.p50_us, p50));
     pair(html, "p99", "p99", query, |side| text::duration_in_unit_of(side.p99_us, p99));
-    let change = query.shown_factor().map_or_else(
+    let change = query.verdict_factor().map_or_else(
         || "<span class=\"soft\">–</span>".to_owned(),
         |factor| {
             let part =
@@ -227,14 +230,14 @@ pub(super) fn badge(verdict: PageQueryVerdict) -> String {
     format!("<span class=\"badge {class}\"><span aria-hidden=\"true\">{sign}</span> {word}</span>")
 }
 
-/// What is special about a query, for readers who scan the table.
+/// Remarkable facts about a query, as labels that stand out in the table.
 fn tags(query: &PageQuery) -> String {
     let mut tags = Vec::new();
     let new_errors: Vec<&str> = query
         .errors
         .iter()
         .filter(|error| error.base == 0 && error.change > 0)
-        .map(|error| sqlstate(error))
+        .map(sqlstate)
         .collect();
     if !new_errors.is_empty() {
         tags.push(format!("new errors: {}", new_errors.join(", ")));
@@ -249,12 +252,10 @@ fn tags(query: &PageQuery) -> String {
         tags.push("slow executions only".to_owned());
     }
     let tag = |tag: &String| format!("<span class=\"tag\">{}</span>", escaped(tag));
-    match tags.is_empty() {
-        true => String::new(),
-        false => {
-            format!("<span class=\"tags\">{}</span>", tags.iter().map(tag).collect::<String>())
-        }
+    if tags.is_empty() {
+        return String::new();
     }
+    format!("<span class=\"tags\">{}</span>", tags.iter().map(tag).collect::<String>())
 }
 
 fn details(html: &mut String, page: &Page, query: &PageQuery, is_open: bool) {
@@ -266,7 +267,7 @@ fn details(html: &mut String, page: &Page, query: &PageQuery, is_open: bool) {
         html,
         "<tr role=\"row\" class=\"more\"><td role=\"cell\" colspan=\"{columns}\"><details{open}{changed}>\
          <summary>{}</summary>\n<div class=\"details\">",
-        summary_words(query)
+        details_summary(query)
     );
     for cause in &query.causes {
         let _ = writeln!(html, "<p class=\"cause\"><b>Possible cause:</b> {}</p>", escaped(cause));
@@ -298,8 +299,8 @@ fn details(html: &mut String, page: &Page, query: &PageQuery, is_open: bool) {
     html.push_str("</div></details></td></tr>\n");
 }
 
-/// What the details contain, so that readers know before they open them.
-fn summary_words(query: &PageQuery) -> String {
+/// The line that opens the details, with a list of their content.
+fn details_summary(query: &PageQuery) -> String {
     let mut words = vec!["latencies"];
     if query.plans.is_some() || query.plan_change.is_some() {
         words.push("plans");
@@ -316,8 +317,8 @@ fn summary_words(query: &PageQuery) -> String {
 
 /// Percentiles of both sides, with the range of the runs where a side has several.
 fn percentiles(html: &mut String, page: &Page, query: &PageQuery) {
-    type Get = fn(&QueryMeasures) -> f64;
-    const ROWS: [(&str, Get); 7] = [
+    type MeasureGetter = fn(&QueryMeasures) -> f64;
+    const ROWS: [(&str, MeasureGetter); 7] = [
         ("mean", |side| side.mean_us),
         ("median", |side| side.p50_us),
         ("p90", |side| side.p90_us),
@@ -394,7 +395,7 @@ fn of_side<'a>(
     runs.filter_map(|(_, measures)| *measures)
 }
 
-/// What the verdict means for this query.
+/// Explains a verdict other than a change.
 fn explain(html: &mut String, query: &PageQuery) {
     let detectable = query.detectable.map(text::factor);
     let sentence = match (query.verdict, detectable) {
@@ -524,7 +525,7 @@ fn runs(html: &mut String, page: &Page, query: &PageQuery) {
     html.push_str("</tbody></table></div>\n");
 }
 
-/// `13.1 to 15.0`.
+/// The ends of an interval, as `13.1 to 15.0`.
 pub(super) fn range(factor: FactorInterval) -> String {
     format!("{} to {}", text::factor_digits(factor.low), text::factor_digits(factor.high))
 }

@@ -17,7 +17,7 @@ use crate::{
 const REASONS_MAX: usize = 5;
 
 /// The verdict as the page's first words.
-pub(super) const fn verdict_words(verdict: RehearsalVerdict) -> &'static str {
+pub(super) const fn verdict_title(verdict: RehearsalVerdict) -> &'static str {
     match verdict {
         RehearsalVerdict::Passed => "Passed",
         RehearsalVerdict::Failed => "Failed",
@@ -41,7 +41,7 @@ pub(super) fn top(html: &mut String, page: &Page) {
          <span><b>{}:</b> {}</span></h1>",
         escaped(&page.title),
         escaped(&page.finished),
-        verdict_words(page.verdict),
+        verdict_title(page.verdict),
         escaped(&page.headline)
     );
     reasons(html, page);
@@ -136,8 +136,8 @@ pub(super) fn fidelity(html: &mut String, page: &Page) {
         html.push_str("<p class=\"soft\">Nothing was run.</p>\n</section>\n");
         return;
     }
-    type Show = fn(&PageRun) -> Option<String>;
-    const COLUMNS: [(&str, Show); 8] = [
+    type RunCell = fn(&PageRun) -> Option<String>;
+    const COLUMNS: [(&str, RunCell); 8] = [
         ("statements sent", |run| Some(grouped(run.executions))),
         ("failed", |run| Some(grouped(run.failed))),
         ("not sent", |run| Some(grouped(run.skipped))),

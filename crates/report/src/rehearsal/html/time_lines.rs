@@ -1,5 +1,5 @@
 //! The time lines: places for the charts that scripts draw, and a table of their averages and
-//! peaks, which says the same in short to those who cannot see the charts.
+//! peaks for readers without scripts or with a screen reader.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ pub(super) fn section(html: &mut String, page: &Page) {
 
 fn toolbar(html: &mut String, page: &Page) {
     html.push_str(
-        "<div class=\"toolbar\" id=\"time-tools\" hidden>\n<fieldset class=\"runs\"><legend>Runs</legend>",
+        "<div class=\"toolbar\" id=\"time-tools\">\n<fieldset class=\"runs\"><legend>Runs</legend>",
     );
     for (index, run) in page.runs.iter().enumerate() {
         // Runs of one side differ in how their lines are dashed, in the order of the script.
@@ -80,14 +80,14 @@ fn charts(html: &mut String, page: &Page) {
              <span class=\"soft unit\">{}</span><output class=\"values\"></output></figcaption>\
              <div class=\"plot\" role=\"img\" aria-label=\"{}\"></div></figure>",
             escaped(&panel.title),
-            unit_words(panel.unit),
+            unit_label(panel.unit),
             escaped(&label(page, panel)),
         );
     }
     html.push_str("</div>\n");
 }
 
-fn unit_words(unit: PanelUnit) -> &'static str {
+fn unit_label(unit: PanelUnit) -> &'static str {
     match unit {
         PanelUnit::PerSecond => "per second",
         PanelUnit::Share => "%",
@@ -96,7 +96,7 @@ fn unit_words(unit: PanelUnit) -> &'static str {
     }
 }
 
-/// What a chart shows, in words.
+/// Describes a chart for screen readers.
 fn label(page: &Page, panel: &TimePanel) -> String {
     let mut label = format!("{} over time", panel.title);
     for side in RehearsalSide::ALL {
