@@ -332,6 +332,36 @@ fn nothing_moves_while_the_page_loads() {
     assert_eq!(shifts, json!([]));
 }
 
+/// An application with thousands of different statements, rehearsed for two hours.
+#[test]
+fn large_page_stays_usable() {
+    let mut large = page();
+    large.queries = (0..3000)
+        .map(|number| {
+            let mut query = large.queries[number % large.queries.len()].clone();
+            query.fingerprint = format!("{number:016x}");
+            query.impact_us = 1e6 - number as f64;
+            query
+        })
+        .collect();
+    for values in large.time_lines.panels.iter_mut().flat_map(|panel| &mut panel.values) {
+        *values = values.iter().copied().cycle().take(values.len() * 40).collect();
+    }
+    let file = folder().join("large.html");
+    let html = large.to_html();
+    assert!(html.len() < 25_000_000, "{}", html.len());
+    fs::write(&file, html).unwrap();
+    let mut browser = Browser::start("large");
+    browser.resize(1280, 900);
+    browser.open(&file);
+    browser.wait_until("the script has run", "'ready' in document.documentElement.dataset");
+    browser.click("#query-table th.calls button");
+    assert_eq!(sorted_by(&mut browser), json!([["calls", "descending"]]));
+    assert_eq!(texts(&mut browser)[0], "begin");
+    assert_eq!(browser.eval("document.querySelectorAll('details').length"), 400);
+    assert_eq!(browser.problems(&file), [""; 0]);
+}
+
 /// The pictures are for readers; the test only checks that they can be made.
 #[test]
 fn page_has_pictures_and_prints() {

@@ -28,8 +28,10 @@
 
     function sortBy(key, ascending) {
       sort = { key, ascending };
+      const before = rows.slice();
       rows.sort(compare);
-      table.append(...rows.map((row) => row.body));
+      // Moving thousands of rows takes long, and at first they have their order.
+      if (rows.some((row, index) => row !== before[index])) table.append(...rows.map((row) => row.body));
       for (const head of heads) {
         if (head.dataset.key === key) head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
         else head.removeAttribute("aria-sort");
