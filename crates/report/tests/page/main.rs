@@ -382,6 +382,13 @@ fn page_has_pictures_and_prints() {
         browser.screenshot(&folder().join(format!("{name}-window.png")), false);
         browser.screenshot(&folder().join(format!("{name}.png")), true);
     }
+    browser.set_scheme("light");
+    browser.resize(1280, 900);
+    browser.drag("[data-panel='2'] .u-over", 0.2, 0.6);
+    browser.hover("[data-panel='2'] .u-over");
+    browser.wait_until("values are shown", "document.querySelector('.values').textContent");
+    browser.screenshot(&folder().join("hover-window.png"), false);
+    browser.click("[data-zoom=all]");
     let pdf = folder().join("page.pdf");
     browser.resize(1280, 844);
     browser.print(&pdf);

@@ -54,8 +54,8 @@ fn toolbar(html: &mut String, page: &Page) {
          <button type=\"button\" data-zoom=\"right\" aria-label=\"Later\">→</button>\
          <button type=\"button\" data-zoom=\"all\">Show all</button></div>\n\
          <label class=\"time\"><span>Time</span><input type=\"range\" id=\"time-slider\" min=\"0\" step=\"1\"></label>\n\
-         <output id=\"time-now\" for=\"time-slider\"></output>\n\
-         <p class=\"hint\">Drag across a chart to zoom in, double-click to show all.</p>\n</div>\n",
+         <output id=\"time-now\" for=\"time-slider\"></output>\n</div>\n\
+         <p class=\"hint\">Drag across a chart to zoom in, double-click to show all.</p>\n",
     );
 }
 
