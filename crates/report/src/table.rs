@@ -245,4 +245,4 @@ fn paint(text: &str, color: Option<&str>, style: &TableStyle) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

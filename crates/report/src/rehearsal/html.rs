@@ -7,6 +7,7 @@
 
 mod data;
 mod figures;
+mod from_comparison;
 mod model;
 mod queries;
 mod sections;

@@ -97,7 +97,7 @@ fn run() -> Samples {
     })
 }
 
-fn sample_comparison() -> (Comparison, Vec<Violation>) {
+pub(crate) fn sample_comparison() -> (Comparison, Vec<Violation>) {
     let (base, run) = (base(), run());
     let mut comparison = compare(&base, &run, None, &CompareSettings::default());
     let slower = comparison.queries.iter_mut().find(|query| query.fingerprint.0 == 1);
