@@ -160,8 +160,16 @@ fn row(html: &mut String, query: &PageQuery, axis: &FactorAxis, index: usize) {
         [query.base, query.change].iter().flatten().map(get).fold(0.0, f64::max)
     };
     let (p50, p99) = (longer(|side| side.p50_us), longer(|side| side.p99_us));
-    pair(html, "p50", "Median", query, |side| text::duration_in_unit_of(side.p50_us, p50));
-    pair(html, "p99", "p99", query, |side| text::duration_in_unit_of(side.p99_us, p99));
+    let latency = |us: f64, longer: f64, side: &QueryMeasures| {
+        // Only successful executions have latencies.
+        if side.errors < side.calls {
+            text::duration_in_unit_of(us, longer)
+        } else {
+            "–".to_owned()
+        }
+    };
+    pair(html, "p50", "Median", query, |side| latency(side.p50_us, p50, side));
+    pair(html, "p99", "p99", query, |side| latency(side.p99_us, p99, side));
     let change = query.verdict_factor().map_or_else(
         || "<span class=\"soft\">–</span>".to_owned(),
         |factor| {
