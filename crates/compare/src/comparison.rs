@@ -17,6 +17,10 @@ pub struct Comparison {
     pub run: Side,
     /// The result of a second run of the base's setup, if there was one.
     pub control: Option<Control>,
+    /// Each run of the base's setup; `base` is their sum.
+    pub base_runs: Vec<Side>,
+    /// Each assessed run; `run` is their sum.
+    pub run_runs: Vec<Side>,
     /// The verdict on the workload.
     pub verdict: Overall,
     /// Every query of either run, the largest increase of total time first.
@@ -26,6 +30,9 @@ pub struct Comparison {
     /// The factor by which the typical query changed: 1 if only single queries changed. `None` if
     /// no query had enough executions.
     pub drift: Option<f64>,
+    /// The factor by which the calibration statement was slower in the assessed runs than in those
+    /// of the base; `None` if it was not measured in all of them.
+    pub machine: Option<f64>,
 }
 
 /// One of the two runs.
@@ -68,6 +75,10 @@ pub struct QueryComparison {
     pub base: Option<Measures>,
     /// Its measures in the assessed run, if it was part of it.
     pub run: Option<Measures>,
+    /// Its measures in each run of the base's setup.
+    pub base_runs: Vec<Option<Measures>>,
+    /// Its measures in each assessed run.
+    pub run_runs: Vec<Option<Measures>>,
     /// By how much typical executions changed, if there were enough of them.
     pub change: Option<Change>,
     /// By how much the mean changed, with its interval at 99 %; computed only where the mean and
@@ -75,9 +86,12 @@ pub struct QueryComparison {
     pub mean_change: Option<Interval>,
     /// The factor by which it differed between base and control, if there is a control.
     pub noise: Option<f64>,
+    /// The smallest factor that these runs would have shown to be a change, if there are several on
+    /// each side.
+    pub detectable: Option<f64>,
     /// Time that the change costs (or saves, if negative) over all executions of the base run.
     pub impact_us: f64,
-    /// Failures by error code where the runs differ.
+    /// Failures by error code where the runs differ in their number per run.
     pub errors: Vec<ErrorChange>,
     /// What changed in its plan, if the plans were requested and differ.
     pub plan_change: Option<String>,
@@ -147,9 +161,9 @@ pub struct ErrorChange {
     pub sqlstate: Option<SqlState>,
     /// The message of one such failure.
     pub message: String,
-    /// Failures in the base run.
+    /// Failures in all base runs.
     pub base: u64,
-    /// Failures in the assessed run.
+    /// Failures in all assessed runs.
     pub run: u64,
 }
 
@@ -181,6 +195,14 @@ pub enum Caveat {
     /// Nearly all classified queries changed by about [`Comparison::drift`]: perhaps because of the
     /// machine, not the change.
     EverythingMoved,
+    /// The machine was not the same: the calibration statement, which reads no table, changed by
+    /// [`Comparison::machine`].
+    MachineChanged,
+    /// Runs of one setup differ so much among themselves that some queries are undecided.
+    RunsVary {
+        /// How many queries.
+        queries: usize,
+    },
     /// Parameter types of some queries were deduced in one or both of the runs: their plans may
     /// differ from those in production.
     TypesDeduced {
@@ -214,8 +236,8 @@ impl QueryComparison {
     pub fn rows_differ(&self) -> bool {
         let rows = |side: Option<Measures>| side.and_then(|side| side.rows_mean);
         match (rows(self.base), rows(self.run)) {
-            // Sums of whole numbers divided by equal counts: equal means are exactly equal.
-            (Some(base), Some(run)) => base != run,
+            // Sums of whole numbers, divided: equal means are equal up to rounding.
+            (Some(base), Some(run)) => (base - run).abs() > 1e-9 * base.abs().max(1.0),
             _ => false,
         }
     }

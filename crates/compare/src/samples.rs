@@ -12,6 +12,8 @@ use std::{
 use howdah_dataset::{Disposition, ReadError, ReplayOutcome, ReplayRun, RunManifest};
 use howdah_sql::Fingerprint;
 
+use crate::MachineLoad;
+
 pub(crate) use self::query::Query;
 pub use self::query::{ErrorCount, Errors};
 
@@ -27,6 +29,7 @@ pub struct Samples {
     /// Queries with deduced parameter types.
     typed: BTreeSet<Fingerprint>,
     unattributed: u64,
+    machine: Option<MachineLoad>,
 }
 
 /// The description of a run, by which people recognise it.
@@ -83,6 +86,7 @@ impl Samples {
             statements: HashMap::new(),
             typed: BTreeSet::new(),
             unattributed: 0,
+            machine: None,
         }
     }
 
@@ -133,6 +137,32 @@ impl Samples {
         Ok(samples)
     }
 
+    /// All executions of several runs, in their order, described as the first of them.
+    pub(crate) fn merged(runs: &[Self]) -> Self {
+        let Some((first, later)) = runs.split_first() else {
+            return Self::new(RunInfo::default());
+        };
+        let mut merged = first.clone();
+        for run in later {
+            merged.about.complete &= run.about.complete;
+            for (fingerprint, query) in &run.queries {
+                if let Some(sum) = merged.queries.get_mut(fingerprint) {
+                    sum.append(query);
+                } else if merged.queries.len() < Self::QUERIES_MAX {
+                    merged.queries.insert(*fingerprint, query.clone());
+                } else {
+                    merged.unattributed += query.calls();
+                }
+            }
+            for (fingerprint, text) in &run.statements {
+                merged.statements.entry(*fingerprint).or_insert_with(|| text.clone());
+            }
+            merged.typed.extend(&run.typed);
+            merged.unattributed += run.unattributed;
+        }
+        merged
+    }
+
     /// Adds an outcome. Outcomes that are not executions of a statement are ignored.
     pub fn record(&mut self, outcome: &ReplayOutcome) {
         if !outcome.kind.is_execution() {
@@ -171,6 +201,17 @@ impl Samples {
     #[must_use]
     pub fn with_info(self, about: RunInfo) -> Self {
         Self { about, ..self }
+    }
+
+    /// The same executions, on a machine that was in this state during the run.
+    #[must_use]
+    pub fn with_machine(self, machine: MachineLoad) -> Self {
+        Self { machine: Some(machine), ..self }
+    }
+
+    /// The state of the machine during the run, if it was measured.
+    pub fn machine(&self) -> Option<&MachineLoad> {
+        self.machine.as_ref()
     }
 
     /// The run's description.

@@ -17,6 +17,12 @@ pub struct CompareSettings {
     /// Smaller differences are due to the scheduler of either machine. With a control run, which
     /// measures that, a fifth of it.
     pub floor: Duration,
+    /// Minimum change of a typical execution when several runs on each side show how much runs
+    /// differ. Default 10 µs: smaller changes rarely matter to applications.
+    pub floor_between_runs: Duration,
+    /// "No change" is claimed only if a change by this factor, in either direction, is excluded.
+    /// Default 1.5.
+    pub no_change_max: ChangeFactor,
     /// Minimum executions of a query in both runs. Default 15.
     pub executions_min: u64,
     /// Level of the confidence intervals of typical changes. Default 0.95.
@@ -31,6 +37,8 @@ impl Default for CompareSettings {
         Self {
             change_min: ChangeFactor::DEFAULT,
             floor: Duration::from_micros(50),
+            floor_between_runs: Duration::from_micros(10),
+            no_change_max: ChangeFactor::NO_CHANGE,
             executions_min: 15,
             confidence: 0.95,
             false_discoveries_max: 0.01,
@@ -45,6 +53,9 @@ pub struct ChangeFactor(f64);
 impl ChangeFactor {
     /// 1.25, see [`CompareSettings::change_min`].
     pub const DEFAULT: Self = Self(1.25);
+
+    /// 1.5, see [`CompareSettings::no_change_max`].
+    pub const NO_CHANGE: Self = Self(1.5);
 
     /// The factor, if it is a number above 1.
     pub fn new(factor: f64) -> Option<Self> {

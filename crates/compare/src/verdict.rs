@@ -12,6 +12,8 @@ pub enum QueryVerdict {
     Faster(ChangedPart),
     /// No difference that is certain, large enough and above the noise.
     NoChange,
+    /// Neither a change nor its absence is certain: runs differ too much, or the machine did.
+    Undecided,
     /// Too few successful executions in one of the runs.
     TooFew,
     /// It was executed in the base run only.
@@ -36,6 +38,7 @@ impl QueryVerdict {
             Self::Slower(_) => "slower",
             Self::Faster(_) => "faster",
             Self::NoChange => "no change",
+            Self::Undecided => "undecided",
             Self::TooFew => "too few",
             Self::OnlyInBase => "only in base",
             Self::OnlyInRun => "only in run",
@@ -87,8 +90,10 @@ pub enum Overall {
     Faster,
     /// Some queries got slower, some faster.
     Mixed,
-    /// No query changed, and at least one was executed often enough to say so.
+    /// No query changed, and for all that were executed often enough this is certain.
     NoChange,
+    /// No query is known to have changed, but some may have: runs differ too much to say.
+    NotComparable,
     /// No query was executed often enough in both runs.
     TooFew,
 }
@@ -96,18 +101,20 @@ pub enum Overall {
 impl Overall {
     /// Combines the verdicts on the queries.
     pub fn from_verdicts(verdicts: impl IntoIterator<Item = QueryVerdict>) -> Self {
-        let (mut slower, mut faster, mut same) = (false, false, false);
+        let (mut slower, mut faster, mut same, mut undecided) = (false, false, false, false);
         for verdict in verdicts {
             slower |= verdict.is_slower();
             faster |= verdict.is_faster();
             same |= verdict == QueryVerdict::NoChange;
+            undecided |= verdict == QueryVerdict::Undecided;
         }
-        match (slower, faster, same) {
-            (true, true, _) => Self::Mixed,
-            (true, false, _) => Self::Slower,
-            (false, true, _) => Self::Faster,
-            (false, false, true) => Self::NoChange,
-            (false, false, false) => Self::TooFew,
+        match (slower, faster) {
+            (true, true) => Self::Mixed,
+            (true, false) => Self::Slower,
+            (false, true) => Self::Faster,
+            (false, false) if undecided => Self::NotComparable,
+            (false, false) if same => Self::NoChange,
+            (false, false) => Self::TooFew,
         }
     }
 
@@ -118,6 +125,7 @@ impl Overall {
             Self::Faster => "faster",
             Self::Mixed => "mixed",
             Self::NoChange => "no change",
+            Self::NotComparable => "not comparable",
             Self::TooFew => "too few",
         }
     }
@@ -131,11 +139,13 @@ impl fmt::Display for Overall {
 
 #[test]
 fn overall_verdict_combines_query_verdicts() {
-    use QueryVerdict::{Faster, NoChange, OnlyInRun, Slower, TooFew};
+    use QueryVerdict::{Faster, NoChange, OnlyInRun, Slower, TooFew, Undecided};
     let (slower, faster) = (Slower(ChangedPart::Typical), Faster(ChangedPart::Tail));
     assert_eq!(Overall::from_verdicts([NoChange, slower, TooFew]), Overall::Slower);
     assert_eq!(Overall::from_verdicts([NoChange, faster]), Overall::Faster);
     assert_eq!(Overall::from_verdicts([faster, slower]), Overall::Mixed);
+    assert_eq!(Overall::from_verdicts([NoChange, Undecided]), Overall::NotComparable);
+    assert_eq!(Overall::from_verdicts([slower, Undecided]), Overall::Slower);
     assert_eq!(Overall::from_verdicts([TooFew, NoChange]), Overall::NoChange);
     assert_eq!(Overall::from_verdicts([TooFew, OnlyInRun]), Overall::TooFew);
     assert_eq!(Overall::from_verdicts([]), Overall::TooFew);

@@ -47,7 +47,8 @@ fn invalid_conditions_are_rejected_with_reason() {
 fn violating_queries(condition: &str, base: &RunBuilder, run: &RunBuilder) -> Vec<u64> {
     let comparison = compare(&base.samples, &run.samples, None, &CompareSettings::default());
     let condition = FailOn::parse(condition).expect("a condition");
-    let crossings = condition.violations(&comparison, &base.samples, &run.samples);
+    let crossings =
+        condition.violations(&comparison, &[base.samples.clone()], &[run.samples.clone()]);
     crossings.into_iter().map(|crossing| crossing.fingerprint.0).collect()
 }
 

@@ -21,6 +21,14 @@ impl PercentileHistogram {
         self.count += 1;
     }
 
+    /// Adds the values of another histogram.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (&bucket, &count) in &other.buckets {
+            *self.buckets.entry(bucket).or_default() += count;
+        }
+        self.count += other.count;
+    }
+
     /// The middle of the bucket of the `rank`th smallest value, counting from 1; 0 if there is
     /// none.
     pub(crate) fn at_rank(&self, rank: u64) -> u64 {

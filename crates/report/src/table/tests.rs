@@ -104,8 +104,9 @@ fn sample_comparison() -> (Comparison, Vec<Violation>) {
     slower.expect("it was recorded").plan_change =
         Some("Index Scan using orders_customer_idx on orders became Seq Scan on orders".to_owned());
     let conditions = ["p95>1.5x", "errors>1x"].map(|text| FailOn::parse(text).expect("sound"));
-    let violations =
-        conditions.iter().flat_map(|condition| condition.violations(&comparison, &base, &run));
+    let violations = conditions
+        .iter()
+        .flat_map(|condition| condition.violations(&comparison, &[base.clone()], &[run.clone()]));
     let violations = violations.collect();
     (comparison, violations)
 }
