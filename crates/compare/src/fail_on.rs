@@ -242,7 +242,7 @@ impl FailOn {
         };
         let runs = QueryRuns { base: levels(&query.base_runs), run: levels(&query.run_runs) };
         let [Some(shift)] = run_shifts(&[runs])[..] else { return false };
-        shift.estimate > shift.half_width(CONFIDENCE)
+        shift.absolute.estimate > shift.absolute.half_width(CONFIDENCE)
     }
 
     /// The metric that is compared.

@@ -15,7 +15,7 @@ use crate::{
     Change, ChangedPart, CompareSettings, Interval, QueryVerdict, Samples,
     samples::Query,
     statistics::{
-        between_runs::{QueryRuns, RunLevel, RunShift, run_shifts},
+        between_runs::{QueryRuns, RunLevel, RunShift, ShiftEstimate, run_shifts},
         fdr::benjamini_hochberg,
     },
 };
@@ -40,7 +40,7 @@ pub(super) struct ShiftsBetweenRuns {
 struct QueryShift {
     shift: RunShift,
     q: f64,
-    mean: Option<RunShift>,
+    mean: Option<ShiftEstimate>,
 }
 
 /// The verdict on a query and the figures it is based on.
@@ -86,11 +86,13 @@ impl ShiftsBetweenRuns {
         let means = run_shifts(&levels(Query::run_mean, TAIL_EXECUTIONS_MIN / 4));
         let machine = machine.map_or_else(|| common_shift(&typical, settings), f64::abs);
         let margin = margin(machine, settings);
-        let measured: Vec<(Fingerprint, RunShift, Option<RunShift>)> = fingerprints
+        let measured: Vec<(Fingerprint, RunShift, Option<ShiftEstimate>)> = fingerprints
             .into_iter()
             .zip(typical)
             .zip(means)
-            .filter_map(|((fingerprint, shift), mean)| Some((fingerprint, shift?, mean)))
+            .filter_map(|((fingerprint, shift), mean)| {
+                Some((fingerprint, shift?, mean.map(|mean| mean.absolute)))
+            })
             .collect();
         let p_values: Vec<f64> =
             measured.iter().map(|(_, shift, _)| shift.p_beyond(margin)).collect();
@@ -104,7 +106,7 @@ impl ShiftsBetweenRuns {
 
     /// The shifts, in logarithms.
     pub(super) fn estimates(&self) -> impl Iterator<Item = f64> {
-        self.queries.values().map(|query| query.shift.estimate)
+        self.queries.values().map(|query| query.shift.absolute.estimate)
     }
 
     /// Classifies a query that both sides executed; `base` and `run` are all its executions.
@@ -118,7 +120,8 @@ impl ShiftsBetweenRuns {
         let Some(query) = self.queries.get(&fingerprint) else {
             return RunsVerdict::without_change(QueryVerdict::TooFew);
         };
-        let QueryShift { shift, q, mean } = *query;
+        let QueryShift { shift: both, q, mean } = *query;
+        let shift = both.absolute;
         let interval = interval(shift, settings.confidence);
         let margin = margin(self.machine, settings);
         let minimum = settings.change_min.get().ln();
@@ -137,10 +140,11 @@ impl ShiftsBetweenRuns {
         } else {
             QueryVerdict::Undecided
         };
-        let beyond = shift.half_width(1.0 - settings.false_discoveries_max);
+        let half_width = |it: ShiftEstimate| it.half_width(1.0 - settings.false_discoveries_max);
+        let beyond = both.relative.map_or(half_width(shift), half_width).min(half_width(shift));
         RunsVerdict {
             verdict,
-            change: Some(Change { factor: interval, p: shift.p_beyond(0.0), q }),
+            change: Some(Change { factor: interval, p: both.p_beyond(0.0), q }),
             mean_change: tail,
             detectable: Some((margin + beyond).max(minimum).exp()),
         }
@@ -148,7 +152,12 @@ impl ShiftsBetweenRuns {
 
     /// Whether the interval of the shift, widened by what the machine changed, excludes a change by
     /// [`CompareSettings::no_change_max`] or one that would be too small to matter.
-    fn excludes_change(&self, shift: RunShift, base_us: f64, settings: &CompareSettings) -> bool {
+    fn excludes_change(
+        &self,
+        shift: ShiftEstimate,
+        base_us: f64,
+        settings: &CompareSettings,
+    ) -> bool {
         let beyond = shift.half_width(settings.confidence) + self.machine;
         let (low, high) = ((shift.estimate - beyond).exp(), (shift.estimate + beyond).exp());
         let limit = settings.no_change_max.get();
@@ -162,7 +171,7 @@ impl ShiftsBetweenRuns {
         &self,
         base: &Query,
         run: &Query,
-        mean: RunShift,
+        mean: ShiftEstimate,
         settings: &CompareSettings,
     ) -> Option<Interval> {
         let floor_us = TAIL_FLOORS_MIN * settings.floor_between_runs.as_micros() as f64;
@@ -185,7 +194,8 @@ fn margin(machine: f64, settings: &CompareSettings) -> f64 {
 /// What all queries share is taken for the machine's, if nothing measured the machine: the median
 /// shift, if there are enough queries to tell.
 fn common_shift(shifts: &[Option<RunShift>], settings: &CompareSettings) -> f64 {
-    let estimates: Vec<f64> = shifts.iter().flatten().map(|shift| shift.estimate).collect();
+    let estimates: Vec<f64> =
+        shifts.iter().flatten().map(|shift| shift.absolute.estimate).collect();
     let median = crate::statistics::median(estimates.iter().copied()).unwrap_or(0.0);
     let factors: Vec<f64> = estimates.iter().map(|estimate| estimate.exp()).collect();
     let moved = super::moved_together(&factors, median.exp(), settings);
@@ -204,7 +214,7 @@ fn has_enough(side: &[Samples], fingerprint: Fingerprint, settings: &CompareSett
     side.iter().map(timed).sum::<u64>() >= settings.executions_min
 }
 
-fn interval(shift: RunShift, confidence: f64) -> Interval {
+fn interval(shift: ShiftEstimate, confidence: f64) -> Interval {
     let half_width = shift.half_width(confidence);
     Interval {
         estimate: shift.estimate.exp(),

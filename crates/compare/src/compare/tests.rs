@@ -320,7 +320,7 @@ fn setup(seed: u64, count: u64, spread: f64, factor_of: impl Fn(u64) -> f64) -> 
             slowdown = 0.97 * slowdown + 0.01 * builder.random.normal();
             for query in 0..12 {
                 let typical_us = 200.0 * (query + 1) as f64 * factor_of(query) * pace;
-                let noise = (0.4 * builder.random.normal() + slowdown).exp();
+                let noise = (0.25 * builder.random.normal() + slowdown).exp();
                 builder.record_done(query, typical_us * noise);
             }
         }
@@ -406,7 +406,7 @@ fn sides_are_the_sums_of_their_runs() {
     assert_eq!(query.base.expect("executed").timed, 360);
     let each: Vec<u64> = query.run_runs.iter().flatten().map(|side| side.timed).collect();
     assert_eq!(each, [120, 120]);
-    assert!(query.detectable.expect("several runs") > 1.25);
+    assert!(query.detectable.expect("several runs") >= 1.25 - 1e-9);
 }
 
 #[test]

@@ -53,19 +53,43 @@ pub(crate) struct RunLevel {
 /// The shift of a query, in logarithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunShift {
+    pub(crate) absolute: ShiftEstimate,
+    /// The shift against the typical query, which is free of what runs do to all queries alike.
+    /// `None` with fewer than [`QUERIES_MIN`] queries.
+    pub(crate) relative: Option<ShiftEstimate>,
+}
+
+/// An estimate with its uncertainty.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ShiftEstimate {
     pub(crate) estimate: f64,
     pub(crate) standard_error: f64,
     pub(crate) df: f64,
 }
 
 impl RunShift {
+    /// p-value of a shift that is no further from zero than `margin`.
+    ///
+    /// The smaller of the absolute and the relative one, doubled because there are two (Bonferroni).
+    /// A single changed query is found by the relative shift even when runs differ as a whole; a
+    /// change of most queries only by the absolute one.
+    pub(crate) fn p_beyond(&self, margin: f64) -> f64 {
+        let absolute = self.absolute.p_beyond(margin);
+        match self.relative {
+            Some(relative) => (2.0 * absolute.min(relative.p_beyond(margin))).min(1.0),
+            None => absolute,
+        }
+    }
+}
+
+impl ShiftEstimate {
     /// Half the width of the interval that contains the shift with this confidence.
     pub(crate) fn half_width(&self, confidence: f64) -> f64 {
         student::critical(1.0 - confidence, self.df) * self.standard_error
     }
 
     /// Two-sided p-value of a shift that is no further from zero than `margin`.
-    pub(crate) fn p_beyond(&self, margin: f64) -> f64 {
+    fn p_beyond(&self, margin: f64) -> f64 {
         let beyond = self.estimate.abs() - margin;
         if beyond <= 0.0 && margin > 0.0 {
             return 1.0;
@@ -86,11 +110,12 @@ pub(crate) fn run_shifts(queries: &[QueryRuns]) -> Vec<Option<RunShift>> {
     let ratios: Vec<(f64, f64)> =
         rests.iter().flatten().map(|rest| (rest.variance / rest.scale, rest.df)).collect();
     let prior = effects.as_ref().and_then(|_| Prior::fit(&ratios));
+    let typical = median(fits.iter().flatten().map(|fit| fit.estimate)).unwrap_or(0.0);
     fits.iter()
         .zip(&rests)
         .map(|(fit, rest)| {
             let (fit, rest) = (fit.as_ref()?, rest.as_ref()?);
-            Some(fit.shift(rest, prior, effects.as_ref()))
+            Some(fit.shift(rest, prior, effects.as_ref(), typical))
         })
         .collect()
 }
@@ -132,7 +157,14 @@ impl QueryFit {
         })
     }
 
-    fn shift(&self, rest: &Rest, prior: Option<Prior>, effects: Option<&RunEffects>) -> RunShift {
+    /// `typical` is the median shift of all queries.
+    fn shift(
+        &self,
+        rest: &Rest,
+        prior: Option<Prior>,
+        effects: Option<&RunEffects>,
+        typical: f64,
+    ) -> RunShift {
         let (ratio, rest_df) = match prior {
             Some(prior) => prior.moderate(rest.variance / rest.scale, rest.df),
             None => (rest.variance / rest.scale, rest.df),
@@ -145,9 +177,16 @@ impl QueryFit {
             / (effect_variance * effect_variance / effect_df
                 + rest_variance * rest_variance / rest_df);
         RunShift {
-            estimate: self.estimate,
-            standard_error: (self.factor * variance).sqrt(),
-            df: df.clamp(1.0, 1e6),
+            absolute: ShiftEstimate {
+                estimate: self.estimate,
+                standard_error: (self.factor * variance).sqrt(),
+                df: df.clamp(1.0, 1e6),
+            },
+            relative: effects.map(|effects| ShiftEstimate {
+                estimate: self.estimate - typical,
+                standard_error: (self.factor * rest_variance * effects.median_share()).sqrt(),
+                df: rest_df,
+            }),
         }
     }
 }
@@ -155,6 +194,8 @@ impl QueryFit {
 /// What each run does to all queries alike.
 struct RunEffects {
     by_run: Vec<f64>,
+    /// Number of queries that it is the median of.
+    queries: usize,
     variance: f64,
     df: f64,
 }
@@ -173,7 +214,13 @@ impl RunEffects {
         let by_run: Vec<f64> = (0..runs).map(effect_of).collect();
         let df = fits.iter().map(|fit| fit.df).fold(1.0, f64::max);
         let variance = by_run.iter().map(|effect| effect * effect).sum::<f64>() / df;
-        Some(Self { by_run, variance, df })
+        Some(Self { by_run, queries: fits.len(), variance, df })
+    }
+
+    /// By how much the variance of a difference from the median query exceeds that of the query:
+    /// a median of n values has π / 2n of the variance of one.
+    fn median_share(&self) -> f64 {
+        1.0 + std::f64::consts::FRAC_PI_2 / self.queries as f64
     }
 }
 

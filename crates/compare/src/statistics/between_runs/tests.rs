@@ -72,9 +72,9 @@ fn variance_within_runs_is_a_floor() {
         run: vec![level(1.3), level(1.301), level(1.299)],
     };
     let [Some(shift)] = run_shifts(&[agreeing])[..] else { panic!("one shift") };
-    assert!((shift.estimate - 0.3).abs() < 1e-9);
+    assert!((shift.absolute.estimate - 0.3).abs() < 1e-9);
     let floor = (0.04_f64 * 2.0 / 3.0).sqrt();
-    assert!((shift.standard_error / floor - 1.0).abs() < 1e-9, "{shift:?}");
+    assert!((shift.absolute.standard_error / floor - 1.0).abs() < 1e-9, "{shift:?}");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn runs_without_the_query_are_left_out() {
         query(vec![level(1.0), None, None], vec![level(2.0), level(2.2), None]),
         query(vec![None, None, None], vec![level(2.0), level(2.2), level(2.1)]),
     ]);
-    assert!((shifts[0].expect("four runs").estimate - 1.0).abs() < 1e-9);
+    assert!((shifts[0].expect("four runs").absolute.estimate - 1.0).abs() < 1e-9);
     assert_eq!(shifts[1..], [None, None]);
 }
 
