@@ -73,7 +73,7 @@ pub struct ClientHandshake {
     has_requested_tls: bool,
     has_requested_gss: bool,
     tls: Option<ClientTlsInfo>,
-    /// The user and the database of the startup packet.
+    /// User and database from the startup packet.
     names: Option<(String, String)>,
 }
 
@@ -93,7 +93,7 @@ enum ClientAuthState {
     Closed,
 }
 
-/// What the driver does next, once the output is written.
+/// The next action for the driver, once the output is written.
 #[derive(Debug)]
 pub enum ClientStep {
     /// Read more bytes.
@@ -105,7 +105,7 @@ pub enum ClientStep {
     },
     /// Run this key derivation.
     DeriveKeys(KeyDerivation),
-    /// Run this auth query.
+    /// Run this auth query on a server.
     AuthQuery(AuthQuery),
     /// Route this CancelRequest, then close.
     Cancel(CancelKey),
@@ -118,7 +118,7 @@ pub enum ClientStep {
 /// An authenticated client. It has been sent AuthenticationOk and nothing after it.
 #[derive(Debug)]
 pub struct AuthenticatedClient {
-    /// The user.
+    /// The user name from the startup packet; the secret of this user was checked.
     pub user: String,
     /// The requested database; it is configured.
     pub database: String,
@@ -132,11 +132,11 @@ pub struct AuthenticatedClient {
     pub role: Option<TargetRole>,
     /// The session parameters from its startup parameters and `options`.
     pub settings: Vec<SessionParameter>,
-    /// The keys from its SCRAM login.
+    /// The SCRAM keys computed during the login, for logins to servers with the same verifier.
     pub scram_keys: Option<ScramKeys>,
     /// Its secret from an auth query, for logins to servers.
     pub secret: Option<StoredSecret>,
-    /// Bytes that it has sent after its login.
+    /// Bytes that the client has sent after its login.
     pub received: Vec<u8>,
 }
 
@@ -200,7 +200,7 @@ impl ClientHandshake {
         }
     }
 
-    /// The user and the database from the startup packet, once it has arrived; empty if not given.
+    /// The user and database from the startup packet, once it has arrived; empty if not given.
     pub fn names(&self) -> Option<(&str, &str)> {
         self.names.as_ref().map(|(user, database)| (user.as_str(), database.as_str()))
     }
@@ -250,8 +250,8 @@ impl ClientHandshake {
         }
     }
 
-    /// Handles the result of [`ClientStep::AuthQuery`]: the user's secret, or `None` if there is no
-    /// such user or the query failed. The client cannot tell which.
+    /// Handles the result of [`ClientStep::AuthQuery`]: the user's secret, or `None` if the user
+    /// does not exist or the query failed. The client cannot distinguish these cases.
     pub fn auth_query_done(&mut self, secret: Option<UserSecret>) -> ClientStep {
         match mem::replace(&mut self.state, ClientAuthState::Closed) {
             ClientAuthState::AuthQuery(mut request, requirement) => {
@@ -266,7 +266,7 @@ impl ClientHandshake {
         }
     }
 
-    /// Ends the handshake for a reason of the driver's: [`Rejection::Timeout`],
+    /// Ends the handshake for a reason that only the driver can know: [`Rejection::Timeout`] or
     /// [`Rejection::TooMany`].
     pub fn refuse(&mut self, why: Rejection) -> ClientStep {
         self.reject(why)

@@ -2,7 +2,7 @@
 
 use super::{CONSOLE_DATABASES, Config};
 
-/// The default query: the role's secret, unless it has expired or the role may not log in.
+/// The default query: returns the role's secret, unless it has expired or the role may not log in.
 pub const DEFAULT_AUTH_QUERY: &str = "select rolname, case when rolvaliduntil < pg_catalog.now() \
      then null else rolpassword end from pg_catalog.pg_authid where rolname = $1 and rolcanlogin";
 
@@ -20,7 +20,8 @@ pub struct AuthQuery {
 }
 
 impl Config {
-    /// The query for the secret of `user`, who logs in to `database`; `None` if there is none.
+    /// Returns the query for the secret of `user` at a login to `database`; `None` if not
+    /// configured.
     ///
     /// The database's own settings take precedence over those of `[pool.auth]`. A database that
     /// does not exist, or is the console, has no server to query: `auth.dbname` is needed then.

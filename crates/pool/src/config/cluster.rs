@@ -24,7 +24,7 @@ pub struct ServerEntry {
     pub host: String,
     /// The port; the database's if `None`.
     pub port: Option<u16>,
-    /// The configured role.
+    /// The role of this server, if it should not be detected.
     #[serde(default)]
     pub role: ConfiguredRole,
     /// Its share of the load relative to the other servers, for the strategy `weighted`.
@@ -77,7 +77,7 @@ impl ConfiguredRole {
 pub struct ClusterConfig {
     /// How the server for a transaction is selected from the eligible ones.
     pub strategy: Strategy,
-    /// The role for clients that do not ask for one.
+    /// The role for clients that request none.
     #[serde(with = "toml::role_preference")]
     pub role: RolePreference,
     /// How long a failed replica is banned.
@@ -152,7 +152,7 @@ pub struct ClusterPool {
 pub struct ClusterServer {
     /// The server's endpoint.
     pub endpoint: Endpoint,
-    /// The configured role.
+    /// The role of this server, if it should not be detected.
     pub role: ConfiguredRole,
     /// Its share of the load, for the strategy `weighted`.
     pub weight: NonZeroU32,
@@ -187,7 +187,7 @@ impl DatabaseConfig {
         [("servers".to_owned(), &self.servers[..])].into_iter().chain(shards)
     }
 
-    /// Rules about servers that are violated: key below the database, and reason.
+    /// Returns violated rules about servers: the key below the database, and the reason.
     pub(super) fn cluster_errors(&self) -> Vec<(String, String)> {
         let mut errors = Vec::new();
         let mut rule = |is_violated: bool, key: String, why: &str| {

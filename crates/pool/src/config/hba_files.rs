@@ -1,4 +1,5 @@
-//! Loading of `pg_hba.conf` and `pg_ident.conf`, and the system's users and networks they refer to.
+//! Loading of `pg_hba.conf` and `pg_ident.conf`, and of the OS users and networks that they refer
+//! to.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::hba::{Files, Hba, HbaError, Networks};
 
-/// Files on the disk.
+/// Reads the included files from disk.
 struct Disk;
 
 impl Files for Disk {

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// Events that are logged in addition to problems: `[pool.log]`. Destination and format of the log
-/// are settings of the whole process.
+/// Additional events to log: `[pool.log]`. Destination and format of the log are settings of the
+/// whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogConfig {
@@ -19,7 +19,7 @@ pub struct LogConfig {
     pub pooler_errors: bool,
     /// Averages over all pools, once per period.
     pub stats: bool,
-    /// Length of that period, at least a second; also the period of the console's averages.
+    /// Length of that period, at least a second. The console's averages use the same period.
     #[serde(with = "durations::duration")]
     pub stats_period: Duration,
 }
