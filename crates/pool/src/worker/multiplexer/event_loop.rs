@@ -1,4 +1,4 @@
-//! [`MultiplexerThread`]: the event loop of a multiplexer.
+//! [`MultiplexerThread`]: the event loop of a LISTEN multiplexer.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// The delay after the first failed login; doubled by each further failure.
+/// The delay after a first failed login; doubled by each further failure.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
 /// The longest delay after a server refused a channel.
@@ -37,13 +37,14 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Idle time after which an empty query tests the connection.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time to wait for a reply before the connection counts as lost.
+/// How long to wait for a reply before the connection counts as lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long the thread and its connection stay open without clients.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Most notifications queued for workers. Beyond it reading stops, and the server queues them.
+/// Maximum number of notifications queued for workers. Beyond it reading stops, and the server
+/// queues them.
 const IN_FLIGHT_MAX: usize = 100_000;
 
 /// The state of a multiplexer's thread.
