@@ -391,7 +391,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// When [`Core::tick`] is due; [`Time::NEVER`] if no timer is running.
+    /// Returns when [`Core::tick`] is due; [`Time::NEVER`] if no timer is running.
     pub fn deadline(&self) -> Time {
         self.next_deadline()
     }
@@ -403,12 +403,12 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Number of connected clients, without the internal clients of mirrors.
+    /// Returns the number of connected clients, without the internal clients of mirrors.
     pub fn clients(&self) -> usize {
         self.clients.len() - self.mirror_clients
     }
 
-    /// Number of servers, including those being opened.
+    /// Returns the number of servers, including those being opened.
     pub fn servers(&self) -> usize {
         self.servers.len()
     }
@@ -445,7 +445,7 @@ impl Core {
 
 #[cfg(test)]
 impl Core {
-    /// The client that a server is linked to.
+    /// Returns the client that a server is linked to.
     pub(crate) fn linked_client(&self, id: ServerId) -> Option<ClientId> {
         match self.servers.get(id)?.state {
             state::server::ServerState::Linked(client) => Some(client),
@@ -458,7 +458,7 @@ impl Core {
         self.clients.get(id).is_some_and(|client| client.routing.is_some())
     }
 
-    /// A client's cancel key.
+    /// Returns a client's cancel key.
     pub(crate) fn cancel_key_of(&self, id: ClientId) -> Option<CancelKey> {
         Some(self.clients.get(id)?.cancel_key(self.worker, id))
     }

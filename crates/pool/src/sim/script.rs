@@ -295,7 +295,7 @@ impl SimClient {
                 let extended = random.percent(50);
                 let sql = format!("{} {token}", if bad { "copybad" } else { "copyin" });
                 if extended {
-                    self.has_unnamed = false; // The unnamed statement must not run a COPY in a later batch.
+                    self.has_unnamed = false; // Later batches must not run a COPY.
                     encode::parse(buf, b"", sql.as_bytes(), &[]).unwrap();
                     bind(buf, b"", &[]);
                     encode::execute(buf, b"", 0).unwrap();

@@ -433,7 +433,7 @@ impl Simulation {
                     self.workers[worker].core.adopt_server(transfer, now).expect("the pool exists");
                 self.attach(SimPeer::Backend(backend), worker, PeerId::Server(id));
                 if self.backends[backend].1.is_closed {
-                    self.schedule_soon(SimEvent::Closed(SimPeer::Backend(backend))); // The server failed during the handover.
+                    self.schedule_soon(SimEvent::Closed(SimPeer::Backend(backend))); // Failed in transit.
                 }
                 self.call(worker, |core, now, io| core.serve_waiting(pool, now, io));
             }
