@@ -101,7 +101,7 @@ pub enum Strategy {
     LeastOutstanding,
     /// Members take turns in proportion to their weight.
     Weighted,
-    /// Of two members picked at random, the one expected to reply sooner under its load. A much
+    /// Picks two members at random and uses the one expected to reply sooner under its load. A much
     /// slower one gets a request only to find out whether it still is slow.
     Latency,
 }

@@ -124,7 +124,7 @@ pub struct Config {
     /// Whether clients may use the simple query protocol, in which one message can contain several
     /// statements.
     pub simple_queries: bool,
-    /// What the pooler waits for after SIGTERM.
+    /// Event that the pooler waits for after SIGTERM.
     pub shutdown_mode: ShutdownMode,
     /// Whether cleartext passwords may be sent to servers over connections that are neither
     /// encrypted nor local; databases can override this.

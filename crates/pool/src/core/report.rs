@@ -31,7 +31,7 @@ pub struct CoreReport {
 /// A worker's part of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolReport {
-    /// Id of the pool.
+    /// Identifies the pool, in every worker.
     pub pool: PoolId,
     /// When a client's server is released.
     pub mode: PoolingMode,
@@ -128,7 +128,7 @@ pub struct ServerReport {
     pub id: ServerId,
     /// The pool that the connection belongs to.
     pub pool: PoolId,
-    /// What the connection is used for at the moment.
+    /// The connection's current use.
     pub phase: ServerPhase,
     /// Time since the connection was opened.
     pub age: Duration,

@@ -66,7 +66,7 @@ pub(super) enum LoginProgress {
     AuthQuery,
     /// The next step waits for a host name: see [`PendingLogin::host`].
     Resolve,
-    /// The client has logged in.
+    /// A client's login is complete.
     Client(Box<LoggedIn>),
     /// An administrator has logged in to the console.
     Admin(Box<AdminClient>),

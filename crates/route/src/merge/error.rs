@@ -1,8 +1,8 @@
-//! [`MergeError`]: why the replies of several shards cannot be merged.
+//! [`MergeError`]: the reasons why the replies of several shards cannot be merged.
 
 use howdah_wire::backend::{ErrorField, Severity, encode};
 
-/// Why replies cannot be merged.
+/// The reason why replies cannot be merged.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MergeError {
     #[error("shards returned different columns")]

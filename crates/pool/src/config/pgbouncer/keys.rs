@@ -15,7 +15,7 @@ pub struct PgbouncerKey {
     pub effect: KeyEffect,
 }
 
-/// What the converter does with a key.
+/// The effect of a key on the configuration, if any.
 #[derive(Clone, Copy, Debug)]
 pub enum KeyEffect {
     /// The key sets a key of `[pool]`.
