@@ -10,7 +10,7 @@ use crate::{
     writer::{self, BodyWriter, EncodeError},
 };
 
-/// Messages without a body: ParseComplete and its like.
+/// Messages without a body, such as ParseComplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bare {
     /// Reply to Bind.
@@ -30,7 +30,7 @@ pub enum Bare {
 }
 
 impl Bare {
-    /// The kind of the message.
+    /// Returns the kind of the message.
     pub const fn kind(self) -> Backend {
         match self {
             Self::BindComplete => Backend::BindComplete,
@@ -55,18 +55,18 @@ pub fn bare(buf: &mut Vec<u8>, message: Bare) {
 pub enum AuthenticationRequest<'a> {
     /// The login is accepted.
     Ok,
-    /// The password in clear text.
+    /// Requests the password in clear text.
     CleartextPassword,
-    /// An md5 of password, user and salt.
+    /// Requests an md5 of password, user and salt.
     Md5Password {
-        /// Must be random for each login.
+        /// Random bytes, which must be different for each login.
         salt: [u8; 4],
     },
-    /// SASL, with the offered mechanisms, the preferred one first.
+    /// Requests SASL with one of these mechanisms, the preferred one first.
     Sasl(&'a [&'a [u8]]),
-    /// A further message of the mechanism.
+    /// Sends a further message of the mechanism.
     SaslContinue(&'a [u8]),
-    /// The last message of the mechanism.
+    /// Sends the last message of the mechanism.
     SaslFinal(&'a [u8]),
 }
 
@@ -129,7 +129,7 @@ pub fn command_complete(buf: &mut Vec<u8>, tag: &[u8]) -> Result<(), EncodeError
 ///
 /// # Errors
 ///
-/// The piece is 2 GiB long.
+/// The piece has 2 GiB or more.
 pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Backend::CopyData.tag(), |body| {
         body.bytes(data);
@@ -140,11 +140,11 @@ pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
 /// The direction of a COPY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStart {
-    /// The frontend sends.
+    /// The frontend sends data.
     In,
-    /// The backend sends.
+    /// The backend sends data.
     Out,
-    /// Both may send.
+    /// Both sides may send data.
     Both,
 }
 
@@ -177,7 +177,7 @@ pub fn copy_response(
 ///
 /// # Errors
 ///
-/// There are over 65,535 cells, or a cell or the message would be 2 GiB long.
+/// There are over 65,535 cells, or a cell or the message would have 2 GiB or more.
 pub fn data_row<'v>(
     buf: &mut Vec<u8>,
     cells: impl IntoIterator<Item = Option<&'v [u8]>>,
@@ -187,8 +187,8 @@ pub fn data_row<'v>(
     })
 }
 
-/// The four fields that every error or notice has, severity in both its forms: the start of the
-/// fields for [`error_response`] and [`notice_response`].
+/// Returns the four fields that every error or notice has, severity in both its forms: the start of
+/// the fields for [`error_response`] and [`notice_response`].
 pub fn essentials<'v>(
     severity: Severity,
     sqlstate: &'v [u8],
@@ -231,7 +231,7 @@ pub fn notice_response<'v>(
 ///
 /// # Errors
 ///
-/// The value is 2 GiB long.
+/// The value has 2 GiB or more.
 pub fn function_call_response(buf: &mut Vec<u8>, value: Option<&[u8]>) -> Result<(), EncodeError> {
     writer::message(buf, Backend::FunctionCallResponse.tag(), |body| body.value(value))
 }
@@ -277,7 +277,7 @@ pub fn notification_response(
 ///
 /// # Errors
 ///
-/// There are over 65,535.
+/// There are over 65,535 types.
 pub fn parameter_description(buf: &mut Vec<u8>, types: &[u32]) -> Result<(), EncodeError> {
     writer::message(buf, Backend::ParameterDescription.tag(), |body| {
         body.list("parameter types", types, |body, oid| {
@@ -304,7 +304,7 @@ pub fn ready_for_query(buf: &mut Vec<u8>, status: TransactionStatus) {
     buf.extend_from_slice(&[Backend::ReadyForQuery.tag().0, 0, 0, 0, 5, status.byte()]);
 }
 
-/// Describes the columns of the rows to come.
+/// Describes the columns of the rows that follow.
 ///
 /// # Errors
 ///

@@ -14,17 +14,18 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The text contains a zero byte or is 2 GiB long.
+/// The text contains a zero byte or has 2 GiB or more.
 pub fn query(buf: &mut Vec<u8>, sql: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::Query.tag(), |body| body.string("query", sql))
 }
 
-/// Prepares `sql` as `statement`; `types` contains the OIDs of its first parameters, 0 for those
-/// that the server is to infer.
+/// Prepares `sql` as `statement`. `types` contains the OIDs of its first parameters, 0 for those
+/// whose type the server should infer.
 ///
 /// # Errors
 ///
-/// A string contains a zero byte, there are over 65,535 types, or the message would be 2 GiB long.
+/// A string contains a zero byte, there are over 65,535 types, or the message would have 2 GiB or
+/// more.
 pub fn parse(
     buf: &mut Vec<u8>,
     statement: &[u8],
@@ -43,13 +44,13 @@ pub fn parse(
 
 /// Binds `values` to `statement`, making `portal`.
 ///
-/// Formats follow the rule of [`crate::Formats`]: none means text for all, one is for all, else one
-/// for each. The server checks whether their number matches.
+/// Formats follow the rule of [`crate::Formats`]: no format means text for all values, one is for
+/// all, otherwise there is one for each. The server checks whether their number matches.
 ///
 /// # Errors
 ///
-/// A name contains a zero byte, a list has over 65,535 elements, or a value or the message would be
-/// 2 GiB long.
+/// A name contains a zero byte, a list has over 65,535 elements, or a value or the message would
+/// have 2 GiB or more.
 pub fn bind<'v>(
     buf: &mut Vec<u8>,
     portal: &[u8],
@@ -86,7 +87,7 @@ pub fn close(buf: &mut Vec<u8>, target: DescribeTarget<'_>) -> Result<(), Encode
 }
 
 /// Runs a portal, for at most `max_rows` rows if that is not 0. The protocol's maximum is 2³¹ - 1;
-/// higher limits become that.
+/// higher limits are reduced to that.
 ///
 /// # Errors
 ///
@@ -104,7 +105,7 @@ pub fn flush(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Flush.tag());
 }
 
-/// Ends a batch. The server commits the implicit transaction, if there is one, and sends
+/// Ends a batch. The server commits the implicit transaction, if one is open, and sends
 /// ReadyForQuery.
 pub fn sync(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Sync.tag());
@@ -114,7 +115,7 @@ pub fn sync(buf: &mut Vec<u8>) {
 ///
 /// # Errors
 ///
-/// The piece is 2 GiB long.
+/// The piece has 2 GiB or more.
 pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::CopyData.tag(), |body| {
         body.bytes(data);
@@ -140,7 +141,8 @@ pub fn copy_fail(buf: &mut Vec<u8>, reason: &[u8]) -> Result<(), EncodeError> {
 ///
 /// # Errors
 ///
-/// There are over 65,535 arguments or formats, or an argument or the message would be 2 GiB long.
+/// There are over 65,535 arguments or formats, or an argument or the message would have 2 GiB or
+/// more.
 pub fn function_call<'v>(
     buf: &mut Vec<u8>,
     function: u32,
@@ -162,7 +164,7 @@ pub fn terminate(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Terminate.tag());
 }
 
-/// Answers a password request: with the password, or with [`crate::auth::md5`] of it.
+/// Replies to a password request: with the password, or with [`crate::auth::md5`] of it.
 ///
 /// # Errors
 ///
@@ -191,7 +193,7 @@ pub fn sasl_initial_response(
 ///
 /// # Errors
 ///
-/// The message is 2 GiB long.
+/// The message has 2 GiB or more.
 pub fn sasl_response(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::Authentication.tag(), |body| {
         body.bytes(data);
