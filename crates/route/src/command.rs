@@ -63,7 +63,7 @@ impl RouteCommand {
         let [first, second, third, ..] = query else { return None };
         match (first | 0x20, second | 0x20, third | 0x20) {
             (b's', b'e', b't') | (b's', b'h', b'o') => Self::read_on(query),
-            // In these positions only spaces and control characters have that bit.
+            // A leading space or control character, with that bit set.
             (b' '..=b'-', ..) => Self::read_on(query),
             _ => None,
         }

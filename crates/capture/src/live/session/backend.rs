@@ -94,9 +94,9 @@ impl SessionDecoder {
         }
     }
 
-    /// The messages of a Bind whose reply arrives before its Sync is sent. If a later request, at
-    /// or after this index of the pending ones, will have an event, the messages belong to that
-    /// one.
+    /// Returns the messages of a Bind whose reply arrives before its Sync is sent. If a later
+    /// request, at or after this index of the pending ones, will have an event, the messages belong
+    /// to that one.
     fn messages_so_far(&mut self, later: usize) -> Option<Text> {
         let later = self.pending.iter().skip(later);
         let mut later = later.take_while(|request| !request.ends_pipeline());
@@ -195,8 +195,8 @@ impl SessionDecoder {
         }
     }
 
-    /// The first pending request has failed: if the Sync after it was sent with an event that the
-    /// server will skip, the Sync belongs to this event instead.
+    /// Handles the Sync after the first pending request, which has failed: if it was sent with an
+    /// event that the server will skip, it belongs to this event instead.
     fn move_sync_to_front(&mut self) {
         let Some(sync) = self.pending.iter().position(PendingRequest::is_sync) else { return };
         let is_last = !self.pending.range(1..sync.max(1)).any(PendingRequest::will_be_event);
@@ -229,7 +229,7 @@ impl SessionDecoder {
         }
     }
 
-    /// The server waits for rows, and ignores the Syncs sent after the COPY.
+    /// Handles that the server waits for rows, and ignores the Syncs sent after the COPY.
     fn copy_in(&mut self) {
         self.set_direction(CopyDirection::In);
         let copying = self.copy.get_or_insert_default();
@@ -272,9 +272,9 @@ impl SessionDecoder {
                     self.pending.pop_front();
                     break;
                 }
-                // It has ended, whatever the reply was.
+                // The request has ended, whatever the reply was.
                 AwaitedReply::Execute => self.finish_front(None, now, context),
-                // Its reply was not counted.
+                // The reply was not counted.
                 _ => self.complete_front(context),
             }
         }
