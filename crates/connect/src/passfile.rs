@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(find(file, "/srv/pg", 5433, "d", "u"), None);
     }
 
-    /// Escapes a field.
+    /// Inverse of the parser's unescaping.
     fn escape(field: &str) -> String {
         field.replace('\\', r"\\").replace(':', r"\:").replace('*', r"\*")
     }

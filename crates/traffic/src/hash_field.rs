@@ -72,7 +72,7 @@ pub enum HashField {
     Arguments = 30,
 }
 
-/// A partial sum of an event's fields.
+/// The sum over some of an event's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FieldSum(u128);
 
@@ -92,7 +92,7 @@ impl FieldSum {
         self.number(field, word);
     }
 
-    /// The hash of the event that has these fields.
+    /// Returns the hash of the event that has these fields.
     #[inline]
     pub(crate) fn hash(self) -> u128 {
         xxh3_128(&self.0.to_le_bytes())
