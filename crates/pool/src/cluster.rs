@@ -65,7 +65,7 @@ impl TargetRole {
     /// Every role.
     pub const ALL: [Self; 4] = [Self::Any, Self::Primary, Self::Replica, Self::PreferReplica];
 
-    /// The keyword in the configuration and in SHOW.
+    /// Returns the keyword in the configuration and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -75,8 +75,8 @@ impl TargetRole {
         }
     }
 
-    /// The role for a value of libpq's `target_session_attrs`. `read-only` means a standby; a
-    /// primary whose sessions are read-only by default is not considered.
+    /// Returns the role for a value of libpq's `target_session_attrs`. `read-only` means a standby;
+    /// a primary whose sessions are read-only by default is not considered.
     pub fn from_session_attributes(value: &str) -> Option<Self> {
         Some(match value {
             "any" => Self::Any,
@@ -107,7 +107,7 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// The keyword in the configuration and in SHOW.
+    /// Returns the keyword in the configuration and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::RoundRobin => "round-robin",

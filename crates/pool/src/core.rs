@@ -297,7 +297,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Handles that a server requested by [`CoreIo::open_server`] is logged in and idle.
+    /// Called when a server requested by [`CoreIo::open_server`] is logged in and idle.
     pub fn server_ready(
         &mut self,
         id: ServerId,
@@ -310,7 +310,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Handles that a server requested by [`CoreIo::open_server`] could not be opened; the worker
+    /// Called when a server requested by [`CoreIo::open_server`] could not be opened; the worker
     /// has closed its socket, if there was one. Its id is free.
     pub fn server_failed(
         &mut self,
@@ -340,7 +340,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Handles that a peer's send buffer is empty, after [`crate::Backlog::Waiting`].
+    /// Called when a peer's send buffer is empty, after [`crate::Backlog::Waiting`].
     pub fn drained(&mut self, peer: PeerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_drained(peer, io);
@@ -357,7 +357,7 @@ impl Core {
         is_known
     }
 
-    /// Handles that a CancelRequest sent by [`CoreIo::send_cancel`] is done, whether or not it
+    /// Called when a CancelRequest sent by [`CoreIo::send_cancel`] is done, whether or not it
     /// succeeded.
     pub fn cancel_finished(&mut self, server: ServerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
@@ -418,8 +418,8 @@ impl Core {
         self.clients.get(id).is_some_and(|client| client.state == ClientState::Waiting)
     }
 
-    /// Number of requests that were rerouted, since the last call, from servers that fail health
-    /// checks.
+    /// Returns the number of requests that were rerouted, since the last call, from servers that
+    /// fail health checks.
     pub fn take_reads_rerouted(&mut self) -> u32 {
         std::mem::take(&mut self.reads_rerouted)
     }

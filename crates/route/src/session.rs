@@ -585,7 +585,8 @@ impl RouteSession {
         }
     }
 
-    /// Whether the primary may handle a request that prefers a replica: nothing requires one.
+    /// Whether the primary may handle a request routed to a replica, because nothing requires a
+    /// replica.
     fn may_use_primary(&self, settings: &RouteSettings, hints: &Hints) -> bool {
         self.requested_role(settings, hints) != RolePreference::Replica
     }

@@ -379,7 +379,7 @@ impl SessionDecoder {
         self.held_event = Some(event);
     }
 
-    /// Handles that a portal is closed or replaced. If it was not executed and its Bind has no
+    /// Called when a portal is closed or replaced. If it was not executed and its Bind has no
     /// reply yet, the event of the Bind must be created now.
     fn before_portal_closed(&mut self, portal: &Text, context: &DecodeContext<'_>) {
         let is_its_bind = |request: &&mut PendingRequest| {

@@ -69,7 +69,7 @@ impl ReplayRun {
     }
 }
 
-/// The files of a table, after their footers were checked.
+/// Opens the files of a table, and checks their footers.
 fn open_files<R: TableRecord>(
     folder: &Folder,
     counted: u32,

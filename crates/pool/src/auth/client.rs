@@ -184,7 +184,7 @@ pub struct ClientTlsInfo {
 const TLS_HANDSHAKE: u8 = 0x16;
 
 impl ClientHandshake {
-    /// The handshake of a client that has connected from `origin`.
+    /// Creates the handshake of a client that has connected from `origin`.
     pub fn new(rules: Arc<ClientRules>, origin: ClientOrigin, entropy: Entropy) -> Self {
         Self {
             rules,
@@ -200,7 +200,8 @@ impl ClientHandshake {
         }
     }
 
-    /// The user and database from the startup packet, once it has arrived; empty if not given.
+    /// Returns the user and database from the startup packet, once it has arrived; empty if not
+    /// given.
     pub fn names(&self) -> Option<(&str, &str)> {
         self.names.as_ref().map(|(user, database)| (user.as_str(), database.as_str()))
     }
@@ -527,7 +528,7 @@ impl ClientHandshake {
     }
 }
 
-/// The user and the database of a startup packet, even if it is otherwise invalid.
+/// Returns the user and the database of a startup packet, even if it is otherwise invalid.
 fn user_and_database(startup: &Startup<'_>) -> (String, String) {
     let find = |wanted_name: &[u8]| {
         let mut parameters = startup.parameters.clone();

@@ -227,7 +227,7 @@ impl RefusalReason {
         Self::System,
     ];
 
-    /// The reason's name in metrics and log.
+    /// Returns the reason's name in metrics and log.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Password => "password",

@@ -285,7 +285,7 @@ impl ServerHandshake {
 }
 
 impl ServerIntent {
-    /// The configured or cached secret, unless it is empty.
+    /// Returns the configured or cached secret, unless it is empty.
     fn secret(&self) -> Option<&StoredSecret> {
         self.identity.secret.as_ref().filter(|secret| !secret.is_empty())
     }

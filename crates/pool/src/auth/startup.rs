@@ -187,7 +187,7 @@ fn text(name: &str, value: &[u8]) -> Result<String, Rejection> {
     text.map_err(|_| Rejection::Layout(format!("the name of the {name} is not UTF-8")))
 }
 
-/// A name for an error message, cut to 64 bytes.
+/// Converts a name for an error message, and cuts it to 64 bytes.
 fn lossy(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned()
 }

@@ -33,8 +33,8 @@ impl LagHistory {
         }
     }
 
-    /// The lag of a standby that has replayed up to `lsn`, in bytes and time; `None` before any
-    /// primary was seen.
+    /// Returns the lag of a standby that has replayed up to `lsn`, in bytes and time; `None` before
+    /// any primary was seen.
     pub(crate) fn lag_at(&self, lsn: u64, now: Time) -> Option<(u64, Duration)> {
         let (_, newest) = self.positions.back()?;
         let missing = self.positions.iter().find(|(_, position)| *position > lsn);

@@ -182,7 +182,7 @@ impl MemberHealth {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// When the last ban ended.
+    /// Returns when the last ban ended; `None` if the server was never banned.
     pub(super) fn slow_start_from(&self) -> Option<Time> {
         Some(Time(self.slow_start_from.load(Ordering::Relaxed))).filter(|time| time.0 > 0)
     }
@@ -202,7 +202,7 @@ impl MemberHealth {
         }
     }
 
-    /// Handles that the server's name resolves to another address: connections are replaced as they
+    /// Called when the server's name resolves to another address: connections are replaced as they
     /// become free, and the new server must be checked first.
     pub(crate) fn handle_address_change(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);

@@ -68,7 +68,7 @@ pub(crate) struct MemberRequirement {
 }
 
 impl From<TargetRole> for MemberRequirement {
-    /// The requirement of a client that has written nothing.
+    /// Returns the requirement of a client that has written nothing.
     fn from(role: TargetRole) -> Self {
         Self { role, min_replayed: CheckSeq::default(), can_use_primary: false }
     }

@@ -206,7 +206,7 @@ impl PrimaryDetector {
         self.conflict
     }
 
-    /// The system identifier of the primary, if known.
+    /// Returns the system identifier of the primary, if known.
     pub(crate) fn system_identifier(&self) -> Option<i64> {
         self.system_identifier
     }

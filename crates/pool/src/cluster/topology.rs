@@ -108,7 +108,7 @@ impl ClusterTopology {
         }
     }
 
-    /// The system identifier of the primary, if known.
+    /// Returns the system identifier of the primary, if known.
     pub(crate) fn system_identifier(&self) -> Option<i64> {
         self.detector.system_identifier()
     }

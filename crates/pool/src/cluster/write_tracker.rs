@@ -208,11 +208,11 @@ impl LsnHistory {
 /// ends after this offset.
 const PAGE_HEADER_BYTES: u64 = 48;
 
-/// The latest possible end of the last record, given the position of the next insert. That position
-/// may be after the header of a page without a record, which a standby does not report until there
-/// is one: it reports the end of the previous page. So a position within or just after a header
-/// stands for that end. If a record continues on the page, none can end between header and
-/// position.
+/// Returns the latest possible end of the last record, given the position of the next insert. That
+/// position may be after the header of a page without a record, which a standby does not report
+/// until the page has one: it reports the end of the previous page. So a position within or just
+/// after a header stands for that end. If a record continues on the page, none can end between
+/// header and position.
 pub(crate) fn end_of_wal(next_insert: u64, page_bytes: u64) -> u64 {
     match next_insert.checked_rem(page_bytes) {
         Some(on_page) if on_page < PAGE_HEADER_BYTES => next_insert - on_page,

@@ -64,7 +64,7 @@ pub enum CopyCapture {
 }
 
 impl CopyCapture {
-    /// The keyword of this value.
+    /// Returns the keyword in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",

@@ -37,7 +37,7 @@ fn default_weight() -> NonZeroU32 {
 }
 
 impl ServerEntry {
-    /// The server's endpoint.
+    /// Returns the server's endpoint.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ pub enum ConfiguredRole {
 }
 
 impl ConfiguredRole {
-    /// The keyword of this role.
+    /// Returns the keyword in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -159,8 +159,8 @@ pub struct ClusterServer {
 }
 
 impl DatabaseConfig {
-    /// One cluster per shard, or one of `servers` if the database is not sharded. Empty if it has
-    /// neither.
+    /// Returns one cluster per shard, or one of `servers` if the database is not sharded. Empty if
+    /// it has neither.
     ///
     /// # Errors
     ///
@@ -179,7 +179,7 @@ impl DatabaseConfig {
         shards.chain(own).collect()
     }
 
-    /// The list of servers of each cluster, with its key.
+    /// Returns the list of servers of each cluster, with its key.
     fn server_lists(&self) -> impl Iterator<Item = (String, &[ServerEntry])> {
         let shards = self.shards.iter().enumerate();
         let shards =

@@ -29,7 +29,7 @@ pub struct ParsedConfig {
 }
 
 impl ParsedConfig {
-    /// A diagnostic for a key, with its file and line.
+    /// Creates a diagnostic for a key, with its file and line.
     pub fn diagnostic(&self, key: &str, text: impl Into<String>) -> Diagnostic {
         self.locations.diagnostic(key, text.into())
     }
@@ -49,7 +49,8 @@ impl KeyLocations {
         Self { file: file.to_owned(), keys }
     }
 
-    /// A diagnostic for a key, or for its nearest parent in the file if the key itself is missing.
+    /// Creates a diagnostic for a key, or for its nearest parent in the file if the key itself is
+    /// missing.
     fn diagnostic(&self, key: &str, text: String) -> Diagnostic {
         let parents = self.keys.iter().filter(|(path, ..)| is_same_or_child(key, path));
         let nearest = parents.max_by_key(|(path, ..)| path.len());

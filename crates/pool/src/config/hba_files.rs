@@ -53,8 +53,8 @@ impl AuthConfig {
     }
 }
 
-/// Names of the operating system's users by uid, from the lines `name:password:uid:...` of
-/// passwd(5). If two lines have the same uid, the first one counts, as for the system itself.
+/// Returns the names of the operating system's users by uid, from the lines `name:password:uid:...`
+/// of passwd(5). If two lines have the same uid, the first one counts, as for the system itself.
 fn os_users(passwd: &str) -> BTreeMap<u32, String> {
     let mut users = BTreeMap::new();
     for line in passwd.lines() {

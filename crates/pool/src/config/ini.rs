@@ -24,7 +24,7 @@ pub(super) enum IniLine<'a> {
     Invalid(&'static str),
 }
 
-/// The lines that are not empty or comments, with their numbers from 1.
+/// Returns the lines that are neither empty nor comments, with their numbers from 1.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, IniLine<'_>)> {
     let numbered = text.lines().enumerate();
     numbered.filter_map(|(index, line)| Some((index + 1, parse(line.trim())?)))

@@ -87,7 +87,7 @@ impl MirrorEntry {
         endpoint(&self.host, self.port.unwrap_or(port))
     }
 
-    /// The mirror's name: its endpoint, and the database if `dbname` is set.
+    /// Returns the mirror's name: its endpoint, and the database if `dbname` is set.
     fn name(&self, port: u16) -> Result<String, String> {
         let endpoint = self.endpoint(port)?;
         Ok(match &self.dbname {
@@ -109,7 +109,7 @@ pub struct MirrorPool {
 }
 
 impl DatabaseConfig {
-    /// The mirrors of this database.
+    /// Returns the mirrors of this database.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ pub use self::{
 /// Deepest nesting of `%include`.
 const INCLUDES_MAX: usize = 10;
 
-/// The valid sections.
+/// Sections that a `pgbouncer.ini` may have.
 const SECTIONS: [&str; 4] = ["databases", "pgbouncer", "users", "peers"];
 
 pub(super) fn is_section(name: &str) -> bool {

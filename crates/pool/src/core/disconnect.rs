@@ -29,7 +29,7 @@ use crate::{
 };
 
 impl Core {
-    /// Handles that a client is gone: rolls back what it left open on its server.
+    /// Called when a client is gone: rolls back what it left open on its server.
     pub(super) fn handle_client_disconnect(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.remove_client(id) else { return };
         if client.channels.is_some() {
@@ -144,7 +144,7 @@ impl Core {
         self.flush_server(id, &[], io);
     }
 
-    /// Handles that a server connection has ended, in whatever state.
+    /// Called when a server connection has ended, in whatever state.
     pub(super) fn handle_server_disconnect(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.remove(id) else { return };
         let pool_id = server.pool;

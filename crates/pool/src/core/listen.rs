@@ -204,7 +204,7 @@ impl Rewriter<'_> {
 }
 
 impl ReplyHandler<'_> {
-    /// Handles that a client's LISTEN or UNLISTEN has been executed.
+    /// Called when a client's LISTEN or UNLISTEN has been executed.
     pub(super) fn listen_completed(&mut self, tag: &[u8]) {
         self.server.session_state |= SessionStateFlags::from_tag(tag);
         let Some(client) = self.client.as_deref_mut().filter(|_| self.multiplexes_listen) else {

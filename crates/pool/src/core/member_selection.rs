@@ -154,7 +154,7 @@ impl Core {
         self.choose_member_by_load(owner, role, shard).unwrap_or(owner)
     }
 
-    /// The slow path: members must be compared by load, or none is suitable.
+    /// Chooses a member on the slow path: members must be compared by load, or none is suitable.
     fn choose_member_by_load(
         &mut self,
         owner: PoolId,
@@ -172,7 +172,7 @@ impl Core {
         }
     }
 
-    /// Handles that a server has closed the connection, or violated the protocol: requests a check
+    /// Called when a server has closed the connection, or violated the protocol: requests a check
     /// of its member.
     pub(super) fn suspect_member(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get(id) else { return };
@@ -187,7 +187,7 @@ impl Core {
         }
     }
 
-    /// Handles that a member is unreachable or refuses logins: clients that wait for it move to
+    /// Called when a member is unreachable or refuses logins: clients that wait for it move to
     /// another one.
     pub(super) fn member_failed(
         &mut self,

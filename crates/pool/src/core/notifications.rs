@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Core {
-    /// Handles that the dedicated connection listens to the channels requested by
+    /// Called when the dedicated connection listens to the channels requested by
     /// [`CoreIo::listen`], or cannot, with the reason.
     pub fn listen_finished(
         &mut self,

@@ -112,7 +112,7 @@ impl ClientRouting {
         }
     }
 
-    /// Handles that a server of a shard has been linked.
+    /// Called when a server of a shard has been linked.
     pub(crate) fn server_linked<'a>(
         &mut self,
         shard: u32,
@@ -141,7 +141,7 @@ impl ClientRouting {
         self.deferred_begin.take().map(|(text, _)| text)
     }
 
-    /// Handles that the client's server was released.
+    /// Called when the client's server was released.
     pub(crate) fn server_released(&mut self) {
         self.session.release();
         if let Some((_, route)) = &self.deferred_begin {

@@ -72,7 +72,7 @@ impl EventWriter {
         self.error.is_some()
     }
 
-    /// Number of finished files.
+    /// Returns the number of finished files.
     pub(super) fn files(&self) -> u32 {
         self.capture.files()
     }

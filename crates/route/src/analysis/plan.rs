@@ -140,7 +140,8 @@ fn primary_for(statement: &Node, settings: &RouteSettings) -> Option<PrimaryReas
     }
 }
 
-/// `BEGIN READ ONLY` promises not to write, but replicas do not support serializable transactions.
+/// Returns the reason why a transaction statement needs the primary. `BEGIN READ ONLY` does not,
+/// unless it is serializable, which replicas do not support.
 fn primary_for_transaction(transaction: &TransactionStmt) -> Option<PrimaryReason> {
     if !matches!(transaction.kind(), Transaction::TransStmtBegin | Transaction::TransStmtStart) {
         // Inside a transaction they go to the server of the transaction, and `COMMIT AND CHAIN`

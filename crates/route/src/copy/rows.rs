@@ -164,7 +164,7 @@ impl CopyRowSplitter {
         }
     }
 
-    /// Searches in text format, where a line feed after a backslash is data.
+    /// Finds the end of the next row in text format, where a line feed after a backslash is data.
     fn text_row_end(&mut self) -> Option<usize> {
         while let Some(found) = memchr::memchr2(b'\n', b'\\', &self.buffer[self.scanned..]) {
             let at = self.scanned + found;
@@ -180,7 +180,7 @@ impl CopyRowSplitter {
         None
     }
 
-    /// Searches in CSV format, where a line feed inside quotes is data.
+    /// Finds the end of the next row in CSV format, where a line feed inside quotes is data.
     fn csv_row_end(&mut self, quote: u8, escape: u8) -> Option<usize> {
         loop {
             let rest = &self.buffer[self.scanned..];

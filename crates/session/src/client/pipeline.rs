@@ -180,8 +180,8 @@ impl Pipeline {
         Ok(Some(id))
     }
 
-    /// A statement of a Query has finished. If it was a COPY, its data has ended; the next
-    /// statement may start another.
+    /// Called when a statement of a Query has finished. If it was a COPY, its data has ended; the
+    /// next statement may start another.
     fn copy_ended(&mut self) {
         let ended = std::mem::take(&mut self.copy_in) != CopyInState::None;
         if ended && let Some((_, Request::CopyEnd)) = self.outstanding.get(1) {
@@ -189,7 +189,7 @@ impl Pipeline {
         }
     }
 
-    /// Handles that the server waits for COPY data. It ignores Syncs that it reads before the end
+    /// Called when the server waits for COPY data. It ignores Syncs that it reads before the end
     /// of the data: `CopyGetData` in `copyfromparse.c`.
     fn copy_began(&mut self, request: Request) {
         while let Some((_, Request::Sync)) = self.outstanding.get(1) {

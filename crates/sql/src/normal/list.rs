@@ -123,7 +123,7 @@ impl ListState {
         };
     }
 
-    /// Handles that a bracketed group ended inside the element.
+    /// Called when a bracketed group ended inside the element.
     pub(super) fn group(&mut self, group: &Self) {
         let constant = group.folds && group.all_constant && group.elements > 0;
         self.element = match (self.element, group.bracket) {

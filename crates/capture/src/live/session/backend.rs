@@ -229,7 +229,7 @@ impl SessionDecoder {
         }
     }
 
-    /// Handles that the server waits for rows, and ignores the Syncs sent after the COPY.
+    /// Called when the server waits for rows, and ignores the Syncs sent after the COPY.
     fn copy_in(&mut self) {
         self.set_direction(CopyDirection::In);
         let copying = self.copy.get_or_insert_default();

@@ -58,14 +58,15 @@ impl ClientRules {
         Self { owner: Some(uid), ..self }
     }
 
-    /// The configured secret of a user. An entry of `[pool.users]` with settings but without a
-    /// secret does not make the user known; an empty secret does, as in PgBouncer's user list.
+    /// Returns the configured secret of a user. An entry of `[pool.users]` with settings but
+    /// without a secret does not make the user known; an empty secret does, as in PgBouncer's user
+    /// list.
     pub(super) fn configured_secret(&self, user: &str) -> Option<UserSecret> {
         let secret = self.config.users.get(user)?.secret.as_ref()?;
         Some(UserSecret { secret: Some(secret.clone()).filter(|secret| !secret.is_empty()) })
     }
 
-    /// The auth query for a user, if one is configured and passwords matter.
+    /// Returns the auth query for a user, if one is configured and passwords matter.
     pub(super) fn auth_query(&self, request: &StartupRequest) -> Option<AuthQuery> {
         let is_open = self.config.auth.method == AuthMethod::Any;
         if is_open { None } else { self.config.auth_query(&request.database, &request.user) }

@@ -109,7 +109,7 @@ impl ServerLoginError {
         matches!(self, Self::Refused { sqlstate, .. } if codes.contains(&sqlstate))
     }
 
-    /// The failure to report to the pool.
+    /// Returns the failure to report to the pool.
     pub fn failure(&self) -> ServerFailure {
         let sqlstate = match self {
             Self::Refused { sqlstate, .. } => *sqlstate,

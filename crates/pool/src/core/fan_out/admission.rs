@@ -59,7 +59,7 @@ impl Core {
         self.wake_next_fan_out(owner);
     }
 
-    /// Handles that a fan-out request has been admitted or has ended: the next waiting one tries
+    /// Called when a fan-out request has been admitted or has ended: the next waiting one tries
     /// again, and if it succeeds, the one after it.
     pub(super) fn wake_next_fan_out(&mut self, owner: PoolId) {
         let first = self.first_awaiting_fan_out(owner);

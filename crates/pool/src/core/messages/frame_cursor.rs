@@ -69,8 +69,8 @@ impl FrameCursor {
         if self.is_collecting_batch { usize::MAX } else { Self::bytes_needed_after(&self.buffered) }
     }
 
-    /// The same for bytes buffered elsewhere: returns the rest of a header, or of the message, but
-    /// at most as many bytes as are buffered already.
+    /// Like [`FrameCursor::bytes_needed`] for bytes buffered elsewhere: returns the length of the
+    /// rest of a header, or of the message, but at most as many bytes as are buffered already.
     pub(crate) fn bytes_needed_after(buffered: &[u8]) -> usize {
         let Some(rest) = Header::BYTES.checked_sub(buffered.len()).filter(|rest| *rest > 0) else {
             let total = match Header::parse(buffered) {

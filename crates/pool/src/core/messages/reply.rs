@@ -353,7 +353,7 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Handles that a prepared DEALLOCATE has run: a statement that the client had prepared by
+    /// Called when a prepared DEALLOCATE has run: a statement that the client had prepared by
     /// protocol message now exists neither for the client nor on the server.
     fn deallocate_completed(&mut self) {
         let Some(name) = self.server.deallocated_name.take() else { return };
@@ -415,7 +415,7 @@ impl ReplyHandler<'_> {
         self.server.parameters.handle_parse_values(std::array::from_fn(|_| value()));
     }
 
-    /// Handles that the server has applied the client's parameters. The server's spelling of the
+    /// Called when the server has applied the client's parameters. The server's spelling of the
     /// values is stored; otherwise the same parameters would never count as applied.
     fn parameters_applied(&mut self) {
         let Some(client) = self.client.as_deref_mut() else { return };

@@ -30,7 +30,7 @@ pub(crate) struct RetryBuffer {
 const BUFFERED_BYTES_MAX: usize = 4096;
 
 impl RetryBuffer {
-    /// Handles that more bytes arrive from the client: a batch that started in earlier ones is not
+    /// Called when more bytes arrive from the client: a batch that started in earlier ones is not
     /// buffered.
     #[inline]
     pub(crate) fn discard_incomplete(&mut self) {

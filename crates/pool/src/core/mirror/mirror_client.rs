@@ -147,7 +147,7 @@ impl Core {
         self.drop_orphaned_transactions(id, false);
     }
 
-    /// Handles that a mirror client's connection ended in the middle of its transaction.
+    /// Called when a mirror client's connection ended in the middle of its transaction.
     fn abort_mirror_client(&mut self, id: MirrorQueueId) {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return };
         let Some(RunningTransaction { transaction, drop_reason: why, .. }) = queue.running.take()

@@ -201,7 +201,7 @@ impl ParseState {
         self.invalidate();
     }
 
-    /// Handles that the connection is linked to a client. The parameters are as after login, except
+    /// Called when the connection is linked to a client. The parameters are as after login, except
     /// those known to be set.
     pub(crate) fn start_link(&mut self) {
         if self.may_change() || self.queried.is_some() {
@@ -252,7 +252,7 @@ impl ParseState {
     }
 }
 
-/// Values borrowed from `value`.
+/// Collects the value of each of [`NAMES`], by its index.
 pub(crate) fn values_from<'a>(
     value: impl FnMut(usize) -> Option<&'a [u8]>,
 ) -> [Option<&'a [u8]>; COUNT] {

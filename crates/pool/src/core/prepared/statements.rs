@@ -156,7 +156,8 @@ impl StatementRegistry {
         settings
     }
 
-    /// Each change is a single insert, so the table is consistent even after its holder panics.
+    /// Locks the table. Each change is a single insert, so it is consistent even after a holder
+    /// panics.
     fn lock_table(&self) -> MutexGuard<'_, StatementTable> {
         self.0.lock()
     }

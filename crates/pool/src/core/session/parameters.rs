@@ -364,7 +364,7 @@ impl ServerParameters {
         self.unreported.iter().any(|unreported| is_it(&unreported.name))
     }
 
-    /// Handles that all parameters were reset to their values after login. Reported ones have been
+    /// Called when all parameters were reset to their values after login. Reported ones have been
     /// or will be reported.
     pub(crate) fn handle_reset(&mut self) {
         if self.has_unreported(is_parse_setting) {

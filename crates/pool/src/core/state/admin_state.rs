@@ -81,7 +81,7 @@ impl AdminState {
         }
     }
 
-    /// Every change is a single step, so the set is consistent even after a panic of its holder.
+    /// Locks the set. Each change is a single step, so it is consistent even after a holder panics.
     fn lock_users(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.paused_users.lock()
     }

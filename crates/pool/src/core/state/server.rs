@@ -214,7 +214,7 @@ impl ServerConnection {
         }
     }
 
-    /// Handles that a statement has changed parameters. The one that resets them is the last that
+    /// Called when a statement has changed parameters. The one that resets them is the last that
     /// was sent.
     pub(crate) fn mark_parameters_reset(&mut self) {
         self.is_restore_due |=

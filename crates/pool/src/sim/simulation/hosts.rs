@@ -297,7 +297,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Handles that the connection that checks a host has ended.
+    /// Called when the connection that checks a host has ended.
     pub(super) fn suspect_host(&self, number: usize) {
         if let Some(hosts) = &self.cluster {
             hosts.state.members[number].suspect();

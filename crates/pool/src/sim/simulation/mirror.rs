@@ -81,7 +81,7 @@ impl Simulation {
         self.mirror.as_ref().is_some_and(|mirror| mirror.pool == pool)
     }
 
-    /// The behavior of the mirror that a pool belongs to.
+    /// Returns the behavior of the mirror that a pool belongs to.
     pub(super) fn mirror_behavior(&self, pool: PoolId) -> Option<MirrorBehavior> {
         self.mirror.as_ref().filter(|mirror| mirror.pool == pool).map(|mirror| mirror.behavior)
     }

@@ -306,7 +306,7 @@ impl ChannelTable {
         outcomes
     }
 
-    /// Handles that the server refused a channel. Clients that wait for it get the error. If a
+    /// Called when the server refused a channel. Clients that wait for it get the error. If a
     /// client listened to it before, the connection must move to another server.
     fn channel_refused(&mut self, channel: &Channel, why: &str) -> Vec<ListenOutcome> {
         let Some(listeners) = self.channels.get(channel) else { return Vec::new() };

@@ -123,7 +123,7 @@ impl OutgoingHandover {
         });
     }
 
-    /// Handles that the successor listens to the channels of a round.
+    /// Called when the successor listens to the channels of a round.
     pub(super) fn confirm_round(&mut self, round: u32) {
         if self.rounds.contains_key(&round) {
             self.confirmed.push_back(round);

@@ -175,7 +175,7 @@ fn compares_with_null(sql: &[u8]) -> bool {
     })
 }
 
-/// The text before a trailing keyword and its white space.
+/// Returns the text before a trailing keyword and its white space.
 fn strip_last_keyword<'a>(text: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (rest, last) = text.split_at_checked(text.len().checked_sub(word.len())?)?;
     let before = rest.trim_ascii_end();
@@ -190,7 +190,7 @@ fn contains_keyword(text: &[u8], word: &[u8]) -> bool {
     keyword_positions(text, word).next().is_some()
 }
 
-/// Positions of a word, ignoring case.
+/// Returns the positions of a word, ignoring case.
 fn keyword_positions<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let first = word.first().copied().unwrap_or_default();
     let starts = memchr::memchr2_iter(first, first.to_ascii_uppercase(), text);
@@ -203,7 +203,7 @@ fn keyword_positions<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item =
     })
 }
 
-/// The text without leading white space and comments.
+/// Returns the text without leading white space and comments.
 pub(crate) fn skip_comments(sql: &[u8]) -> &[u8] {
     let mut rest = sql.trim_ascii_start();
     loop {
