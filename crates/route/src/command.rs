@@ -10,7 +10,7 @@ use crate::{Refusal, role::RolePreference};
 pub enum RouteCommand {
     /// `SET SHARD TO 'n'`: sends requests to this shard. `None` is `ANY`.
     SetShard(Option<u32>),
-    /// `SHOW SHARD`: returns the number of the current shard.
+    /// `SHOW SHARD`: returns the number of the current shard, or `unset`.
     ShowShard,
     /// `SET SHARDING KEY TO 'k'`, or `'k', 'l'` for a key with two columns: selects the key's
     /// shard.

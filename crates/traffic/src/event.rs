@@ -202,25 +202,25 @@ macro_rules! named_enum {
 named_enum! {
     /// The kind of an [`Action`].
     Kind {
-        /// [`Action::Connect`].
+        /// The kind of [`Action::Connect`].
         Connect = "connect",
-        /// [`Action::Disconnect`].
+        /// The kind of [`Action::Disconnect`].
         Disconnect = "disconnect",
-        /// [`Action::Simple`].
+        /// The kind of [`Action::Simple`].
         Simple = "simple",
-        /// [`Action::Copy`].
+        /// The kind of [`Action::Copy`].
         Copy = "copy",
-        /// [`Action::Parse`].
+        /// The kind of [`Action::Parse`].
         Parse = "parse",
-        /// [`Action::Bind`].
+        /// The kind of [`Action::Bind`].
         Bind = "bind",
-        /// [`Action::Execute`].
+        /// The kind of [`Action::Execute`].
         Execute = "execute",
-        /// [`Action::Fetch`].
+        /// The kind of [`Action::Fetch`].
         Fetch = "fetch",
-        /// [`Action::Call`].
+        /// The kind of [`Action::Call`].
         Call = "call",
-        /// [`Action::Cancel`].
+        /// The kind of [`Action::Cancel`].
         Cancel = "cancel",
     }
 }

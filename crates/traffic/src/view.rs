@@ -58,41 +58,41 @@ pub struct IdentityDigest {
 /// An [`Action`], borrowed.
 #[derive(Clone, Copy, Debug)]
 pub enum ActionRef<'a> {
-    /// [`Action::Connect`].
+    /// The borrowed form of [`Action::Connect`].
     Connect,
-    /// [`Action::Disconnect`].
+    /// The borrowed form of [`Action::Disconnect`].
     Disconnect,
-    /// [`Action::Simple`].
+    /// The borrowed form of [`Action::Simple`].
     Simple {
         /// The whole text of the message.
         sql: Hashed<'a>,
     },
-    /// [`Action::Copy`].
+    /// The borrowed form of [`Action::Copy`].
     Copy {
         /// The whole text of the message.
         sql: Hashed<'a>,
         /// Direction of the rows.
         direction: CopyDirection,
     },
-    /// [`Action::Parse`].
+    /// The borrowed form of [`Action::Parse`].
     Parse {
         /// Name of the prepared statement.
         statement: &'a [u8],
         /// The statement's text.
         sql: Hashed<'a>,
     },
-    /// [`Action::Bind`].
+    /// The borrowed form of [`Action::Bind`].
     Bind(BoundRef<'a>),
-    /// [`Action::Execute`].
+    /// The borrowed form of [`Action::Execute`].
     Execute(BoundRef<'a>),
-    /// [`Action::Fetch`].
+    /// The borrowed form of [`Action::Fetch`].
     Fetch(BoundRef<'a>),
-    /// [`Action::Call`].
+    /// The borrowed form of [`Action::Call`].
     Call {
         /// Name of the function, as logged.
         function: &'a [u8],
     },
-    /// [`Action::Cancel`].
+    /// The borrowed form of [`Action::Cancel`].
     Cancel,
 }
 

@@ -134,7 +134,7 @@ pub struct AuthenticatedClient {
     pub settings: Vec<SessionParameter>,
     /// The SCRAM keys computed during the login, for logins to servers with the same verifier.
     pub scram_keys: Option<ScramKeys>,
-    /// Its secret from an auth query, for logins to servers.
+    /// The user's secret from an auth query, for logins to servers.
     pub secret: Option<StoredSecret>,
     /// Bytes that the client has sent after its login.
     pub received: Vec<u8>,

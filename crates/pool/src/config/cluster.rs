@@ -27,7 +27,7 @@ pub struct ServerEntry {
     /// The role of this server, if it should not be detected.
     #[serde(default)]
     pub role: ConfiguredRole,
-    /// Its share of the load relative to the other servers, for the strategy `weighted`.
+    /// The server's share of the load relative to the other servers, for the strategy `weighted`.
     #[serde(default = "default_weight")]
     pub weight: NonZeroU32,
 }
@@ -102,7 +102,7 @@ pub struct ClusterConfig {
     /// Maximum replication lag of a replica that serves reads; `None`, written 0, means no limit.
     #[serde(with = "durations::timeout")]
     pub max_lag: Option<Duration>,
-    /// The same in bytes of WAL.
+    /// Maximum replication lag in bytes of WAL; `None`, written 0, means no limit.
     #[serde(with = "toml::limit_bytes")]
     pub max_lag_bytes: Option<NonZeroU64>,
     /// Whether a server whose system identifier differs from the primary's is excluded: it belongs
@@ -154,7 +154,7 @@ pub struct ClusterServer {
     pub endpoint: Endpoint,
     /// The role of this server, if it should not be detected.
     pub role: ConfiguredRole,
-    /// Its share of the load, for the strategy `weighted`.
+    /// The server's share of the load, for the strategy `weighted`.
     pub weight: NonZeroU32,
 }
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::hba::{Files, Hba, HbaError, Networks};
 
-/// Reads the included files from disk.
+/// Reads the files from disk.
 struct Disk;
 
 impl Files for Disk {

@@ -109,7 +109,7 @@ pub struct KeyedTables(pub BTreeMap<String, Vec<String>>);
 pub enum DefaultShardSetting {
     /// The shard with this number, from 0.
     Shard(u32),
-    /// `any` (shards take turns) or `refuse` (the request is an error).
+    /// `any` (a request that only reads may use any shard) or `refuse` (the request is an error).
     Keyword(String),
 }
 

@@ -157,7 +157,7 @@ pub struct ClientView {
     pub user: Option<Arc<str>>,
     /// Whether it is a replication connection.
     pub is_replication: bool,
-    /// Whether the client is idle, waiting or served.
+    /// Whether the client waits for a server.
     pub phase: ClientPhase,
     /// Time of the client's login.
     pub connected: SystemTime,

@@ -221,7 +221,7 @@ impl Core {
     }
 }
 
-/// Fills up a message that its client never finished. Not a zero byte, so that no text in it ends.
+/// The byte that fills up an unfinished message. Not zero, so that it terminates no text in it.
 const PADDING: u8 = 1;
 
 /// Ends a batch whose Sync never came. PostgreSQL would not commit the batch of a client that

@@ -116,7 +116,7 @@ pub trait CoreIo {
 pub enum Backlog {
     /// Nothing: the socket accepted everything.
     Empty,
-    /// Some bytes. The core sends no more than it has at hand, and the worker calls
-    /// [`crate::Core::drained`] as soon as nothing is left.
+    /// Some bytes. The core sends no more than it already has, and the worker calls
+    /// [`crate::Core::drained`] as soon as the buffer is empty.
     Waiting,
 }

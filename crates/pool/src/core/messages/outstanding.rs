@@ -163,7 +163,7 @@ pub(crate) struct OutstandingRequests {
     /// Number of requests of ended batches that have a rollback action. Within a batch this does
     /// not matter: requests after a failed one are skipped anyway.
     rollbacks_in_ended: usize,
-    /// The same for the open batch.
+    /// Number of requests of the open batch that have a rollback action.
     rollbacks_in_open: usize,
 }
 

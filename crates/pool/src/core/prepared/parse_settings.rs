@@ -67,7 +67,7 @@ pub(crate) struct ParseSettings {
 }
 
 impl ParseSettings {
-    /// Returns the parameters to set so that these values are in force instead of `other`'s, and
+    /// Returns the parameters to set so that these values are in force instead of `in_force`, and
     /// those that undo it.
     pub(crate) fn difference(
         &self,
@@ -104,8 +104,8 @@ pub(crate) struct ParseState {
     current: Option<Arc<ParseSettings>>,
     /// Whether messages that were sent may change the values.
     pub(crate) uncertainty: Uncertainty,
-    /// The worst uncertainty caused by changes since the connection was linked: the end of a
-    /// transaction, and statements that do not show it, may undo them.
+    /// The worst uncertainty caused by changes since the connection was linked. They may be undone
+    /// by the end of a transaction, or by a statement whose text does not show it.
     max_uncertainty: Uncertainty,
     /// The uncertainty caused by running the unnamed portal, or any other.
     by_unnamed_portal: Uncertainty,

@@ -54,7 +54,7 @@ struct ChannelClients {
 struct ListeningState {
     pool: PoolId,
     channels: HashSet<Channel>,
-    /// Those of the client's `channels` that the server has not confirmed yet.
+    /// The part of `channels` that the server has not confirmed yet.
     unconfirmed: HashSet<Channel>,
     /// Whether the client's LISTEN has not been answered yet.
     awaits_reply: bool,

@@ -272,7 +272,7 @@ impl<'a> MultiplexerThread<'a> {
         })
     }
 
-    /// Opens the connection unless it is open, if a login may be tried.
+    /// Opens the connection if it is closed and a login may be tried.
     fn connect(&mut self) {
         if self.connection.is_some() || self.table.is_empty() || Instant::now() < self.retry_at {
             return;

@@ -15,7 +15,7 @@ pub(crate) enum ParseSettingsChange {
 }
 
 /// Returns how running a query string, or a statement, changes the settings. `is_reported` is
-/// whether the server reports a parameter. An unclear text counts as changing everything.
+/// whether the server reports a parameter. An unclear text is assumed to change everything.
 pub(crate) fn change_of(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> ParseSettingsChange {
     let of_name = |name: &[u8]| match () {
         () if !is_parse_setting(name) => Uncertainty::None,
