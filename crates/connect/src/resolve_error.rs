@@ -54,10 +54,12 @@ pub enum ResolveError {
         scheme: String,
     },
     /// A plain database name looks like the rest of a URI.
-    #[error("a database name holds \":\" and \"@\": is postgresql:// missing before it?")]
+    #[error("a database name contains \":\" and \"@\": is postgresql:// missing before it?")]
     UriWithoutScheme,
     /// A `%` in a URI is not followed by two hexadecimal digits, or they are 00.
-    #[error("the {part} of the URI has a \"%\" that two hexadecimal digits, not 00, must follow")]
+    #[error(
+        "the {part} of the URI has a \"%\" that is not followed by two hexadecimal digits other than 00"
+    )]
     BadPercentEncoding {
         /// Part of the URI with the invalid `%`.
         part: &'static str,
@@ -185,7 +187,7 @@ pub enum ServiceProblem {
     #[error("a service cannot name another service")]
     Nested,
     /// A service is defined in a directory server.
-    #[error("services kept in LDAP are not supported")]
+    #[error("services defined in LDAP are not supported")]
     Ldap,
 }
 

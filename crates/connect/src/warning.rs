@@ -18,7 +18,7 @@ pub enum Warning {
     },
     /// Users other than its owner can access the password file; it was not read.
     #[error(
-        "password file {} was ignored: mode {mode:04o} lets others read it, it must be 0600",
+        "password file {} was ignored: mode {mode:04o} lets others read it; it must be 0600",
         .path.display()
     )]
     PasswordFilePermissions {

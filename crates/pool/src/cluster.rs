@@ -137,7 +137,7 @@ pub struct ClusterSpec {
 /// A server of a cluster, as seen by the pools of one user in one database.
 #[derive(Clone, Debug)]
 pub struct ClusterMember {
-    /// The pool of its server connections.
+    /// The pool of connections to this server.
     pub pool: PoolId,
     /// The server's shared state.
     pub state: Arc<MemberHealth>,

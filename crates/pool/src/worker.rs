@@ -146,7 +146,7 @@ pub enum PoolerStartError {
         source: Box<TlsError>,
     },
     /// More workers than a cancel key can address.
-    #[error("workers is {workers}, the maximum is 128")]
+    #[error("workers is {workers}; the maximum is 128")]
     Workers {
         /// The configured number of workers.
         workers: usize,

@@ -200,7 +200,7 @@ pub enum SettingsError {
     #[error("the table {0:?} has a sharding key, but there is no shard map")]
     NoMap(String),
     /// A table's key has a different number of columns than the map.
-    #[error("the key of the table {table:?} has {actual} columns, the shard map has {expected}")]
+    #[error("the key of the table {table:?} has {actual} columns; the shard map has {expected}")]
     Columns {
         /// Name of the table.
         table: String,

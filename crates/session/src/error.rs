@@ -12,13 +12,13 @@ use howdah_wire::{
 #[non_exhaustive]
 pub enum SessionError {
     /// The server sent an invalid header.
-    #[error("the server broke the protocol: {0}")]
+    #[error("the server violated the protocol: {0}")]
     Header(#[from] HeaderError),
     /// The server sent a message with an invalid layout.
-    #[error("the server broke the protocol: {0}")]
+    #[error("the server violated the protocol: {0}")]
     Malformed(#[from] DecodeError),
     /// The server sent a message that answers no request.
-    #[error("the server broke the protocol: {message} while {state}")]
+    #[error("the server violated the protocol: {message} while {state}")]
     Unexpected {
         /// Kind of the message.
         message: Backend,
@@ -66,7 +66,7 @@ pub enum SessionError {
 /// The side that must change for the connection to succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorOrigin {
-    /// The server or a network component: it broke the protocol, or disconnected.
+    /// The server or a network component: it violated the protocol, or disconnected.
     Server,
     /// The login data: it does not match the server's request.
     Login,

@@ -130,7 +130,7 @@ fn is_operator(byte: u8) -> bool {
     matches!(byte, b'+' | b'-' | b'*' | b'/' | b'<' | b'>' | b'=') || allows_trailing_sign(byte)
 }
 
-/// Whether a character lets an operator that contains it end in `+` or `-`.
+/// Whether an operator that contains this character may end in `+` or `-`.
 fn allows_trailing_sign(byte: u8) -> bool {
     matches!(byte, b'~' | b'!' | b'@' | b'#' | b'%' | b'^' | b'&' | b'|' | b'`' | b'?')
 }

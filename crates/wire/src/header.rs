@@ -89,7 +89,7 @@ pub enum HeaderError {
         length: i32,
     },
     /// The body is longer than the caller's limit.
-    #[error("message {tag} declares a body of {body_bytes} bytes, the limit is {body_bytes_max}")]
+    #[error("message {tag} declares a body of {body_bytes} bytes; the limit is {body_bytes_max}")]
     TooLong {
         /// Tag of the message.
         tag: Tag,

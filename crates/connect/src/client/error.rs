@@ -18,7 +18,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The system provides no random numbers for choosing an endpoint.
-    #[error("the system has no random numbers")]
+    #[error("the operating system provides no random numbers")]
     Random,
     /// Every attempted endpoint failed.
     #[error("{}", join(.failures))]
@@ -115,9 +115,9 @@ pub enum ConnectFailure {
     #[error(transparent)]
     Sql(Box<SqlError>),
     /// The system provides no random numbers, which a login needs.
-    #[error("the system has no random numbers")]
+    #[error("the operating system provides no random numbers")]
     Random,
-    /// The server broke the protocol, or the login is not possible.
+    /// The server violated the protocol, or the login is not possible.
     #[error(transparent)]
     Protocol(session::SessionError),
     /// The session is not of the kind required by `target_session_attrs`.
@@ -198,7 +198,7 @@ pub enum QueryError {
     /// The connection is lost.
     #[error("the connection was lost")]
     Lost(#[source] io::Error),
-    /// The server broke the protocol. The connection is closed.
+    /// The server violated the protocol. The connection is closed.
     #[error(transparent)]
     Protocol(#[from] session::SessionError),
     /// The writer for the data of a `COPY` failed. The connection is closed.

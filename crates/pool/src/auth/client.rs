@@ -120,17 +120,17 @@ pub enum ClientStep {
 pub struct AuthenticatedClient {
     /// The user name from the startup packet; the secret of this user was checked.
     pub user: String,
-    /// The requested database; it is configured.
+    /// The requested database, which is configured.
     pub database: String,
     /// The negotiated protocol version, 3.0 or 3.2.
     pub version: ProtocolVersion,
     /// Whether it is the OS user of this process, on the console, as user `howdah` or `pgbouncer`.
     pub is_owner: bool,
-    /// Whether it is a replication connection.
+    /// The kind of replication that the connection is for, if any.
     pub replication: Replication,
-    /// The role of server that it needs in a cluster, from `target_session_attrs`.
+    /// The role of server that the client needs in a cluster, from `target_session_attrs`.
     pub role: Option<TargetRole>,
-    /// The session parameters from its startup parameters and `options`.
+    /// The session parameters from the client's startup packet and its `options`.
     pub settings: Vec<SessionParameter>,
     /// The SCRAM keys computed during the login, for logins to servers with the same verifier.
     pub scram_keys: Option<ScramKeys>,

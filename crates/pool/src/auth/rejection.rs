@@ -168,7 +168,7 @@ pub enum Rejection {
     #[error("the database system is shutting down")]
     ShuttingDown,
     /// The operating system failed to provide random bytes, which every login needs.
-    #[error("the system has no random bytes for a login")]
+    #[error("the operating system provides no random bytes for a login")]
     NoRandomness,
 }
 

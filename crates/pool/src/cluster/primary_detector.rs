@@ -120,7 +120,7 @@ pub(crate) enum PrimaryConflict {
 #[derive(Clone, Debug)]
 struct LastPrimary {
     server: usize,
-    /// Start time of its postmaster, as it reported it.
+    /// Start time of the postmaster, as the server reported it.
     start_time: String,
     system_identifier: Option<i64>,
 }

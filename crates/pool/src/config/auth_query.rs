@@ -13,7 +13,7 @@ pub struct AuthQuery {
     pub user: String,
     /// The role that runs the query.
     pub auth_user: String,
-    /// The database to run it in, by the name that clients use.
+    /// The database in which the query runs, by the name that clients use.
     pub database: String,
     /// The SQL text; `$1` is the user.
     pub query: String,

@@ -22,7 +22,7 @@ pub struct DatabaseConfig {
     /// is not `port`. If empty, the server whose socket is in the first of
     /// `listen.unix-directories`.
     pub hosts: Vec<String>,
-    /// Default port of its servers.
+    /// Default port of the database's servers.
     pub port: u16,
     /// Name of the database at the server; the name that the client used if `None`.
     pub dbname: Option<String>,
@@ -31,7 +31,7 @@ pub struct DatabaseConfig {
     /// The forced user's secret; the one of the user list if `None`.
     #[serde(serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
-    /// Whether cleartext passwords may be sent to its servers without TLS.
+    /// Whether cleartext passwords may be sent to the database's servers without TLS.
     pub allow_cleartext_password: Option<bool>,
     /// When a server connection is released by its client.
     pub mode: Option<PoolMode>,

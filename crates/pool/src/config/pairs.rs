@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PairsError {
     /// A key lacks `=`.
-    #[error("`key=value` is expected")]
+    #[error("expected `key=value`")]
     NoEquals,
     /// The closing quote is missing.
     #[error("the value's closing quote is missing")]

@@ -34,10 +34,10 @@ pub enum UserlistErrorKind {
     /// A quote is not closed on its line.
     #[error("the closing double quote is missing")]
     Unclosed,
-    /// The name is longer than [`NAME_BYTES_MAX`].
+    /// The name is longer than 127 bytes, the limit of PgBouncer.
     #[error("the user's name is longer than 127 bytes")]
     LongName,
-    /// The secret is longer than [`SECRET_BYTES_MAX`].
+    /// The secret is longer than 65,530 bytes, the limit of PgBouncer.
     #[error("the secret is longer than 65,530 bytes")]
     LongSecret,
 }

@@ -155,7 +155,7 @@ pub struct ClientView {
     pub pool: usize,
     /// The user that the client logged in as, if it is not the pool's.
     pub user: Option<Arc<str>>,
-    /// Whether it is a replication connection.
+    /// Whether the client uses a replication connection.
     pub is_replication: bool,
     /// Whether the client waits for a server.
     pub phase: ClientPhase,
@@ -189,7 +189,7 @@ pub struct ServerView {
     pub id: u64,
     /// Index of the connection's pool in [`PoolerSnapshot::pools`].
     pub pool: usize,
-    /// Whether it is a replication connection.
+    /// Whether the connection is for replication.
     pub is_replication: bool,
     /// Whether the connection is idle, in use, or in another state.
     pub phase: ServerPhase,

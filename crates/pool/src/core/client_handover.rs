@@ -59,7 +59,7 @@ pub struct ClientHandover {
 /// A prepared statement of a client that is handed over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HandoverStatement {
-    /// The body of its Parse after the name.
+    /// The body of the statement's Parse message after the name.
     pub text: Vec<u8>,
     /// Index into [`ClientHandover::parse_settings`], if its meaning depends on settings and they
     /// are known.

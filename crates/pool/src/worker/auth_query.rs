@@ -165,7 +165,7 @@ fn connect(
         .ok_or(AuthQueryError::NoDatabase)??;
     let (ours, theirs) = UnixStream::pair().map_err(broken)?;
     let stream = Stream::from_unix(theirs).map_err(broken)?;
-    let no_random = || broken(io::Error::other("the system has no random bytes"));
+    let no_random = || broken(io::Error::other("the operating system provides no random bytes"));
     let secret = shared.cancel_secret().ok_or_else(no_random)?;
     let (version, settings) = (ProtocolVersion::V3_0, Vec::new());
     let login = ClientLogin {

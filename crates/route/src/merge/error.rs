@@ -19,7 +19,7 @@ pub(super) enum MergeError {
     Range(String),
     #[error("a shard sent a message of {0} bytes; the limit for merging is {1}")]
     Long(u32, u32),
-    #[error("a shard broke the protocol: {0}")]
+    #[error("a shard violated the protocol: {0}")]
     Protocol(String),
     #[error("the connection to a shard was lost")]
     Lost,

@@ -55,9 +55,7 @@ pub enum ScramError {
     #[error("SCRAM nonce of the peer does not belong to this exchange")]
     Nonce,
     /// The server requests more iterations than [`ITERATIONS_MAX`], or none.
-    #[error(
-        "SCRAM server asks for {iterations} iterations, from 1 to {ITERATIONS_MAX} are allowed"
-    )]
+    #[error("SCRAM server requests {iterations} iterations; 1 to {ITERATIONS_MAX} are allowed")]
     Iterations {
         /// The requested number of iterations.
         iterations: u32,

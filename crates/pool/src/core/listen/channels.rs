@@ -35,7 +35,7 @@ pub(crate) enum ListenAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListenStatement {
     pub(crate) action: ListenAction,
-    /// Offset of the end of its last token.
+    /// Offset of the end of the statement's last token.
     pub(crate) end: usize,
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct PoolState {
     pub(crate) checking: u32,
     /// Number of failed logins since the last successful one.
     pub(crate) failures: u32,
-    /// The failure of the last of them.
+    /// The reason for the last failed login.
     pub(crate) last_failure: Option<Arc<ServerFailure>>,
     /// Before this time, no server is opened for [`PoolSpec::servers_min`], because one was closed
     /// to make room for another pool.

@@ -189,7 +189,9 @@ impl PendingServer {
         if self.handshake.is_none() {
             let intent = self.entry.server_intent(newest, stream);
             let entropy = shared.entropy().ok_or_else(|| {
-                AttemptError::Connection("the system has no random bytes for a login".to_owned())
+                AttemptError::Connection(
+                    "the operating system provides no random bytes for a login".to_owned(),
+                )
             })?;
             let handshake =
                 ServerHandshake::new(intent, shared.server_keys.clone(), entropy.nonce)?;
