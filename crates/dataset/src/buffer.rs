@@ -173,7 +173,7 @@ impl FillLevel {
         self.limits.file_bytes = self.limits.file_bytes.min(bytes);
     }
 
-    /// Splits rows into row groups; see [`BufferLimits::groups`].
+    /// Returns the limits, with the lowered limit on a file's bytes.
     pub(crate) fn limits(&self) -> BufferLimits {
         self.limits
     }

@@ -63,7 +63,7 @@ impl Slices {
         (self.number, repeated)
     }
 
-    /// Returns the start time of a slice; the epoch before the first event.
+    /// Returns the start time of a slice, relative to the Unix epoch if no event has arrived.
     pub fn start_time(&self, number: u64) -> Timestamp {
         let micros = self.length.as_micros().saturating_mul(u128::from(number));
         let offset = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));

@@ -117,7 +117,7 @@ pub struct TlsSettings {
 }
 
 impl Default for TlsSettings {
-    /// libpq's defaults without settings or files: TLS if the server offers it, unverified.
+    /// Returns libpq's defaults without settings or files: TLS if the server offers it, unverified.
     fn default() -> Self {
         Self {
             mode: SslMode::Prefer,

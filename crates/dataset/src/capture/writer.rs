@@ -166,12 +166,11 @@ impl CaptureWriter {
         self.manifest.files
     }
 
-    /// Saves the events written so far from a crash if this was last done five seconds ago. Every
-    /// [`Self::write`] does so; call it while no events arrive.
+    /// Protects the events written so far from a crash if this was last done five seconds ago.
+    /// Every [`Self::write`] does so; call it while no events arrive.
     ///
-    /// The buffered events become a file, which is written again with those that follow until there
-    /// are enough for a file: so a capture that grows slowly does not end up as thousands of small
-    /// files.
+    /// The buffered events become a file. It is replaced, with later events added, until there are
+    /// enough for a file: so a capture that grows slowly does not become thousands of small files.
     ///
     /// # Errors
     ///

@@ -29,7 +29,7 @@ pub(crate) struct WireColumns<'a> {
     copy_bytes: Int64Reader<'a>,
     copy_data: &'a ListArray,
     copy_end: &'a ArrayRef,
-    /// Added in version 4, like the next one.
+    /// Added in version 4, like `messages`.
     arguments: Option<&'a ListArray>,
     messages: Option<&'a BinaryArray>,
 }

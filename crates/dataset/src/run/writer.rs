@@ -92,9 +92,10 @@ impl RunWriter {
         self.outcomes.push(outcome.clone())
     }
 
-    /// Saves the outcomes written so far from a crash if this was last done five seconds ago: in a
-    /// file that is written again with later outcomes, as [`CaptureWriter`](crate::CaptureWriter)
-    /// does. Statements are written first, so that every outcome has its statement.
+    /// Protects the outcomes written so far from a crash if this was last done five seconds ago:
+    /// writes them to a file that is replaced when later ones follow, as
+    /// [`CaptureWriter`](crate::CaptureWriter) does. Statements are written first, so that every
+    /// outcome has its statement.
     fn save_if_due(&mut self) -> Result<(), WriteError> {
         if !self.outcomes.is_overdue() {
             return Ok(());

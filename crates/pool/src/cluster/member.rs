@@ -55,7 +55,8 @@ struct HealthState {
     /// Whether a connection was lost since the last successful check: the server may have
     /// restarted.
     is_suspect: bool,
-    /// How often the server became suspect. A check that started before the last time is void.
+    /// Number of times the server became suspect. A check that started before the last of them is
+    /// void.
     suspicions: u32,
     ban: Option<MemberBan>,
     findings: CheckFindings,

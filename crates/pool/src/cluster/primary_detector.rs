@@ -322,7 +322,7 @@ impl PrimaryDetector {
         reports.filter(|(_, report)| !report.is_in_recovery)
     }
 
-    /// Candidates on the newest timeline of our system.
+    /// Returns the candidates on the newest timeline of our system.
     fn newest_candidates(&self) -> impl Iterator<Item = usize> {
         let newest = |report: &HealthReport| {
             report.timeline == self.timeline && self.is_eligible_system(report)

@@ -353,7 +353,7 @@ fn is_idle(client: &ClientConnection) -> bool {
     client.state == ClientState::Idle && !client.has_unprocessed_input()
 }
 
-/// Buffer bytes counted for a snapshot of a client's prepared statements.
+/// Returns the buffer bytes counted for a snapshot of a client's prepared statements.
 fn snapshot_bytes(statements: &ClientStatements) -> usize {
     let names = statements.named.keys();
     statements.unnamed.len()

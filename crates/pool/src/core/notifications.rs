@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Core {
-    /// Handles the result of [`CoreIo::listen`]: the dedicated connection listens to the channels, or
-    /// cannot, for the given reason.
+    /// Handles the result of [`CoreIo::listen`]: the dedicated connection listens to the channels,
+    /// or cannot, for the given reason.
     pub fn listen_finished(
         &mut self,
         id: ClientId,

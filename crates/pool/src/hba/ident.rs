@@ -21,7 +21,7 @@ pub(super) struct IdentMaps(BTreeMap<String, Vec<IdentMapLine>>);
 struct IdentMapLine {
     system: IdentName,
     user: UserName,
-    /// The user name to allow if it contains `\1`, which stands for the pattern's first group.
+    /// Template of the user name, if it contains `\1` for the pattern's first group.
     template: Option<String>,
 }
 

@@ -418,7 +418,7 @@ fn without_suffix(mut message: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// Messages that a pooler may send or omit at any time.
+/// Whether a pooler may send or omit a message of this kind at any time.
 fn is_unrequested(tag: u8) -> bool {
     matches!(tag, b'S' | b'N' | b'A' | b'K')
 }

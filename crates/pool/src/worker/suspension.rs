@@ -17,7 +17,7 @@ use crate::Backlog;
 #[derive(Debug)]
 pub(super) struct Suspended {
     since: Instant,
-    /// Until all output is sent: a sender to drop then, and the deadline.
+    /// A sender to drop once all output is sent, and the deadline; `None` afterwards.
     flush: Option<(Sender<()>, Option<Instant>)>,
 }
 

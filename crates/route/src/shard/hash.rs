@@ -37,7 +37,8 @@ pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     state.finish()
 }
 
-/// PgCat's `sha1`: the last four bytes, big-endian, of the SHA-1 of a number's decimal digits.
+/// Returns PgCat's `sha1`: the last four bytes, big-endian, of the SHA-1 of a number's decimal
+/// digits.
 pub(crate) fn sha1_shard(value: i64) -> u32 {
     let [.., a, b, c, d] = Sha1::digest(value.to_string()).0;
     u32::from_be_bytes([a, b, c, d])

@@ -249,7 +249,7 @@ impl ShardMap {
     }
 }
 
-/// NULL adds nothing to the hash: a row of NULLs has the hash 0.
+/// Returns the hash of a row's key. NULL adds nothing: a row of NULLs has the hash 0.
 fn hash_columns(values: &[Option<ShardKey>]) -> u64 {
     values.iter().flatten().fold(0, |row, key| {
         let column = match key {

@@ -83,7 +83,8 @@ pub(in crate::core) struct ReplyHandler<'a> {
 }
 
 impl ReplyHandler<'_> {
-    /// See [`needs_body`]; rows with channel names or settings are short, too.
+    /// Whether a message's body must be read, as [`needs_body`] says; rows with channel names or
+    /// settings must be, too: they are short.
     pub(in crate::core) fn needs_body(&self, kind: Backend, body_bytes: u32) -> bool {
         let reads_rows = kind == Backend::DataRow
             && self.server.outstanding.front().is_some_and(|it| {
@@ -272,7 +273,7 @@ impl ReplyHandler<'_> {
         if self.client.is_some() { ReplyAction::Forward } else { ReplyAction::Swallow }
     }
 
-    /// Notifications for channels of this server are dropped if LISTEN is multiplexed: the
+    /// Drops notifications for channels of this server if LISTEN is multiplexed, because the
     /// dedicated connection delivers them.
     fn handle_notification(&self) -> ReplyAction {
         if self.multiplexes_listen { ReplyAction::Swallow } else { self.forward_if_linked() }

@@ -46,7 +46,7 @@ fn is_read_only(statement: &[u8]) -> bool {
     classify(statement).effect == Effect::ReadOnly
 }
 
-/// Without PostgreSQL's grammar any query may have side effects.
+/// Always false: without PostgreSQL's grammar any query may have side effects.
 #[cfg(not(feature = "grammar"))]
 fn is_read_only(_: &[u8]) -> bool {
     false

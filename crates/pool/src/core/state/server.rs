@@ -92,7 +92,7 @@ pub(crate) struct ServerConnection {
     /// The request sent to the server, as the client sent it, while no byte of a reply has arrived;
     /// see [`crate::core`] for requests repeated on another server. Empty if it cannot be repeated.
     pub(crate) unanswered_request: Vec<u8>,
-    /// The startup parameters that the last statement about parameters resets; and whether it
+    /// The startup parameters that the last statement about parameters resets, and whether it has
     /// succeeded, so that they must be restored.
     pub(crate) parameters_to_restore: Vec<SessionParameter>,
     pub(crate) is_restore_due: bool,
@@ -214,8 +214,8 @@ impl ServerConnection {
         }
     }
 
-    /// Called when a statement has changed parameters. The one that resets them is the last that
-    /// was sent.
+    /// Called when a SET or a reset has succeeded. If it is in the last batch sent, which contains
+    /// the statement that resets parameters, these must be restored.
     pub(crate) fn mark_parameters_reset(&mut self) {
         self.is_restore_due |=
             !self.parameters_to_restore.is_empty() && self.outstanding.is_last_batch();
