@@ -160,7 +160,7 @@ pub enum Corruption {
     #[error("the file is missing")]
     MissingFile,
     /// The dataset is finished, but its manifest does not count this file.
-    #[error("the manifest does not count this file")]
+    #[error("the manifest counts fewer files")]
     UncountedFile,
     /// The file has no format version, so it was not written by howdah.
     #[error("it has no howdah.version metadata")]

@@ -32,7 +32,7 @@ pub enum ActivationError {
     /// A descriptor is not a listening stream socket.
     #[error(
         "descriptor {number}, named {name:?}, is not a listening stream socket: \
-         ListenStream= and Accept=no pass such"
+         set ListenStream= and Accept=no in the socket unit"
     )]
     Socket {
         /// Number of the descriptor.

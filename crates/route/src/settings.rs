@@ -188,12 +188,13 @@ pub enum SettingsError {
     },
     /// The role `auto` in a build without PostgreSQL's grammar.
     #[error(
-        "role 'auto' analyzes statements, which this build cannot (build with --features grammar)"
+        "role 'auto' analyzes statements, which this build cannot do (build with --features grammar)"
     )]
     AutoWithoutGrammar,
     /// Tables with sharding keys in a build without PostgreSQL's grammar.
     #[error(
-        "sharding keys are found by analyzing statements, which this build cannot (build with --features grammar)"
+        "sharding keys are found by analyzing statements, which this build cannot do \
+         (build with --features grammar)"
     )]
     TablesWithoutGrammar,
     /// A table has a key, but no shard map is configured.

@@ -50,7 +50,7 @@ pub enum SessionError {
     #[error(transparent)]
     Scram(#[from] ScramError),
     /// The server sent AuthenticationOk before proving that it knows the password.
-    #[error("the server skipped its own part of authentication")]
+    #[error("the server did not prove that it knows the password")]
     ServerUnproven,
     /// The server does not speak the requested protocol version.
     #[error("the server does not speak protocol 3.0, but {offered}")]

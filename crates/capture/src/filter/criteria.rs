@@ -50,11 +50,11 @@ reasons! {
     After, "after the requested time";
     /// The event belongs to another session.
     Session, "of other sessions";
-    /// The session's role is another one, or unknown.
+    /// The session's role is not one of the requested roles, or is unknown.
     User, "of other users";
-    /// The session's database is another one, or unknown.
+    /// The session's database is not one of the requested databases, or is unknown.
     Database, "of other databases";
-    /// The session's application is another one, or unknown.
+    /// The session's application is not one of the requested applications, or is unknown.
     Application, "of other applications";
     /// The session is not in the sample.
     Sample, "of sessions not in the sample";

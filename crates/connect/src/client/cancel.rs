@@ -34,7 +34,7 @@ pub struct CancelHandle {
 #[non_exhaustive]
 pub enum CancelError {
     /// The connection for the request failed.
-    #[error("cannot connect to cancel")]
+    #[error("cannot connect to send the cancel request")]
     Connect(#[source] ConnectFailure),
     /// The connection was lost before the server read the request.
     #[error("the connection was lost before the cancel request was delivered")]
