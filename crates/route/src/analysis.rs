@@ -87,7 +87,7 @@ fn statement_scope(
     let Some(scan) = StatementScan::from_statement(statement, settings) else {
         return unknown(NoShardKey::Unreadable);
     };
-    // The constants of the text in order: the normalised statement does not have them, and the tree
+    // The constants of the text in order: the normalized statement does not have them, and the tree
     // has only their positions.
     let mut at = 0;
     let mut constants = Vec::new();

@@ -46,7 +46,7 @@ pub type SessionId = Arc<str>;
 /// `statement` and `portal` are the client's own names; an empty name is the unnamed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A session was authorised.
+    /// A session was authorized.
     Connect,
     /// A session ended.
     Disconnect,

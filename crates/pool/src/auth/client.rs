@@ -124,7 +124,8 @@ pub struct AuthenticatedClient {
     pub database: String,
     /// The negotiated protocol version, 3.0 or 3.2.
     pub version: ProtocolVersion,
-    /// Whether it is the OS user of this process, on the console, as user `howdah` or `pgbouncer`.
+    /// Whether the client is the OS user of this process, on the console, as user `howdah` or
+    /// `pgbouncer`.
     pub is_owner: bool,
     /// The kind of replication that the connection is for, if any.
     pub replication: Replication,

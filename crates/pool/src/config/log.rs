@@ -11,15 +11,16 @@ use super::durations;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogConfig {
-    /// Each client that logs in: user, database, address and encryption.
+    /// Whether to log each login of a client: user, database, address and encryption.
     pub connections: bool,
-    /// Each client that disconnects, and why.
+    /// Whether to log each client that disconnects, and why.
     pub disconnections: bool,
-    /// The pooler's own errors that are sent to clients.
+    /// Whether to log the pooler's own errors that are sent to clients.
     pub pooler_errors: bool,
-    /// Averages over all pools, once per period.
+    /// Whether to log averages over all pools, once per period.
     pub stats: bool,
-    /// Length of that period, at least a second. The console's averages use the same period.
+    /// Interval between logged averages, at least a second. The console's averages use the same
+    /// period.
     #[serde(with = "durations::duration")]
     pub stats_period: Duration,
 }

@@ -175,7 +175,7 @@ impl PendingLogin {
         }
     }
 
-    /// Provides that address, or the reason why it is unknown.
+    /// Provides the resolved address, or the reason why it is unknown.
     pub(super) fn set_address(&mut self, address: Result<SocketAddr, String>) {
         match &mut self.kind {
             PendingKind::Client(_) => {}

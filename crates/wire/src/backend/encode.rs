@@ -107,7 +107,8 @@ pub fn authentication(
     })
 }
 
-/// Sends the cancel key. A secret of any length other than four bytes requires protocol 3.2.
+/// Appends BackendKeyData with the cancel key. A secret of any length other than four bytes
+/// requires protocol 3.2.
 pub fn backend_key_data(buf: &mut Vec<u8>, key: &CancelKey) {
     let body_bytes = u32::try_from(key.secret().len()).expect("a secret has at most 256 bytes") + 8;
     buf.push(Backend::BackendKeyData.tag().0);
@@ -116,7 +117,7 @@ pub fn backend_key_data(buf: &mut Vec<u8>, key: &CancelKey) {
     buf.extend_from_slice(key.secret());
 }
 
-/// Reports the result of a statement.
+/// Appends CommandComplete with the command tag.
 ///
 /// # Errors
 ///
@@ -125,7 +126,7 @@ pub fn command_complete(buf: &mut Vec<u8>, tag: &[u8]) -> Result<(), EncodeError
     writer::message(buf, Backend::CommandComplete.tag(), |body| body.string("command tag", tag))
 }
 
-/// Sends a piece of COPY data.
+/// Appends CopyData with a piece of COPY data.
 ///
 /// # Errors
 ///
@@ -148,7 +149,7 @@ pub enum CopyStart {
     Both,
 }
 
-/// Starts a COPY.
+/// Appends CopyInResponse, CopyOutResponse or CopyBothResponse, which starts a COPY.
 ///
 /// # Errors
 ///
@@ -173,7 +174,7 @@ pub fn copy_response(
     })
 }
 
-/// Sends one row.
+/// Appends DataRow with one row.
 ///
 /// # Errors
 ///
@@ -203,7 +204,7 @@ pub fn essentials<'v>(
     ]
 }
 
-/// Sends an error: [`essentials`] and any other fields, as code bytes and texts.
+/// Appends ErrorResponse with [`essentials`] and any other fields, as code bytes and texts.
 ///
 /// # Errors
 ///
@@ -215,7 +216,7 @@ pub fn error_response<'v>(
     report(buf, Backend::ErrorResponse, fields)
 }
 
-/// Sends a notice; like [`error_response`].
+/// Appends NoticeResponse; like [`error_response`].
 ///
 /// # Errors
 ///
@@ -227,7 +228,7 @@ pub fn notice_response<'v>(
     report(buf, Backend::NoticeResponse, fields)
 }
 
-/// Sends the value of a function call; `None` is SQL NULL.
+/// Appends FunctionCallResponse with the value of a function call; `None` is SQL NULL.
 ///
 /// # Errors
 ///
@@ -236,8 +237,8 @@ pub fn function_call_response(buf: &mut Vec<u8>, value: Option<&[u8]>) -> Result
     writer::message(buf, Backend::FunctionCallResponse.tag(), |body| body.value(value))
 }
 
-/// Reports the supported version and the unsupported options. Send it once, before any
-/// authentication request.
+/// Appends NegotiateProtocolVersion with the supported version and the unsupported options. Send it
+/// once, before any authentication request.
 ///
 /// # Errors
 ///
@@ -257,7 +258,7 @@ pub fn negotiate_protocol_version(
     })
 }
 
-/// Forwards a NOTIFY.
+/// Appends NotificationResponse, which forwards a NOTIFY.
 ///
 /// # Errors
 ///
@@ -273,7 +274,7 @@ pub fn notification_response(
     })
 }
 
-/// Describes the parameter types of a statement.
+/// Appends ParameterDescription with the parameter types of a statement.
 ///
 /// # Errors
 ///
@@ -287,7 +288,7 @@ pub fn parameter_description(buf: &mut Vec<u8>, types: &[u32]) -> Result<(), Enc
     })
 }
 
-/// Reports the value of a session parameter.
+/// Appends ParameterStatus with the value of a session parameter.
 ///
 /// # Errors
 ///
@@ -299,12 +300,12 @@ pub fn parameter_status(buf: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<
     })
 }
 
-/// Reports that the server is ready for the next query.
+/// Appends ReadyForQuery: the server is ready for the next query.
 pub fn ready_for_query(buf: &mut Vec<u8>, status: TransactionStatus) {
     buf.extend_from_slice(&[Backend::ReadyForQuery.tag().0, 0, 0, 0, 5, status.byte()]);
 }
 
-/// Describes the columns of the rows that follow.
+/// Appends RowDescription with the columns of the rows that follow.
 ///
 /// # Errors
 ///

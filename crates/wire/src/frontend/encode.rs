@@ -10,7 +10,7 @@ use crate::{
     writer::{self, BodyWriter, EncodeError},
 };
 
-/// Runs the text of one or more statements.
+/// Appends Query, which runs the text of one or more statements.
 ///
 /// # Errors
 ///
@@ -19,8 +19,8 @@ pub fn query(buf: &mut Vec<u8>, sql: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::Query.tag(), |body| body.string("query", sql))
 }
 
-/// Prepares `sql` as `statement`. `types` contains the OIDs of its first parameters, 0 for those
-/// whose type the server should infer.
+/// Appends Parse, which prepares `sql` as `statement`. `types` contains the OIDs of its first
+/// parameters, 0 for those whose type the server should infer.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub fn parse(
     })
 }
 
-/// Binds `values` to `statement`, making `portal`.
+/// Appends Bind, which binds `values` to `statement` and creates `portal`.
 ///
 /// Formats follow the rule of [`crate::Formats`]: no format means text for all values, one is for
 /// all, otherwise there is one for each. The server checks whether their number matches.
@@ -68,7 +68,7 @@ pub fn bind<'v>(
     })
 }
 
-/// Describes a prepared statement or portal.
+/// Appends Describe, for a prepared statement or portal.
 ///
 /// # Errors
 ///
@@ -77,7 +77,8 @@ pub fn describe(buf: &mut Vec<u8>, target: DescribeTarget<'_>) -> Result<(), Enc
     writer::message(buf, Frontend::Describe.tag(), |body| write_target(body, target))
 }
 
-/// Closes a prepared statement or portal. Closing one that does not exist is not an error.
+/// Appends Close, for a prepared statement or portal. Closing one that does not exist is not an
+/// error.
 ///
 /// # Errors
 ///
@@ -86,8 +87,8 @@ pub fn close(buf: &mut Vec<u8>, target: DescribeTarget<'_>) -> Result<(), Encode
     writer::message(buf, Frontend::Close.tag(), |body| write_target(body, target))
 }
 
-/// Runs a portal, for at most `max_rows` rows if that is not 0. The protocol's maximum is 2³¹ - 1;
-/// higher limits are reduced to that.
+/// Appends Execute, which runs a portal, for at most `max_rows` rows if that is not 0. The
+/// protocol's maximum is 2³¹ - 1; higher limits are reduced to that.
 ///
 /// # Errors
 ///
@@ -100,18 +101,18 @@ pub fn execute(buf: &mut Vec<u8>, portal: &[u8], max_rows: u32) -> Result<(), En
     })
 }
 
-/// Asks the server to send pending output, without ending the batch.
+/// Appends Flush: asks the server to send pending output, without ending the batch.
 pub fn flush(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Flush.tag());
 }
 
-/// Ends a batch. The server commits the implicit transaction, if one is open, and sends
-/// ReadyForQuery.
+/// Appends Sync, which ends a batch. The server commits the implicit transaction, if one is open,
+/// and sends ReadyForQuery.
 pub fn sync(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Sync.tag());
 }
 
-/// Sends a piece of COPY data. Pieces need not end at row boundaries.
+/// Appends CopyData with a piece of COPY data. Pieces need not end at row boundaries.
 ///
 /// # Errors
 ///
@@ -123,12 +124,12 @@ pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     })
 }
 
-/// Ends the COPY data.
+/// Appends CopyDone, which ends the COPY data.
 pub fn copy_done(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::CopyDone.tag());
 }
 
-/// Makes the COPY fail; the server's error message quotes `reason`.
+/// Appends CopyFail, which makes the COPY fail; the server's error message quotes `reason`.
 ///
 /// # Errors
 ///
@@ -137,7 +138,8 @@ pub fn copy_fail(buf: &mut Vec<u8>, reason: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::CopyFail.tag(), |body| body.string("reason", reason))
 }
 
-/// Calls the function with OID `function`. Formats follow the rule of [`crate::Formats`].
+/// Appends FunctionCall, which calls the function with OID `function`. Formats follow the rule of
+/// [`crate::Formats`].
 ///
 /// # Errors
 ///
@@ -159,12 +161,12 @@ pub fn function_call<'v>(
     })
 }
 
-/// Ends the session.
+/// Appends Terminate, which ends the session.
 pub fn terminate(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Terminate.tag());
 }
 
-/// Replies to a password request: with the password, or with [`crate::auth::md5`] of it.
+/// Appends the reply to a password request: the password, or [`crate::auth::md5`] of it.
 ///
 /// # Errors
 ///
@@ -173,7 +175,8 @@ pub fn password(buf: &mut Vec<u8>, password: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::Authentication.tag(), |body| body.string("password", password))
 }
 
-/// Chooses a SASL mechanism, with its initial data if it has any.
+/// Appends SASLInitialResponse, which chooses a SASL mechanism, with its initial data if it has
+/// any.
 ///
 /// # Errors
 ///
@@ -189,7 +192,7 @@ pub fn sasl_initial_response(
     })
 }
 
-/// Sends a later message of a SASL mechanism.
+/// Appends SASLResponse with a later message of a SASL mechanism.
 ///
 /// # Errors
 ///

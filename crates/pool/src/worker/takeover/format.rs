@@ -88,7 +88,8 @@ pub(super) const LISTENING: u8 = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListenedChannels {
     pub(super) database: String,
-    /// The users of those clients. One of their logins is used to listen.
+    /// Names of the users of the database's listening clients. One of their logins is used to
+    /// listen.
     pub(super) users: Vec<String>,
     pub(super) round: u32,
     /// The channel on which the old process sends the marker.

@@ -156,7 +156,7 @@ impl ServerFirst {
             (None, "y", None) if !plus => &[],
             _ => return Err(ScramError::ChannelBinding),
         };
-        // An authorisation identity, `a=`, would be at this position: PostgreSQL does not support
+        // An authorization identity, `a=`, would be at this position: PostgreSQL does not support
         // it.
         let bare = rest.strip_prefix(',').ok_or(ScramError::Malformed { attribute: b'a' })?;
         let mut rest = bare;
