@@ -85,9 +85,9 @@ choice! {
 choice! {
     /// The order in which hosts are tried (`load_balance_hosts`).
     pub enum LoadBalance {
-        /// In the order given.
+        /// Tries the hosts in the order given.
         Disable = "disable",
-        /// In random order.
+        /// Tries the hosts in random order.
         Random = "random",
     }
 }

@@ -167,7 +167,6 @@ fn entry_range(ends: &[usize], slot: DictionaryIndex) -> (usize, usize) {
     }
 }
 
-/// A column of numbers.
 #[derive(Default)]
 pub(crate) struct Int64Column {
     /// The number of each row; 0 where the value is null.

@@ -84,7 +84,6 @@ impl CaptureManifest {
         }
     }
 
-    /// Counts one event.
     pub(crate) fn count(&mut self, time: Timestamp, kind: Kind) {
         self.count_all(time..=time, &[kind]);
     }

@@ -40,7 +40,6 @@ pub(super) struct TlsSetup {
     pub(super) server_name: ServerName<'static>,
 }
 
-/// A connected socket.
 pub(super) struct Socket {
     transport: DeadlineTransport,
     tls: Option<Box<ClientConnection>>,

@@ -256,7 +256,7 @@ impl EventColumns {
         self.text_bytes[row as usize] as usize
     }
 
-    /// Removes all rows.
+    /// Removes all rows; the numbers of later ones continue.
     pub(super) fn clear(&mut self) {
         self.first_sequence += i64::try_from(self.times.len()).unwrap_or(0);
         self.times.clear();

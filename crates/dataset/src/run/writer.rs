@@ -179,7 +179,6 @@ impl RunWriter {
 }
 
 impl RunManifest {
-    /// Counts one outcome.
     pub(super) fn count(&mut self, disposition: &Disposition) {
         self.outcomes += 1;
         *match disposition {

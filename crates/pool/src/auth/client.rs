@@ -155,9 +155,9 @@ pub enum Replication {
 /// Random bytes for one login. Must not be reused.
 #[derive(Clone, Copy)]
 pub struct Entropy {
-    /// The SCRAM nonce.
+    /// The pooler's part of the SCRAM nonce, at logins of clients and at servers.
     pub nonce: [u8; 18],
-    /// The md5 salt.
+    /// The salt of an md5 request.
     pub salt: [u8; 4],
 }
 

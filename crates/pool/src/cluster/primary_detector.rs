@@ -267,7 +267,7 @@ impl PrimaryDetector {
     }
 
     /// Accepts the only primary although its timeline is older, if it has been the only one for
-    /// long enough.
+    /// long enough. Returns whether it was accepted.
     fn accept_older_timeline(&mut self, now: Time) -> bool {
         let Some((server, timeline)) = self.find_sole_primary() else {
             self.sole_primary = None;

@@ -62,7 +62,7 @@ pub struct DatabaseConfig {
     pub auth_user: Option<String>,
     /// The database to query for secrets, by the name that clients use.
     pub auth_dbname: Option<String>,
-    /// The query for a secret.
+    /// The SQL query for a user's secret; `$1` is the user.
     pub auth_query: Option<String>,
     /// Startup parameters of server connections: `client_encoding`, `application_name`, …
     pub parameters: BTreeMap<String, String>,

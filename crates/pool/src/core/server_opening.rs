@@ -164,7 +164,8 @@ impl Core {
             .map(|it| it.state_since)
     }
 
-    /// Closes an idle server of another pool, if that makes room for one of this pool.
+    /// Closes an idle server of another pool, if that makes room for one of this pool. Returns
+    /// whether it did.
     pub(super) fn evict_for(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) -> bool {
         let limits = Arc::clone(&self.pool(pool_id).spec.server_limits);
         let mut others =

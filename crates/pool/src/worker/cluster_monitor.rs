@@ -203,7 +203,6 @@ impl ClusterMonitor {
         is_current
     }
 
-    /// Handles a failed check.
     fn handle_failure(&self, server: usize, reason: &str, now: Time) {
         let (mut topology, mut logged) = (self.topology(), self.logged());
         if topology.handle_check_failure(server, reason, now) {

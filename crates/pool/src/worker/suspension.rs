@@ -46,7 +46,6 @@ impl PoolWorker {
         self.resume();
     }
 
-    /// Resumes the worker.
     pub(super) fn resume(&mut self) {
         let Some(Suspended { since, .. }) = self.suspended.take() else { return };
         // The core's clock continues from the time at which it was stopped.

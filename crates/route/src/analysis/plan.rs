@@ -17,7 +17,7 @@ use crate::{
     settings::RouteSettings,
 };
 
-/// Plans a text.
+/// Analyzes a text, and returns the plan for requests with it.
 pub(crate) fn plan(
     sql: &[u8],
     parameterized: &ParameterizedText,

@@ -89,7 +89,7 @@ impl MergedRows {
         Some(shard)
     }
 
-    /// Counts a row, unless the limit is reached.
+    /// Whether another row may be sent, which is then counted; false once the limit is reached.
     pub(super) fn has_capacity(&mut self) -> bool {
         let is_within =
             !matches!(self.method, MergeMethod::Ordered { limit, .. } if self.count >= limit);

@@ -107,7 +107,6 @@ impl SessionDecoder {
         }
     }
 
-    /// Completes a statement.
     fn on_command_complete(
         &mut self,
         rows: Option<u64>,
@@ -152,7 +151,6 @@ impl SessionDecoder {
         self.emit_or_hold(event, context);
     }
 
-    /// Handles an error.
     fn on_error(&mut self, failure: CapturedOutcome, now: u64, context: &mut DecodeContext<'_>) {
         let Some(front) = self.pending.front_mut() else { return };
         match front.kind {
@@ -255,7 +253,6 @@ impl SessionDecoder {
         }
     }
 
-    /// Handles ReadyForQuery.
     fn on_ready(
         &mut self,
         status: Option<TransactionStatus>,

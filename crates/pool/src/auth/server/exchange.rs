@@ -53,7 +53,6 @@ impl ServerAuthState {
         matches!(self, Self::Accepted)
     }
 
-    /// Responds to a request.
     pub(super) fn respond(
         self,
         request: &Authentication<'_>,

@@ -141,7 +141,7 @@ fn remove_entry(table: &mut DeTable<'_>, at: usize) -> bool {
     found.is_some_and(|name| table.remove(name.as_str()).is_some())
 }
 
-/// Like [`remove_entry`], within a value.
+/// Like [`remove_entry`], for the tables in a value, and for the items of an array.
 fn remove_from_value(value: &mut Spanned<DeValue<'_>>, at: usize) -> bool {
     match value.get_mut() {
         DeValue::Table(table) => remove_entry(table, at),

@@ -116,7 +116,6 @@ impl ClientChannels {
         self.drop_uncommitted();
     }
 
-    /// Removes all channels.
     pub(crate) fn unlisten_all(&mut self) {
         self.commit(std::iter::once(&ListenAction::UnlistenAll));
     }

@@ -108,7 +108,6 @@ impl GatherBuffer {
         }
     }
 
-    /// Removes everything.
     pub(crate) fn clear(&mut self) {
         self.slices.clear();
         self.own_bytes.clear();

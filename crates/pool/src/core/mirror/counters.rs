@@ -115,7 +115,7 @@ impl Mirror {
         self.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reserves buffer space, unless that would exceed `max`.
+    /// Reserves buffer space, unless that would exceed `max`. Returns whether it was reserved.
     pub(crate) fn reserve(&self, bytes: usize, max: usize) -> bool {
         let (bytes, max) = (bytes as u64, max as u64);
         let before = self.buffered.fetch_add(bytes, Ordering::Relaxed);

@@ -82,18 +82,15 @@ impl ServerStatements {
         self.last_use.len()
     }
 
-    /// Adds a statement.
     pub(crate) fn insert(&mut self, id: u64) {
         self.clock += 1;
         self.last_use.insert(id, self.clock);
     }
 
-    /// Removes a statement.
     pub(crate) fn remove(&mut self, id: u64) {
         self.last_use.remove(&id);
     }
 
-    /// Removes all statements.
     pub(crate) fn clear(&mut self) {
         self.last_use.clear();
     }

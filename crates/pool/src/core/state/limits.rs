@@ -46,8 +46,8 @@ impl ConnectionLimit {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Acquires a permit, if available. Relaxed ordering is sufficient: the number guards no other
-    /// data.
+    /// Acquires a permit, and returns true, if one is available. Relaxed ordering is sufficient:
+    /// the number guards no other data.
     fn try_acquire(&self) -> bool {
         self.in_use
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |in_use| {
@@ -60,7 +60,7 @@ impl ConnectionLimit {
         self.in_use.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Releases a permit if more are in use than allowed.
+    /// Releases a permit, and returns true, if more are in use than allowed.
     fn release_surplus(&self) -> bool {
         self.in_use
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |in_use| {
