@@ -326,7 +326,8 @@ fn ignored(settings: &KeywordValues) -> Vec<Warning> {
     settings.names().filter(ignored).map(warning).collect()
 }
 
-/// Rejects values that request protection which would silently be missing.
+/// Rejects settings for protection that this client does not support: if they were ignored, the
+/// protection would silently be missing.
 fn refuse_unsupported(
     settings: &KeywordValues,
     endpoints: &[Endpoint],

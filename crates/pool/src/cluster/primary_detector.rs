@@ -110,9 +110,9 @@ pub(crate) struct TimelineRegression {
 /// The reason why none of several primaries is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrimaryConflict {
-    /// They have different system identifiers.
+    /// The primaries have different system identifiers.
     SeveralSystems,
-    /// They are on the same timeline, and none was the primary before.
+    /// Several primaries are on the same timeline, and none was the primary before.
     SameTimeline,
 }
 

@@ -141,7 +141,7 @@ impl Default for ClusterConfig {
 pub struct ClusterPool {
     /// The servers in configured order; at least one.
     pub servers: Vec<ClusterServer>,
-    /// The database's name at these servers, if it differs from the pool's.
+    /// Name of the database on the servers, if it differs from the pool's.
     pub dbname: Option<String>,
     /// Load balancing, health checks and failover.
     pub settings: ClusterConfig,

@@ -125,7 +125,7 @@ impl Default for DefaultShardSetting {
 pub struct ShardEntry {
     /// The shard's servers, a primary and its standbys.
     pub servers: Vec<ServerEntry>,
-    /// The database's name at these servers; the `dbname` of the database if `None`.
+    /// Name of the database on the shard's servers; the `dbname` of the database if `None`.
     pub dbname: Option<String>,
     /// The keys on this shard, for sharding by lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

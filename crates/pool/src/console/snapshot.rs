@@ -142,7 +142,7 @@ pub struct MirrorView {
     pub counts: PoolCounts,
     /// Number of requests in all pools of this mirror.
     pub queries: u64,
-    /// Total duration of those requests.
+    /// Total duration of the requests in all pools of this mirror.
     pub query_time: Duration,
 }
 

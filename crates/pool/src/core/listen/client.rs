@@ -219,9 +219,9 @@ pub(crate) struct PendingActions {
     actions: Vec<ListenAction>,
     /// Numbers of the markers that the server listens to after the transaction.
     effective: Vec<u32>,
-    /// Number of command tags received for such statements.
+    /// Number of command tags received for LISTEN and UNLISTEN statements.
     pub(crate) tags: usize,
-    /// The portal bound to such a statement, with the statement.
+    /// The portal bound to a LISTEN or UNLISTEN, with the statement.
     pub(crate) portal: Option<(Box<[u8]>, ListenAction)>,
     /// The error to report instead of that of the statement that was made to fail.
     pub(crate) refusal: Option<Vec<u8>>,

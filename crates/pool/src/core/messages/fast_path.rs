@@ -23,7 +23,8 @@ pub(crate) fn is_non_transaction(sql: &[u8]) -> bool {
     is_simple(sql) && !sql.first_chunk().is_some_and(is_control)
 }
 
-/// First four bytes of such statements; no statement of the other kind starts like that.
+/// First four bytes, in lower case, of the statements that [`is_simple`] accepts. No statement that
+/// must be tracked starts like them.
 const STATEMENT_PREFIXES: [u32; 8] = [
     u32::from_le_bytes(*b"sele"),
     u32::from_le_bytes(*b"inse"),

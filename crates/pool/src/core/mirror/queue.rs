@@ -48,7 +48,7 @@ pub(crate) enum BufferingState {
     /// Buffering starts at the next point between two transactions.
     NotStarted,
     Active,
-    /// This transaction is not buffered.
+    /// The current transaction is not buffered.
     Dropped(DropReason),
 }
 

@@ -91,13 +91,13 @@ impl DropReason {
 /// The comparison of a transaction's results on the mirror and on the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorResult {
-    /// Both succeeded, or failed first with the same SQLSTATE.
+    /// The transaction succeeded on both, or failed on both with the same first SQLSTATE.
     Same,
     /// Only the mirror had an error.
     FailedMirrorOnly,
     /// Only the database had an error.
     FailedClientOnly,
-    /// Both had errors, whose first SQLSTATEs differ.
+    /// The transaction failed on both, with different first SQLSTATEs.
     SqlstateDiffers,
 }
 

@@ -112,7 +112,7 @@ impl ServerTls {
 /// encryption.
 #[derive(Clone, Debug)]
 pub(in crate::worker) struct ServerRoute {
-    /// The endpoint at that time: settings may have changed since.
+    /// The endpoint when the connection was opened: settings may have changed since.
     endpoint: Arc<Endpoint>,
     encryption: Encryption,
 }
