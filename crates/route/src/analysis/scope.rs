@@ -40,7 +40,8 @@ pub(super) struct Scope<'a, 'o> {
 pub(super) struct TableInstance<'a> {
     alias: &'a str,
     pub(super) table: &'a RoutedTable,
-    /// For each key column, the values one of which it is known to equal.
+    /// For each key column, a list of values, one of which it equals in each row; `None` if
+    /// unknown.
     bound: Vec<Option<Vec<KeyValueSource>>>,
     /// Group of each instance: instances in one group are joined by their whole keys.
     group: Vec<usize>,

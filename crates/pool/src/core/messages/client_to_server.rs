@@ -259,7 +259,7 @@ impl Core {
 
 /// Decides what to do with a client's messages.
 pub(in crate::core) trait MessageHandler {
-    /// Returns the client's position in its input.
+    /// Returns the cursor over the client's input.
     fn input(&mut self) -> &mut FrameCursor;
 
     /// Forwards a range of the input to the server.

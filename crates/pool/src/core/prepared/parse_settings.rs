@@ -107,8 +107,9 @@ pub(crate) struct ParseState {
     /// The worst uncertainty caused by changes since the connection was linked. They may be undone
     /// by the end of a transaction, or by a statement whose text does not show it.
     max_uncertainty: Uncertainty,
-    /// The uncertainty caused by running the unnamed portal, or any other.
+    /// The uncertainty that running the unnamed portal would cause.
     by_unnamed_portal: Uncertainty,
+    /// The worst uncertainty that running a named portal would cause.
     by_named_portals: Uncertainty,
     /// Values after login, for parameters that the server does not report.
     base: Option<Box<ParseSettingValues>>,
