@@ -1,4 +1,4 @@
-//! Captures: events on disk.
+//! Captures: events on disk, in files ordered by arrival.
 
 mod event_columns;
 mod event_row;

@@ -6,11 +6,11 @@
 
 use ring::digest;
 
-/// The hash of a certificate for channel binding (`tls-server-end-point`).
+/// Returns the hash of a certificate for channel binding (`tls-server-end-point`).
 ///
-/// It uses the hash function of the certificate's own signature, with SHA-256 in place of MD5 and
-/// SHA-1. `None` if the signature has no separate hash function (Ed25519) or an uncommon one; such
-/// a connection cannot be bound. Source: RFC 5929, section 4.1.
+/// The hash function is that of the certificate's signature, with SHA-256 instead of MD5 and SHA-1.
+/// `None` if the signature has no separate hash function (Ed25519) or an uncommon one; such a
+/// connection cannot be bound. Source: RFC 5929, section 4.1.
 pub fn end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
     let mut algorithm = Der(Certificate::parse(certificate)?.signature_algorithm);
     let identifier = algorithm.expect(OBJECT_IDENTIFIER)?;
@@ -21,8 +21,8 @@ pub fn end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(digest::digest(hash, certificate).as_ref().to_vec())
 }
 
-/// The first common name of a certificate's subject: the user, in a client certificate. Only trust
-/// it after verifying the certificate.
+/// Returns the first common name of a certificate's subject: the user, in a client certificate.
+/// Only trust it after verifying the certificate.
 pub fn common_name(certificate: &[u8]) -> Option<String> {
     Certificate::parse(certificate)?.common_name().map(str::to_owned)
 }
@@ -45,24 +45,24 @@ const BOOLEAN: u8 = 0x01;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// `[n]`, constructed.
+/// Returns the tag of context-specific `[n]`, constructed.
 const fn context(n: u8) -> u8 {
     0xa0 | n
 }
 
-/// `[n]`, primitive.
+/// Returns the tag of a context-specific element with primitive contents.
 const fn context_primitive(n: u8) -> u8 {
     0x80 | n
 }
 
-/// 1.2.840.113549.1.1.10
+/// Object identifier 1.2.840.113549.1.1.10, from RFC 8017.
 const RSASSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 10];
-/// 2.5.4.3
+/// Object identifier 2.5.4.3, from X.520.
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
-/// 2.5.29.17
+/// Object identifier 2.5.29.17, from RFC 5280.
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 17];
 
-/// The hash function for a signature algorithm that names one.
+/// Returns the hash function for a signature algorithm that names one.
 fn signature_hash(identifier: &[u8]) -> Option<&'static digest::Algorithm> {
     match identifier {
         // 1.2.840.113549.1.1: RSA with MD5, SHA-1, SHA-256, -384, -512.
@@ -79,7 +79,7 @@ fn signature_hash(identifier: &[u8]) -> Option<&'static digest::Algorithm> {
     }
 }
 
-/// `hashAlgorithm` of RSASSA-PSS parameters (RFC 4055, section 3.1); the default is SHA-1.
+/// Returns `hashAlgorithm` of RSASSA-PSS parameters (RFC 4055, section 3.1); the default is SHA-1.
 fn pss_hash(parameters: &[u8]) -> Option<&'static digest::Algorithm> {
     let Some(explicit) = Der(parameters).next_if(context(0)) else { return Some(&digest::SHA256) };
     match Der(Der(explicit).expect(SEQUENCE)?).expect(OBJECT_IDENTIFIER)? {
@@ -104,7 +104,7 @@ fn sha2(length: u8) -> Option<&'static digest::Algorithm> {
 pub(super) struct Certificate<'a> {
     /// The signed part, with tag and length.
     pub(super) signed: &'a [u8],
-    /// 1 to 3.
+    /// Version of the certificate, 1 to 3.
     pub(super) version: u8,
     pub(super) issuer: &'a [u8],
     pub(super) subject: &'a [u8],
@@ -162,7 +162,7 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// The first common name of the subject.
+    /// Returns the first common name of the subject.
     pub(super) fn common_name(&self) -> Option<&'a str> {
         let mut names = Der(self.subject);
         while let Some(mut name) = names.expect(SET).map(Der) {
@@ -199,7 +199,7 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// The bytes of a bit string without unused bits.
+/// Returns the bytes of a bit string without unused bits.
 fn bits(contents: &[u8]) -> Option<&[u8]> {
     contents.strip_prefix(&[0])
 }
@@ -277,8 +277,8 @@ fn number(digits: &[u8]) -> i64 {
     digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'))
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar. The year is counted from March, so
-/// that a leap day is its last day.
+/// Returns the days from 1970-01-01 to a date of the Gregorian calendar. The year is counted from
+/// March, so that a leap day is its last day.
 fn days_before(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

@@ -32,11 +32,11 @@ use crate::{
 pub struct Events {
     sources: BinaryHeap<Reverse<MergeSource>>,
     range: Option<Range<Timestamp>>,
-    /// An error found while reading the event after the one that was yielded.
+    /// An error found while reading the event that follows the one just yielded.
     pending_error: Option<ReadError>,
 }
 
-/// A file or row group that has events left.
+/// A file or row group that has more events.
 enum MergeSource {
     File { first: Timestamp, path: PathBuf },
     Group { first: Timestamp, file: Arc<TableFile<StoredEvent>>, group: usize },
@@ -59,7 +59,7 @@ impl Events {
         Self { sources, range, pending_error: None }
     }
 
-    /// The next event in order, regardless of the range.
+    /// Returns the next event in order, regardless of the range.
     fn advance(&mut self) -> Result<Option<StoredEvent>, ReadError> {
         loop {
             match self.sources.pop() {
@@ -77,7 +77,7 @@ impl Events {
         }
     }
 
-    /// Takes the next event of a row group, and returns the row group to the heap.
+    /// Takes the next event of a row group, and puts the row group back on the heap.
     fn step(&mut self, mut reading: Box<OpenGroup>) -> StoredEvent {
         match reading.rest.next() {
             Some(Ok(after)) => {
@@ -105,7 +105,7 @@ impl Events {
         Ok(())
     }
 
-    /// Number of row groups that are open.
+    /// Returns the number of row groups that are open.
     #[cfg(test)]
     pub(super) fn open_groups(&self) -> usize {
         self.sources.iter().filter(|source| matches!(source.0, MergeSource::Open(_))).count()
@@ -157,7 +157,8 @@ fn overlaps(range: Option<&Range<Timestamp>>, (first, last): (Timestamp, Timesta
 }
 
 impl MergeSource {
-    /// A source that is not open yet sorts before the events of its first time.
+    /// Returns the sort key. A source that is not open yet sorts before the events of its first
+    /// time.
     fn key(&self) -> (Timestamp, i64) {
         match self {
             Self::File { first, .. } | Self::Group { first, .. } => (*first, i64::MIN),

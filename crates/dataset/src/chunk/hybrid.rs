@@ -67,7 +67,7 @@ pub(super) fn write_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Bits needed for a number.
+/// Returns the number of bits needed for a number.
 pub(super) fn bit_width(number: u32) -> u32 {
     u32::BITS - number.leading_zeros()
 }
