@@ -20,6 +20,11 @@ impl Counter {
         self.0.fetch_add(n, Relaxed);
     }
 
+    /// Raises the sum to `total`, which is counted elsewhere. A smaller total changes nothing.
+    pub fn raise_to(&self, total: u64) {
+        self.0.fetch_max(total, Relaxed);
+    }
+
     /// The current sum.
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
@@ -140,6 +145,15 @@ mod tests {
         let buckets: Vec<_> = histogram.cumulative().collect();
         assert_eq!(buckets, [(Some(10), 2), (Some(20), 2), (None, 4)]);
         assert_eq!((histogram.count(), histogram.sum_us()), (4, 105));
+    }
+
+    #[test]
+    fn counter_never_decreases() {
+        let counter = Counter::default();
+        for (total, value) in [(5, 5), (3, 5), (8, 8)] {
+            counter.raise_to(total);
+            assert_eq!(counter.value(), value);
+        }
     }
 
     #[test]

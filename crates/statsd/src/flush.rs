@@ -20,7 +20,8 @@ use std::{
 
 use self::statistics::TimerRules;
 use crate::{
-    MetricName, grammar::TimingUnit, ledger::LossAccount, settings::StatsdSettings, sketch::Sketch,
+    MetricName, grammar::TimingUnit, self_metrics::SelfMetrics, settings::StatsdSettings,
+    sketch::Sketch,
 };
 
 pub use self::registry::{FlushTime, KeyRegistry, ReceiveTotals};
@@ -222,42 +223,4 @@ pub enum TimerSamples {
     /// Count, sum, minimum and maximum are exact, other values are within
     /// [`Sketch::RELATIVE_ERROR`].
     Sketched(Arc<Sketch>),
-}
-
-/// The server's own metrics.
-///
-/// Etsy's three counters and the `timestamp_lag` gauge are also among the snapshot's ordinary
-/// metrics; [`extra`](Self::extra) are not.
-#[derive(Clone, Debug, Default)]
-pub struct SelfMetrics {
-    /// The configured prefix, `statsd`.
-    pub prefix: Arc<str>,
-    /// Duration of the calculation in whole milliseconds, as in etsy's server.
-    pub processing_ms: f64,
-    /// Number of counters, timers, gauges and sets.
-    pub num_stats: u64,
-    /// Metrics that etsy's server does not have, such as `kernel_drops`, `keys` or `flush_lag_ms`.
-    /// Sent as gauges under the prefix. Empty if `extra-metrics` is off.
-    pub extra: Vec<(&'static str, f64)>,
-    /// DogStatsD events since the start. They are counted and discarded.
-    pub events_total: u64,
-    /// DogStatsD service checks since the start. They are counted and discarded.
-    pub checks_total: u64,
-    /// DogStatsD timestamps since the start. They are counted and ignored.
-    pub timestamps_total: u64,
-    /// A set that exceeded the member limit in this interval, if any.
-    pub capped_set: Option<MetricName>,
-    /// The loss ledger at the time of the flush.
-    pub account: LossAccount,
-    /// Status values of the backends, as of the previous flush. Empty without a running server.
-    pub backends: Vec<BackendFigures>,
-}
-
-/// The status values of one backend.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct BackendFigures {
-    /// The backend's name; the second of a kind is `graphite-2`.
-    pub name: String,
-    /// The values, such as `spool_bytes`, `lost_values` or `flush_time`.
-    pub values: Vec<(&'static str, f64)>,
 }

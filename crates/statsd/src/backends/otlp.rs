@@ -147,11 +147,7 @@ fn encode(
         },
     );
     let self_metrics = &snapshot.self_metrics;
-    let fields = [
-        ("num_stats", self_metrics.num_stats as f64),
-        ("processing_time", self_metrics.processing_ms),
-    ];
-    for (field, value) in fields.into_iter().chain(self_metrics.extra.iter().copied()) {
+    for (field, value) in self_metrics.values() {
         let name = MetricName::new(&format!("{}.{field}", self_metrics.prefix));
         requests.gauge(name.base(), &[(&name, value)], &times);
     }

@@ -175,8 +175,8 @@ impl<'s> GraphiteEncoder<'s> {
         let name = [global, &*own.prefix, ".graphiteStats.calculationtime"];
         self.add_value(&name, spaces, calculation_ms, time);
         self.add_value(&[global, &own.prefix, ".processing_time"], spaces, own.processing_ms, time);
-        for (name, value) in &own.extra {
-            self.add_value(&[&spaces.gauge, &own.prefix, ".", name], spaces, *value, time);
+        for (name, value) in own.extra_values() {
+            self.add_value(&[&spaces.gauge, &own.prefix, ".", name], spaces, value, time);
         }
     }
 
