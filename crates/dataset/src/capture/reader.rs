@@ -71,6 +71,11 @@ impl Capture {
         &self.manifest
     }
 
+    /// Its files that have events.
+    pub(super) fn files(&self) -> &[EventFile] {
+        &self.files
+    }
+
     /// Size of its files of events on disk, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
