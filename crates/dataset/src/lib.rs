@@ -53,7 +53,10 @@ mod manifest;
 mod run;
 mod table;
 
-pub use capture::{Capture, CaptureSettings, CaptureWriter, Events};
+pub use capture::{
+    Capture, CaptureMergeError, CaptureSettings, CaptureWriter, Events, MergedCaptures,
+    MergedEvents, SameNameSessions,
+};
 pub use error::{Corruption, ReadError, WriteError};
 pub use kind::DatasetKind;
 pub use manifest::{CaptureManifest, CaptureOrigin, RunManifest};

@@ -13,9 +13,9 @@
 //! Out of scope: presentation (the model) and scheduling (the sampler).
 
 mod backends;
-mod bytes;
 mod compression;
 mod delta;
+mod error;
 mod file_format;
 mod frame;
 mod pooled_clients;
@@ -31,7 +31,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::server_history::{FrameEncoder, ServerHistory};
 pub use self::{
-    bytes::CorruptFrame,
+    error::CorruptFrame,
     recorder::{HistoryRecorder, RecorderError},
     recording::{OpenRecordingError, RecordingGap, TopRecording},
     server_history::PastState,

@@ -6,7 +6,6 @@
 
 mod body;
 mod file;
-mod leb128;
 mod pages;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};

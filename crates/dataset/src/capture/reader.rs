@@ -71,6 +71,11 @@ impl Capture {
         &self.manifest
     }
 
+    /// Returns the files that have events.
+    pub(super) fn files(&self) -> &[EventFile] {
+        &self.files
+    }
+
     /// Returns the size of the files of events on disk, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use howdah_codec::ByteReader;
+
 use super::bytes::{Packed, RecordDecodeError};
 
 /// A histogram of durations. Quantiles are accurate to 3 %: sixteen buckets per power of two.
@@ -118,7 +120,7 @@ impl Packed for LogHistogram {
         buckets.collect::<Vec<_>>().pack(out);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
         let mut number = || u64::unpack(input);
         let (count, total_ns, min_ns, max_ns) = (number()?, number()?, number()?, number()?);
         let (mut buckets, mut last) = (BTreeMap::new(), 0_u32);
@@ -164,7 +166,7 @@ mod tests {
             prop_assert_eq!(&merged, &histogram(&wide(&[one, other].concat())));
             let mut bytes = Vec::new();
             merged.pack(&mut bytes);
-            prop_assert_eq!(LogHistogram::unpack(&mut &bytes[..]), Ok(merged));
+            prop_assert_eq!(LogHistogram::unpack(&mut ByteReader::new(&bytes)), Ok(merged));
         }
     }
 

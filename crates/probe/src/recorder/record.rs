@@ -3,6 +3,8 @@
 //! All times are microseconds since 1970 by one clock: the kernel's `CLOCK_MONOTONIC`, with an
 //! offset to the wall clock that is measured once when recording starts or resumes.
 
+use howdah_codec::{ByteReader, ByteWriter as _};
+
 use super::{
     bytes::{Packed, RecordDecodeError, packed, packed_words},
     log_histogram::LogHistogram,
@@ -338,7 +340,7 @@ macro_rules! kinds {
             /// Encodes the record: its number in the recording, its kind, its fields.
             pub(super) fn to_bytes(&self, number: u64) -> Vec<u8> {
                 let mut out = Vec::new();
-                number.pack(&mut out);
+                out.write_varint(number);
                 match self {
                     $( Self::$kind(record) => { out.push($number); record.pack(&mut out); } )*
                 }
@@ -346,12 +348,10 @@ macro_rules! kinds {
             }
 
             /// Decodes a record and its number. Fields appended by a later version are ignored.
-            pub(super) fn from_bytes(mut bytes: &[u8]) -> Result<(u64, Self), RecordDecodeError> {
-                let input = &mut bytes;
-                let number = u64::unpack(input)?;
-                let (kind, rest) = input.split_first().ok_or(RecordDecodeError::Truncated)?;
-                *input = rest;
-                Ok((number, match kind {
+            pub(super) fn from_bytes(bytes: &[u8]) -> Result<(u64, Self), RecordDecodeError> {
+                let input = &mut ByteReader::new(bytes);
+                let number = input.varint()?;
+                Ok((number, match input.byte()? {
                     $( $number => Self::$kind(Packed::unpack(input)?), )*
                     _ => return Err(RecordDecodeError::UnknownKind),
                 }))

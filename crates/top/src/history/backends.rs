@@ -2,11 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use howdah_codec::{ByteReader, ByteWriter as _};
 use howdah_collect::{BackendActivity, BackendState, BackendType, BackendWait, Blocker, SqlText};
 
 use super::{
-    bytes::{ByteReader, ByteWriter, CorruptFrame},
     delta::{self, DeltaField},
+    error::CorruptFrame,
     texts::{TextReader, TextWriter},
 };
 
@@ -61,7 +62,7 @@ impl BackendWriter {
     /// Encodes sessions, and keeps them for the next frame.
     pub(super) fn encode(
         &mut self,
-        out: &mut ByteWriter,
+        out: &mut Vec<u8>,
         backends: &[BackendActivity],
         taken_us: i64,
         texts: &mut TextWriter,
@@ -70,7 +71,7 @@ impl BackendWriter {
         let backends = &backends[..backends.len().min(ROWS_MAX)];
         let mut now = Self::default();
         let mut expected = 0;
-        out.count(backends.len());
+        out.write_count(backends.len());
         for (at, backend) in backends.iter().enumerate() {
             let row = to_fields(backend, &mut |text| texts.number(text, new_texts));
             let row_index = self.row_indexes.get(&backend.key()).copied();
@@ -92,7 +93,7 @@ pub(super) fn decode(
     taken_us: i64,
     texts: &TextReader,
 ) -> Result<Vec<BackendActivity>, CorruptFrame> {
-    let count = input.count(ROWS_MAX.min(input.0.len()))?;
+    let count = input.count_up_to(ROWS_MAX.min(input.remaining()))?;
     let mut now = Vec::with_capacity(count);
     let mut backends = Vec::with_capacity(count);
     let mut expected = 0;

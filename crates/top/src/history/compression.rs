@@ -9,7 +9,7 @@ use zstd::{
     zstd_safe,
 };
 
-use super::bytes::CorruptFrame;
+use super::error::CorruptFrame;
 
 /// Higher levels gain little and cost much time.
 const ZSTD_LEVEL: i32 = 3;

@@ -7,8 +7,8 @@ use std::{
 use howdah_collect::RateView;
 
 use super::{
-    bytes::CorruptFrame,
     compression::{FramePacker, FrameUnpacker},
+    error::CorruptFrame,
     file_format,
     frame::{FrameReader, FrameWriter},
 };

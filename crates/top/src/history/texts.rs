@@ -2,7 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::bytes::{ByteReader, ByteWriter, CorruptFrame};
+use howdah_codec::{ByteReader, ByteWriter as _};
+
+use super::error::CorruptFrame;
 
 /// Maximum total size of a segment's texts when reading: far more than a writer produces.
 const SEGMENT_TEXT_BYTES_MAX: usize = 64 << 20;
@@ -25,9 +27,14 @@ impl TextWriter {
 }
 
 /// Encodes the new texts of a frame.
-pub(super) fn encode(out: &mut ByteWriter, new_texts: &[Arc<str>]) {
-    out.count(new_texts.len());
-    new_texts.iter().for_each(|text| out.text(text));
+pub(super) fn encode(out: &mut Vec<u8>, new_texts: &[Arc<str>]) {
+    out.write_count(new_texts.len());
+    new_texts.iter().for_each(|text| out.write_text(text));
+}
+
+/// Reads a text that is not shared, and sanitizes it to one line.
+pub(super) fn read_line(input: &mut ByteReader<'_>) -> Result<Arc<str>, CorruptFrame> {
+    Ok(howdah_collect::sanitized_line(input.text()?).into())
 }
 
 /// Texts read so far.
@@ -40,7 +47,7 @@ pub(super) struct TextReader {
 impl TextReader {
     /// Decodes the output of [`encode`].
     pub(super) fn decode(&mut self, input: &mut ByteReader<'_>) -> Result<(), CorruptFrame> {
-        for _ in 0..input.count(input.0.len())? {
+        for _ in 0..input.count()? {
             let text = input.text()?;
             // Includes the approximate overhead of a stored text.
             self.bytes += text.len() + 32;

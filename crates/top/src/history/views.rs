@@ -3,11 +3,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use howdah_codec::{ByteReader, ByteWriter as _};
 use howdah_collect::{ColumnKind, RateView, StatsView, VIEWS, ViewCell, ViewSample, rates};
 
 use super::{
-    bytes::{ByteReader, ByteWriter, CorruptFrame},
     delta::{decode_row_index, encode_row_index},
+    error::CorruptFrame,
     texts::{TextReader, TextWriter},
 };
 
@@ -45,28 +46,28 @@ impl ViewWriter {
     /// Encodes a sample, and keeps it for the next frame.
     pub(super) fn encode(
         &mut self,
-        out: &mut ByteWriter,
+        out: &mut Vec<u8>,
         rate_view: &RateView,
         writer: &mut SegmentTexts<'_>,
     ) {
         let now = &rate_view.sample;
         let view = now.view;
         let number = writer.number(&view.name.into());
-        out.signed(number);
+        out.write_signed(number);
         let last = self.last.get(view.name).filter(|_| rate_view.seconds > 0.0);
         let is_new = !self.written.contains(&view.name);
         // What follows: 0 a sample without a predecessor, 1 the predecessor and the sample, 2 the
         // sample.
-        out.byte(match (last, is_new) {
+        out.push(match (last, is_new) {
             (None, _) => 0,
             (Some(_), true) => 1,
             (Some(_), false) => 2,
         });
         if is_new || last.is_none() {
-            out.count(view.columns.len());
+            out.write_count(view.columns.len());
             for column in view.columns {
                 let number = writer.number(&column.name.into());
-                out.signed(number);
+                out.write_signed(number);
             }
         }
         match last {
@@ -97,7 +98,7 @@ impl SegmentTexts<'_> {
 }
 
 fn encode_rows(
-    out: &mut ByteWriter,
+    out: &mut Vec<u8>,
     now: &ViewSample,
     before: Option<&ViewSample>,
     writer: &mut SegmentTexts<'_>,
@@ -108,8 +109,8 @@ fn encode_rows(
     let row_indexes: HashMap<String, usize> =
         known.iter().enumerate().map(|(at, row)| (row_key(row, &keys), at)).collect();
     let rows = &now.rows[..now.rows.len().min(rows_max)];
-    out.signed(now.taken_us);
-    out.count(rows.len());
+    out.write_signed(now.taken_us);
+    out.write_count(rows.len());
     let mut expected = 0;
     for row in rows {
         let row_index = row_indexes.get(&row_key(row, &keys)).copied();
@@ -118,7 +119,7 @@ fn encode_rows(
         let same = |at: usize| before.is_some_and(|before| before[at] == row[at]);
         for first in (0..row.len()).step_by(8) {
             let last = row.len().min(first + 8);
-            out.byte((first..last).fold(0, |mask, at| mask | u8::from(!same(at)) << (at - first)));
+            out.push((first..last).fold(0, |mask, at| mask | u8::from(!same(at)) << (at - first)));
         }
         for (at, cell) in row.iter().enumerate().filter(|(at, _)| !same(*at)) {
             encode_cell(out, cell, before.map(|before| &before[at]), writer);
@@ -127,26 +128,26 @@ fn encode_rows(
 }
 
 fn encode_cell(
-    out: &mut ByteWriter,
+    out: &mut Vec<u8>,
     cell: &ViewCell,
     before: Option<&ViewCell>,
     writer: &mut SegmentTexts<'_>,
 ) {
     match cell {
-        ViewCell::Null => out.byte(NULL),
-        ViewCell::Unavailable => out.byte(UNAVAILABLE),
+        ViewCell::Null => out.push(NULL),
+        ViewCell::Unavailable => out.push(UNAVAILABLE),
         ViewCell::Text(text) => {
-            out.byte(TEXT);
+            out.push(TEXT);
             let number = writer.number(text);
-            out.signed(number);
+            out.write_signed(number);
         }
         ViewCell::Integer(value) => {
-            out.byte(INTEGER);
-            out.signed(value.wrapping_sub(integer_or_zero(before)));
+            out.push(INTEGER);
+            out.write_signed(value.wrapping_sub(integer_or_zero(before)));
         }
         ViewCell::Real(value) => {
-            out.byte(REAL);
-            out.0.extend_from_slice(&value.to_le_bytes());
+            out.push(REAL);
+            out.extend_from_slice(&value.to_le_bytes());
         }
     }
 }
@@ -192,7 +193,7 @@ impl ViewReader {
             return Err(CorruptFrame::Kind);
         }
         if has_before < 2 || known.columns.is_empty() {
-            let count = input.count(COLUMNS_MAX)?;
+            let count = input.count_up_to(COLUMNS_MAX)?;
             let columns = (0..count).map(|_| texts.line(input.signed()?));
             *known =
                 PreviousView { columns: columns.collect::<Result<_, _>>()?, ..Default::default() };
@@ -216,7 +217,7 @@ impl PreviousView {
     ) -> Result<(), CorruptFrame> {
         let width = self.columns.len();
         self.taken_us = input.signed()?;
-        let count = input.count((CELLS_MAX / width.max(1)).min(input.0.len()))?;
+        let count = input.count_up_to((CELLS_MAX / width.max(1)).min(input.remaining()))?;
         let mut rows: Vec<Box<[ViewCell]>> = Vec::with_capacity(count);
         let mut expected = 0;
         for _ in 0..count {
@@ -225,7 +226,7 @@ impl PreviousView {
                 Some(row_index) => self.rows[row_index].clone(),
                 None => vec![ViewCell::Null; width].into(),
             };
-            let mask = input.take(width.div_ceil(8))?;
+            let mask = input.bytes(width.div_ceil(8))?;
             for (at, cell) in row.iter_mut().enumerate() {
                 if mask[at / 8] >> (at % 8) & 1 == 1 {
                     *cell = decode_cell(input, cell, texts)?;
@@ -267,10 +268,7 @@ fn decode_cell(
         UNAVAILABLE => ViewCell::Unavailable,
         TEXT => ViewCell::Text(texts.line(input.signed()?)?),
         INTEGER => ViewCell::Integer(input.signed()?.wrapping_add(integer_or_zero(Some(before)))),
-        REAL => {
-            let bytes = input.take(8)?.try_into().map_err(|_| CorruptFrame::Truncated)?;
-            ViewCell::Real(f64::from_le_bytes(bytes))
-        }
+        REAL => ViewCell::Real(f64::from_le_bytes(input.array()?)),
         _ => return Err(CorruptFrame::Kind),
     })
 }
