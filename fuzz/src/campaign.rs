@@ -135,7 +135,7 @@ pub struct Failure {
     pub iteration: u64,
     /// The panic message with its source location, or the limit that was exceeded.
     pub message: String,
-    /// The failing input, shrunk for at most [`SHRINK_TIME_MAX`].
+    /// The failing input, shrunk within a time limit.
     pub input: Vec<u8>,
     /// Length of the input before shrinking.
     pub bytes: usize,

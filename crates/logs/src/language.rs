@@ -19,7 +19,7 @@ macro_rules! languages {
         pub enum Language { $($(#[$doc])* $variant,)* }
 
         impl Language {
-            /// Its name in English.
+            /// The language's name in English.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -43,7 +43,7 @@ languages! {
     Spanish = "Spanish": "sentencia: ", "duración: ", "ejecutar ", "ADVERTENCIA";
     /// `fr`.
     French = "French": "instruction : ", "durée : ", "exécute ", "ERREUR", "ATTENTION";
-    /// `it`.
+    /// `it`; its words are in `it.po`.
     Italian = "Italian": "istruzione: ", "durata: ", "esecuzione di ", "ERRORE", "FATALE";
     /// `ja`.
     Japanese = "Japanese": "文: ", "期間: ", "実行 ";
@@ -79,7 +79,7 @@ impl Language {
     }
 }
 
-/// Bytes of a line that are searched.
+/// Number of bytes at the front of a line that are searched.
 const LINE_BYTES: usize = 512;
 
 impl fmt::Display for Language {

@@ -35,8 +35,8 @@ impl Default for ImportOptions {
 }
 
 impl ImportOptions {
-    /// Checks that the options are usable. The prefix may lack the time, because logs that come
-    /// through syslog or the journal have it outside the prefix.
+    /// Checks that the options are usable. The prefix may lack a time, because syslog and the
+    /// journal add one outside the prefix.
     ///
     /// # Errors
     ///

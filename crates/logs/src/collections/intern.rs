@@ -13,7 +13,7 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// Returns a text with these bytes.
+    /// Returns a shared text with these bytes, from the cache if it is there.
     pub fn text(&mut self, text: Hashed<'_>) -> Text {
         let (bytes, key) = (text.as_bytes(), text.hash());
         // Short texts have no heap memory to share.
@@ -27,7 +27,8 @@ impl Interner {
         }
         let text = Text::from(bytes);
         if self.bytes > BYTES_MAX {
-            // Statements with literals would fill any cache; frequent texts are soon back.
+            // Clearing everything is enough: statements with literals would fill any cache, and
+            // frequent texts soon return.
             self.texts.clear();
             self.bytes = 0;
         }

@@ -226,8 +226,8 @@ struct CandidateFile {
 }
 
 impl CandidateFile {
-    /// Whether it is the same log in another format: in the same directory, with the same start.
-    /// Logs with the same base name may start at slightly different times.
+    /// Whether two files hold the same log in different formats: they are in one directory and
+    /// start at the same time. Logs with the same base name may start at slightly different times.
     fn is_duplicate(&self, other: &Self) -> bool {
         let (Some(first), Some(others)) = (self.sniff.first, other.sniff.first) else {
             return false;
@@ -241,7 +241,8 @@ impl CandidateFile {
     }
 }
 
-/// The server's own log may start this long before its first statement.
+/// Maximum difference between the start times of duplicate logs, in seconds: the server's own
+/// messages may precede the first statement by that much.
 const DUPLICATE_OFFSET_MAX_SECONDS: u64 = 3600;
 
 /// A file name without the suffixes of format and compression.

@@ -13,7 +13,7 @@ use howdah_traffic::{ActionRef, Source};
 
 use super::vxid::Vxid;
 
-/// The pipelines of one session.
+/// Assigns the actions of one session to pipelines.
 #[derive(Debug, Default)]
 pub(super) struct SessionPipelines {
     /// Number of the last pipeline.
@@ -42,7 +42,7 @@ pub(super) struct SessionPipelines {
 #[derive(Clone, Copy, Debug)]
 struct AmbiguousExecution {
     transaction: Vxid,
-    /// It shares its transaction with another execution, and was counted as such.
+    /// The execution shares its transaction with another one, and was counted as such.
     is_counted: bool,
 }
 
@@ -100,7 +100,7 @@ impl SessionPipelines {
         self.has_all_durations = true;
     }
 
-    /// Observes the end of a step of which only the duration is logged.
+    /// Observes the end of a step that the log shows only by its duration.
     pub(super) fn observe_unlogged(&mut self, step: &UnloggedStep<'_>) {
         self.has_all_durations = true;
         // Outside a block the transaction of a Query is over when its duration is logged; that of
@@ -120,7 +120,7 @@ impl SessionPipelines {
     }
 
     /// Observes a step logged at its end with its text. If it took less than the lowest positive
-    /// `log_min_duration_statement`, there is no threshold.
+    /// `log_min_duration_statement`, the server logs all durations.
     pub(super) fn observe_duration(&mut self, micros: u64) {
         self.has_all_texts |= micros < THRESHOLD_US_MIN;
     }
@@ -208,7 +208,7 @@ impl SessionPipelines {
         before.map_or(0, |before| if before.is_counted { 1 } else { 2 })
     }
 
-    /// From here on Syncs are known. Counts an earlier execution of this transaction.
+    /// Counts an earlier execution of this transaction as ambiguous; from here on Syncs are known.
     fn resolve_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let before = self.ambiguous.take();
         let is_new = |before: &AmbiguousExecution| {
@@ -280,8 +280,8 @@ fn statement_block_change(statement: &[u8]) -> BlockChange {
     }
 }
 
-/// A cheap test that most statements fail: the first letters of keywords that begin or end a block,
-/// or of a comment.
+/// A cheap test that most statements fail: whether the text starts with the first characters of a
+/// comment, or of a keyword that begins or ends a block.
 fn may_change_blocks(text: &[u8]) -> bool {
     match text {
         [b'/' | b'-' | b'(', ..] => true,
