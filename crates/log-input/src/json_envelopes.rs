@@ -59,12 +59,12 @@ impl Layer for JsonEnvelopes {
     }
 }
 
-/// State that is kept between envelopes.
+/// State that carries over from one envelope to the next.
 #[derive(Debug, Default)]
 struct EnvelopeOpener {
     order: EntryOrder,
-    /// Whether the texts have no time of their own, so that the entry's time is put in front;
-    /// `None` until a text with a label shows it.
+    /// The texts have no time of their own, so the entry's time is put in front of them; `None`
+    /// until a text with a label shows which is the case.
     adds_timestamp: Option<bool>,
 }
 
@@ -113,10 +113,10 @@ impl EnvelopeOpener {
     }
 }
 
-/// The contents of an envelope.
+/// The part of a recognised envelope that is of interest.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EnvelopeContent<'a> {
-    /// A part of a log, and the time of its entry.
+    /// Text of the server's log, and the time of the entry.
     Log { time: &'a [u8] },
     /// Output of another program.
     Other,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// A layer that reads items.
+/// Converts the items of pgreplay-go.
 #[derive(Debug)]
 pub(super) struct PgreplayGo {
     objects: ObjectSplitter,

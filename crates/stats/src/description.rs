@@ -53,7 +53,7 @@ pub enum MetricUnit {
     Count,
     /// Seconds; gauges and counters may have fractions.
     Seconds,
-    /// Bytes.
+    /// Bytes, never kibibytes or bits.
     Bytes,
     /// A fraction from 0 to 1.
     Ratio,

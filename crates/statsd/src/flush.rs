@@ -44,9 +44,9 @@ pub struct FlushSnapshot {
     pub counters: Vec<CounterMetric>,
     /// Timers, histograms and distributions.
     pub timers: Vec<TimerMetric>,
-    /// Gauges.
+    /// Gauges with their last value, including those that were idle in the interval.
     pub gauges: Vec<GaugeMetric>,
-    /// Sets.
+    /// Sets with their number of distinct members.
     pub sets: Vec<SetMetric>,
     /// The separate spellings of merged metrics.
     pub variants: MetricVariants,
@@ -198,13 +198,13 @@ pub struct TimerSummary {
     pub lower: f64,
     /// Maximum.
     pub upper: f64,
-    /// Sum.
+    /// Sum of the values, not divided by sample rates.
     pub sum: f64,
-    /// Sum of squares.
+    /// Sum of the squared values.
     pub sum_squares: f64,
-    /// Mean.
+    /// Arithmetic mean of the values.
     pub mean: f64,
-    /// Median.
+    /// Middle value, or the mean of the two middle ones.
     pub median: f64,
     /// Population standard deviation.
     pub std: f64,

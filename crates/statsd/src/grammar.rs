@@ -73,7 +73,7 @@ pub const WEIGHT_MAX: f64 = 1e9;
 /// permanently.
 pub const ADDEND_MAX: f64 = 1e18;
 
-/// The unit of a timing.
+/// The unit of a timing, from the sample's type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TimingUnit {
     /// Type `ms`.

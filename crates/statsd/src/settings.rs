@@ -93,7 +93,7 @@ pub struct LogSettings {
     pub syslog: Option<String>,
 }
 
-/// The log level.
+/// How severe an event must be to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatsdLogLevel {

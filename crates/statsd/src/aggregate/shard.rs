@@ -49,7 +49,7 @@ impl SampleShard {
         grammar::packet(packet, self.dialect, self);
     }
 
-    /// Adds one sample.
+    /// Adds one sample to its cell, or counts it as rejected.
     #[inline]
     pub fn apply(&mut self, sample: &StatsdSample<'_>) {
         self.interval.samples += 1;

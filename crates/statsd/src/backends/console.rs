@@ -17,7 +17,7 @@ use crate::{
     settings::{self, StatsdDialect},
 };
 
-/// Prints snapshots.
+/// Prints each snapshot to a writer.
 pub struct ConsoleOutput {
     dialect: StatsdDialect,
     pretty: bool,

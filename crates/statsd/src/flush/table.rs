@@ -18,7 +18,7 @@ pub(crate) struct MetricTable<S> {
     hasher: DefaultHashBuilder,
 }
 
-/// The entry of one metric.
+/// A metric with its state and usage counts.
 #[derive(Debug)]
 pub(crate) struct MetricEntry<S> {
     pub(crate) name: MetricName,

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::ledger::{LossAccount, SocketAccount};
 
-/// A cause of packet loss since the previous account.
+/// A cause of packet loss since the previous account, with the sysctl that helps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossAdvice {
