@@ -262,7 +262,7 @@ impl SyslogMessage {
         }
     }
 
-    /// Whether a line begins with the same time as the message's first line.
+    /// Whether a line begins with the same bytes as the message, usually the time of a prefix.
     fn shares_prefix(&self, text: &[u8]) -> bool {
         self.text.len() >= COMMON_PREFIX_BYTES
             && text.get(..COMMON_PREFIX_BYTES) == self.text.get(..COMMON_PREFIX_BYTES)

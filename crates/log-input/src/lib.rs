@@ -317,7 +317,7 @@ impl LogInput {
     }
 }
 
-/// The location of the bytes that one read of the file returned.
+/// The result of one read from the file, with the number of bytes in the buffer.
 enum FileRead {
     Bytes(usize),
     Idle,

@@ -17,7 +17,7 @@ pub struct DurationStats {
     pub count: u64,
     /// The shortest.
     pub min: Duration,
-    /// Their mean.
+    /// Arithmetic mean.
     pub mean: Duration,
     /// Median.
     pub p50: Duration,
@@ -29,7 +29,7 @@ pub struct DurationStats {
     pub total: Duration,
 }
 
-/// An hour.
+/// One hour, the longest duration that is stored exactly.
 const DURATION_MAX_NS: u64 = 3_600_000_000_000;
 
 impl Default for Distribution {

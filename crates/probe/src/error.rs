@@ -59,7 +59,7 @@ pub enum BpfError {
     /// The kernel denied permission.
     #[error("not permitted to {what}: needs {missing}")]
     Denied {
-        /// What was attempted.
+        /// The operation that was denied.
         what: &'static str,
         /// The missing capabilities.
         missing: String,

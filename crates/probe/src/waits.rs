@@ -25,8 +25,8 @@
 //! # Ok::<(), howdah_probe::SampleError>(())
 //! ```
 //!
-//! Samples are not durations: at one sample per millisecond, a wait of a tenth of that is seen once
-//! in ten times. Sums over many samples are still right. The server reports that a process waits,
+//! Samples are not durations: at one sample per millisecond, a wait of 0.1 ms is found once in ten
+//! times. Sums over many samples are still accurate. The server reports that a process waits, but
 //! not since when.
 
 mod backend;

@@ -14,9 +14,9 @@ use crate::{
 /// A time span, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeSpan {
-    /// Start.
+    /// Start, inclusive.
     pub from_us: i64,
-    /// End.
+    /// End, inclusive.
     pub to_us: i64,
 }
 
@@ -50,13 +50,13 @@ pub struct RecordingWindow {
 /// A phase of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseSpan {
-    /// Which phase.
+    /// Kind of the phase.
     pub phase: CheckpointPhase,
     /// Nesting depth: 0 is the checkpoint itself.
     pub depth: u32,
-    /// Its time span, up to the last recorded second if it is open.
+    /// Time span of the phase, up to the last recorded second if it is open.
     pub span: TimeSpan,
-    /// Its end is missing: recording or server ended before.
+    /// The end is missing, because the recording or the server ended first.
     pub is_open: bool,
     /// Buffers written, if they were counted.
     pub buffers: Option<u64>,
@@ -79,7 +79,8 @@ pub struct TimeBucket {
     pub waits: BTreeMap<(TimeCategory, String, String), f64>,
 }
 
-/// A gap this long separates an episode from what follows: the episode is from long before.
+/// Minimum gap, in microseconds, between an episode and the seconds that follow, from which the
+/// episode is considered to be from an earlier time.
 const EPISODE_GAP_US: i64 = 120_000_000;
 
 impl TimeSpan {
@@ -313,8 +314,8 @@ fn episodes(recording: &FlightRecording) -> Vec<TimeSpan> {
     recording.episodes.iter().filter_map(moments).collect()
 }
 
-/// Whether its numbers are plausible. Files may come from anywhere; sums over plausible records do
-/// not overflow.
+/// Whether the numbers of a record are plausible. Files may come from anywhere, and sums over
+/// implausible records could overflow.
 fn is_plausible(record: &FlightRecord) -> bool {
     /// The year 3000.
     const LATEST_US: i64 = 32_503_680_000_000_000;

@@ -142,7 +142,7 @@ fn address<T: ?Sized>(of: &T) -> u64 {
     ptr::from_ref(of).cast::<c_void>() as u64
 }
 
-/// Creates a map.
+/// Creates a map for `entries` entries of fixed key and value sizes.
 pub(super) fn create_map(
     map_type: MapType,
     key_bytes: u32,
@@ -196,7 +196,7 @@ pub(super) fn load_program(
     into_owned_fd(bpf(BpfCommand::ProgramLoad, &mut attributes))
 }
 
-/// Hits at which the kernel did not run the program because another one was running on the
+/// Hits at which the kernel did not run the program, because another BPF program was running on the
 /// processor: `recursion_misses` of `struct bpf_prog_info`.
 pub(super) fn recursion_misses(program: BorrowedFd<'_>) -> io::Result<u64> {
     const MISSES_AT: usize = 208;
@@ -307,7 +307,7 @@ pub(super) struct RingMemory {
     data_bytes: usize,
 }
 
-// SAFETY: the mappings belong to the process, not to the thread that made them.
+// SAFETY: the mappings belong to the process, not to the thread that created them.
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {

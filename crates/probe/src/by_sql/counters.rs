@@ -11,7 +11,7 @@ use super::{SqlProbe, SqlSampleError};
 pub struct OperationCounts {
     /// Name of the operation.
     pub operation: &'static str,
-    /// How often it occurred; `None` if the server does not count it.
+    /// Number of calls; `None` if the server does not count them.
     pub calls: Option<u64>,
     /// Time of one call on average, in milliseconds; `None` if it was not measured.
     pub mean_ms: Option<f64>,
@@ -139,7 +139,7 @@ pub struct SqlCheckpoints {
     written: f64,
 }
 
-/// A checkpoint that was found to be complete, or several merged.
+/// A checkpoint that has completed since the last sample, or several merged into one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompletedCheckpoint {
     /// Time of its write phase, in milliseconds.

@@ -14,7 +14,7 @@ use super::{
     ring::read_slot,
 };
 
-/// A recording cannot be read.
+/// An error while reading a recording.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingReadError {
@@ -23,7 +23,7 @@ pub enum RecordingReadError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system error.
         source: io::Error,
     },
     /// The file is not a recording.
@@ -43,7 +43,7 @@ pub enum RecordingReadError {
 /// The contents of a recording, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlightRecording {
-    /// The records.
+    /// The records, without repetitions, in the order in which they were written.
     pub records: Vec<FlightRecord>,
     /// Episodes stored outside the ring: the indices in `records` of the first and last record of
     /// each, in chronological order.

@@ -15,7 +15,7 @@ use super::{
     record::FlightRecord,
 };
 
-/// A file cannot be recorded to.
+/// An error while opening a file to record to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingFileError {
@@ -24,7 +24,7 @@ pub enum RecordingFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system error.
         source: io::Error,
     },
     /// The file is not a recording, and is left unchanged.
@@ -41,7 +41,7 @@ pub enum RecordingFileError {
     Size {
         /// The file.
         path: PathBuf,
-        /// Its maximum size.
+        /// The maximum size of the existing file.
         found: u64,
         /// The requested maximum size.
         requested: u64,
@@ -203,7 +203,7 @@ impl SlotRing {
         Ok(SLOT_HEADER_BYTES)
     }
 
-    /// The oldest used slot of the ring, other than `than`.
+    /// The oldest used slot of the ring other than `than`.
     fn oldest_other(&self, than: u32) -> Option<u32> {
         let used = (EPISODE_SLOTS..EPISODE_SLOTS + RING_SLOTS)
             .filter(|slot| *slot != than && self.sequences[*slot as usize] > 0);
