@@ -39,7 +39,7 @@ pub struct ServerSnapshot {
     pub previous_overview: Option<Overview>,
     /// The view on the screen, if any.
     pub view: Option<RateView>,
-    /// Why that view cannot be read.
+    /// Error of reading that view, if it failed.
     pub view_error: Option<String>,
     /// Clients of poolers, if poolers are configured.
     pub pooled_clients: Option<Arc<PooledClients>>,
@@ -51,7 +51,7 @@ pub struct ServerSnapshot {
     pub host: Option<HostFigures>,
     /// When the sample was taken, by our clock, in microseconds since 1970. Never decreases.
     pub sampled_us: i64,
-    /// How long taking the sample took.
+    /// Duration of taking the sample.
     pub duration: Duration,
 }
 
@@ -84,15 +84,15 @@ pub enum ServerHealth {
     Connecting,
     /// The last sample succeeded.
     Read(Arc<ServerSnapshot>),
-    /// The server is unreachable.
+    /// The server is unreachable, and retried at intervals.
     Unreachable {
-        /// Why, in one sentence.
+        /// Cause, in one sentence.
         reason: String,
-        /// Since when.
+        /// Time of the first failure.
         since: Instant,
-        /// When the next attempt is due.
+        /// Time of the next attempt.
         retry_at: Instant,
-        /// The last snapshot.
+        /// The last sample before the failure, if any.
         last: Option<Arc<ServerSnapshot>>,
     },
 }
@@ -108,7 +108,7 @@ impl ServerHealth {
     }
 }
 
-/// What a sample must include, and how often.
+/// The data that a sample must include, and the interval.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleRequest {
     /// Time from the start of one sample to the start of the next.

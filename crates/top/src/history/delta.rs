@@ -6,8 +6,8 @@ use super::bytes::{ByteReader, ByteWriter, CorruptFrame};
 pub(super) type DeltaField = Option<i64>;
 
 /// Encodes `now` as its difference to `before`: which fields differ, which of those have no value,
-/// then the values. Fields selected by `clock` are encoded relative to `clock_us`, because a new
-/// timestamp is unrelated to the previous one.
+/// then the values. Fields selected by the bit mask `clock` are encoded relative to `clock_us`,
+/// because a new timestamp is unrelated to the previous one.
 pub(super) fn encode(
     out: &mut ByteWriter,
     now: &[DeltaField],
@@ -36,7 +36,8 @@ pub(super) fn encode(
     }
 }
 
-/// Decodes the output of [`encode`]: `fields` are the previous values, and are updated.
+/// Decodes the output of [`encode`]: `fields` holds the previous values, and is updated to the new
+/// ones.
 pub(super) fn decode(
     input: &mut ByteReader<'_>,
     fields: &mut [DeltaField],
@@ -66,8 +67,8 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// Encodes which row of the previous sample a row corresponds to: 0 for none, else its distance
-/// from the position expected without insertions and removals.
+/// Encodes the correspondence of a row to one of the previous sample: 0 for a new row, otherwise
+/// the distance from the position expected without insertions and removals.
 pub(super) fn encode_row_index(
     out: &mut ByteWriter,
     row_index: Option<usize>,

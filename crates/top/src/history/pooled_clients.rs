@@ -1,5 +1,7 @@
-//! Encodes pooler clients as rows of fields. A client has no identity of its own, so a row is
-//! encoded relative to the row at the same position before: poolers keep the order of their lists.
+//! Encodes pooler clients as rows of fields.
+//!
+//! A client has no identity of its own, so a row is encoded relative to the previous one at the
+//! same position: poolers keep the order of their lists.
 
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use super::{
 };
 use crate::pooler::PooledClients;
 
-/// Maximum numbers of clients and of failed poolers; more are not recorded.
+/// Maximum numbers of clients and of failed poolers. Further ones are not recorded.
 const CLIENTS_MAX: usize = 100_000;
 const PROBLEMS_MAX: usize = 64;
 
@@ -20,7 +22,8 @@ const PROBLEMS_MAX: usize = 64;
 /// the linked server connection. New fields are appended.
 pub(super) type ClientFields = [DeltaField; 9];
 
-/// Encodes clients; `rows` are those of the previous frame, and are replaced by those of this one.
+/// Encodes clients. `rows` are those of the previous frame, and are replaced by those of this
+/// frame.
 pub(super) fn encode(
     out: &mut ByteWriter,
     pooled: Option<&PooledClients>,

@@ -7,12 +7,13 @@ use super::bytes::{ByteReader, ByteWriter, CorruptFrame};
 /// Maximum total size of a segment's texts when reading: far more than a writer produces.
 const SEGMENT_TEXT_BYTES_MAX: usize = 64 << 20;
 
-/// Texts written so far.
+/// Numbers of the texts written so far.
 #[derive(Debug, Default)]
 pub(super) struct TextWriter(HashMap<Arc<str>, i64>);
 
 impl TextWriter {
-    /// Number of a text. A new text is appended to `fresh`, which precedes the frame.
+    /// Returns the number of a text. A new text is appended to `new_texts`, which is written before
+    /// the frame.
     pub(super) fn number(&mut self, text: &Arc<str>, new_texts: &mut Vec<Arc<str>>) -> i64 {
         if let Some(number) = self.0.get(text) {
             return *number;
@@ -30,7 +31,7 @@ pub(super) fn encode(out: &mut ByteWriter, new_texts: &[Arc<str>]) {
     new_texts.iter().for_each(|text| out.text(text));
 }
 
-/// Texts read so far.
+/// Texts read so far, by number.
 #[derive(Debug, Default)]
 pub(super) struct TextReader {
     texts: Vec<Arc<str>>,
@@ -52,13 +53,13 @@ impl TextReader {
         Ok(())
     }
 
-    /// The text with that number, unchanged.
+    /// The text with this number, unchanged.
     pub(super) fn raw(&self, number: i64) -> Result<&Arc<str>, CorruptFrame> {
         let at = usize::try_from(number).map_err(|_| CorruptFrame::Reference)?;
         self.texts.get(at).ok_or(CorruptFrame::Reference)
     }
 
-    /// The text with that number, sanitized to one line.
+    /// The text with this number, sanitized to one line.
     pub(super) fn line(&self, number: i64) -> Result<Arc<str>, CorruptFrame> {
         let text = self.raw(number)?;
         Ok(match howdah_collect::sanitized_line(text) {

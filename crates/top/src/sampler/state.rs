@@ -1,4 +1,4 @@
-//! Samples over one connection, each based on the previous one.
+//! Reads samples over one connection. Rates are relative to the previous sample.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 

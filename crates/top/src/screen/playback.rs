@@ -1,4 +1,4 @@
-//! The line that marks the past.
+//! The line which shows that the past is displayed.
 
 use jiff::{Timestamp, tz::TimeZone};
 use ratatui::text::Line;
