@@ -12,9 +12,9 @@ pub struct Alternative {
     pub buffers: u64,
     /// Pages of the present cache that it would retain, hottest first.
     pub kept: u64,
-    /// Of these, pages with a usage count of at least [`HOT_USAGE`].
+    /// The part of these pages that have a usage count of at least [`HOT_USAGE`].
     pub kept_hot: u64,
-    /// The assessment.
+    /// Likely effect of this size, judged by the histogram.
     pub assessment: SizeAssessment,
 }
 
@@ -70,7 +70,7 @@ fn assess_size(size: u64, buffers: u64, usage: [u64; 6], free: u64) -> Alternati
 }
 
 impl SizeAssessment {
-    /// Its name in machine-readable output.
+    /// The assessment's name in machine-readable output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Present => "present",
@@ -82,7 +82,7 @@ impl SizeAssessment {
         }
     }
 
-    /// A description for people.
+    /// A phrase that describes the assessment to people.
     pub fn description(self) -> &'static str {
         match self {
             Self::Present => "present size",

@@ -43,7 +43,7 @@ pub enum BodyError {
     TooLarge {
         /// The stated size.
         bytes: u64,
-        /// The limit.
+        /// The limit, in bytes.
         limit: u64,
     },
     /// Decompression failed.

@@ -27,17 +27,17 @@ pub(super) struct LoadSession {
     names: BTreeMap<u32, String>,
 }
 
-/// The result of a chunk.
+/// What to do after a chunk: continue, retry, or record a problem.
 pub(super) enum ChunkResult {
     Loaded(LoadMethod),
-    /// Blocked by another session; to be retried.
+    /// The chunk is blocked by another session and must be retried.
     Deferred,
     Failed(RelationProblem),
     /// The relation ends before the chunk.
     BeyondEnd(Box<SqlError>),
     /// A page cannot be read; the message, if in English, names it.
     Damaged(Box<SqlError>),
-    /// The connection was lost, the chunk is not done.
+    /// The connection was lost before the chunk was done.
     ConnectionLost(QueryFailure),
 }
 
@@ -211,10 +211,10 @@ const LIMITS: &str = "
     SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout',
         'transaction_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout');";
 
-/// Parallel workers would distribute the pages arbitrarily, compilation costs more than the
-/// statements, and synchronized scans start in the middle. A standby does not support serializable
-/// transactions. Disabled scan types would bypass the pages to be loaded; they remain possible if
-/// there is no other plan.
+/// Settings that make plans load the requested pages. Parallel workers would distribute the pages
+/// arbitrarily, compilation costs more than the statements, and synchronized scans start in the
+/// middle. A standby does not support serializable transactions. Disabled scan types would bypass
+/// the pages to be loaded; the planner uses them only as a last resort.
 const PLANS: &str = "
     SET max_parallel_workers_per_gather = 0; SET jit = off; SET synchronize_seqscans = off;
     SET default_transaction_isolation = 'read committed';

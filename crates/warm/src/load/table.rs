@@ -54,7 +54,7 @@ impl Default for TableLoadOptions {
 /// The result for one relation.
 #[derive(Clone, Debug)]
 pub struct TableResult {
-    /// Its schema and name.
+    /// Schema and name of the relation.
     pub name: QualifiedName,
     /// Number of loaded blocks.
     pub blocks: u64,
@@ -62,7 +62,7 @@ pub struct TableResult {
     pub requested: u64,
     /// The methods by which they were loaded.
     pub methods: Vec<LoadMethod>,
-    /// Why it was not loaded, or not entirely.
+    /// Why the relation was not loaded, or not completely.
     pub problem: Option<RelationProblem>,
 }
 
@@ -76,7 +76,7 @@ pub enum TableError {
     /// No relation matches the pattern.
     #[error("no table, index, materialised view or sequence is named {pattern}")]
     NoMatch {
-        /// The pattern.
+        /// The pattern, as given.
         pattern: String,
     },
     /// A block range was given, but several relations match.
