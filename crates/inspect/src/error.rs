@@ -49,7 +49,7 @@ pub enum ProcessError {
     NotPostgres {
         /// The requested process id.
         pid: u32,
-        /// The binary it runs.
+        /// The binary that the process runs.
         executable: PathBuf,
     },
     /// The directory has no `postmaster.pid`: no server runs on it, or it is not a data directory.
@@ -118,7 +118,7 @@ pub enum BinaryError {
     /// The file could not be read.
     #[error("the server's binary {} could not be read", path.display())]
     Read {
-        /// Its path in `/proc`.
+        /// Path in `/proc`.
         path: PathBuf,
         /// The system error.
         source: io::Error,
@@ -126,7 +126,7 @@ pub enum BinaryError {
     /// The file is not ELF, or is damaged.
     #[error("{} is not a readable ELF file", path.display())]
     NotElf {
-        /// Its path in `/proc`.
+        /// Path in `/proc`.
         path: PathBuf,
         /// The system error.
         source: object::Error,
@@ -140,7 +140,7 @@ pub enum BinaryError {
     /// A symbol that this version should export is missing.
     #[error("the server's binary does not export {symbol}")]
     NoSymbol {
-        /// The symbol.
+        /// Name of the function or variable.
         symbol: &'static str,
     },
     /// The code of a function differs from that of all known builds.
@@ -181,7 +181,7 @@ pub enum MemoryError {
     Unmapped {
         /// The process.
         pid: u32,
-        /// The address.
+        /// Address in the process.
         address: u64,
     },
     /// Another system error.
@@ -189,7 +189,7 @@ pub enum MemoryError {
     Other {
         /// The process.
         pid: u32,
-        /// The address.
+        /// Address in the process.
         address: u64,
         /// The system error.
         source: io::Error,
@@ -211,15 +211,15 @@ pub enum LayoutError {
         "buffer descriptor {index} carries number {found}: the array does not have the expected layout"
     )]
     BufferNumber {
-        /// Index in the array.
+        /// Index of the descriptor in the array.
         index: u32,
-        /// The number it carries.
+        /// The number found in the descriptor.
         found: i32,
     },
     /// The clock sweep's state is not possible.
     #[error("the clock sweep's {field} is {found}, which is impossible with {buffers} buffers")]
     ClockSweep {
-        /// The field.
+        /// Name of the field in `BufferStrategyControl`.
         field: &'static str,
         /// The value read.
         found: i64,

@@ -34,14 +34,14 @@ pub struct UsdtArgument {
     pub bytes: u8,
     /// Whether its highest bit is the sign.
     pub is_signed: bool,
-    /// Its location.
+    /// Location of the argument at the probe site.
     pub operand: Operand,
 }
 
 /// The location of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// A constant.
+    /// A constant, given in the note.
     Constant(i64),
     /// In a register, given by its 64-bit name: `rax`.
     Register(&'static str),
@@ -49,14 +49,14 @@ pub enum Operand {
     Based {
         /// The register.
         base: &'static str,
-        /// What is added to it.
+        /// Offset from the address in the register, in bytes.
         offset: i64,
     },
     /// In memory, `offset` bytes after a variable.
     Variable {
         /// The variable.
         symbol: String,
-        /// What is added to its address.
+        /// Offset from the variable's address, in bytes.
         offset: i64,
     },
     /// An operand that is not supported.
