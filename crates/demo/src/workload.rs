@@ -12,7 +12,7 @@ use crate::{
     error::DemoError,
 };
 
-/// What one client repeats.
+/// The statements that a client repeats.
 #[derive(Clone, Copy, Debug)]
 enum WorkloadKind {
     /// Buys: a transaction of simple statements, values in their text.
@@ -25,7 +25,7 @@ enum WorkloadKind {
     Reporter,
 }
 
-/// The clients, and each one's mean pause between two rounds.
+/// The clients, with the mean pause of each between two rounds.
 const CLIENTS: &[(WorkloadKind, Duration)] = &[
     (WorkloadKind::Buyer, Duration::from_millis(40)),
     (WorkloadKind::Buyer, Duration::from_millis(55)),
@@ -136,7 +136,7 @@ impl WorkloadClient {
     }
 }
 
-/// A linear congruential generator: the same numbers in every demo.
+/// A linear congruential generator, which yields the same numbers in every demo.
 struct Lcg(u64);
 
 impl Lcg {

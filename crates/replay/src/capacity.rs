@@ -1,10 +1,10 @@
-//! [`Capacity`]: how many sessions a server has room for.
+//! [`Capacity`]: the number of sessions that a server can accept.
 
 use std::fmt;
 
 use howdah_connect::{Client, QueryError};
 
-/// Connection slots of a server: how many there are, and how many are in use.
+/// Connection slots of a server, and how many are in use.
 ///
 /// Source: PostgreSQL manual, "Connection Settings".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
