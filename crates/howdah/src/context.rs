@@ -18,7 +18,7 @@ use crate::{
     terminal::{Stdout, StdoutLock, Terminal},
 };
 
-/// Output streams, signals and metrics, set up as the global options say.
+/// Output streams, signals and metrics, set up according to the global options.
 #[derive(Debug)]
 pub(crate) struct CommandContext {
     terminal: Terminal,

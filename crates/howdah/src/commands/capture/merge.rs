@@ -106,10 +106,10 @@ fn finish(
     Ok(CommandOutcome::Done)
 }
 
-/// Each capture has open files and a few megabytes in memory.
+/// Maximum number of captures; each has open files and a few megabytes in memory.
 const CAPTURES_MAX: usize = 64;
 
-/// A k-way merge of captures by event time.
+/// A k-way merge of captures by the time of events.
 #[derive(Default)]
 struct MergedEvents {
     captures: Vec<(Option<Event>, Events)>,
