@@ -36,7 +36,7 @@ pub struct MonitorConnection {
 /// Properties of the server that do not change during a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerInfo {
-    /// Version of the server itself, even behind a pooler.
+    /// Version of the server itself, even if a pooler reports another one.
     pub version: ServerVersion,
     /// Start time of the server, in microseconds since 1970 by its clock.
     pub started_us: i64,

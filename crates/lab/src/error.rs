@@ -102,7 +102,7 @@ pub enum ClusterError {
     /// A program could not be executed.
     #[error("cannot run {}", program.display())]
     Spawn {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -111,7 +111,7 @@ pub enum ClusterError {
     /// initdb failed.
     #[error("initdb failed ({status}): {output}")]
     Initdb {
-        /// Its exit status.
+        /// The exit status of initdb.
         status: ExitStatus,
         /// The last lines it wrote.
         output: String,
@@ -120,7 +120,7 @@ pub enum ClusterError {
     /// The server exited before it accepted connections.
     #[error("the server exited while starting ({status}): {log}")]
     ServerEnded {
-        /// Its exit status.
+        /// The exit status of the postmaster.
         status: ExitStatus,
         /// The last lines of its log.
         log: String,
@@ -129,7 +129,7 @@ pub enum ClusterError {
     /// The server did not accept connections in time.
     #[error("the server does not accept connections after {waited:?}: {log}")]
     StartTimeout {
-        /// How long we waited.
+        /// Time spent waiting.
         waited: Duration,
         /// The last lines of its log.
         log: String,
@@ -140,7 +140,7 @@ pub enum ClusterError {
     StopTimeout {
         /// The postmaster's process id.
         pid: u32,
-        /// How long we waited.
+        /// Time spent waiting.
         waited: Duration,
     },
 
@@ -170,7 +170,7 @@ pub enum ClusterError {
     /// A step of the base backup for a standby failed on the primary.
     #[error("cannot back up the primary: {step}")]
     Backup {
-        /// The step.
+        /// The failed step, as a phrase.
         step: &'static str,
         /// The error of the connection or the server.
         source: Box<dyn std::error::Error + Send + Sync>,

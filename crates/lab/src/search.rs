@@ -281,7 +281,7 @@ pub enum FindError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnusableBinaries {
-    /// A program is missing.
+    /// The directory lacks one of the programs that a server needs.
     #[error("there is no {program}")]
     MissingProgram {
         /// The program's name.
@@ -302,13 +302,13 @@ pub enum UnusableBinaries {
     /// The version is older than any supported one.
     #[error("version {version} is too old")]
     TooOld {
-        /// Its version.
+        /// The version found.
         version: Version,
     },
     /// Not the requested major, or not a supported one.
     #[error("it is version {version}")]
     OtherVersion {
-        /// Its version.
+        /// The version found.
         version: Version,
     },
 }

@@ -3,10 +3,14 @@
 //! | envelope | from | the log is at |
 //! |---|---|---|
 //! | `{"log":"…\n","stream":"stderr","time":"…"}` | Docker's json-file, Fluent Bit | `log` |
-//! | `{"textPayload":"…","timestamp":"…","logName":"…"}` | Google Cloud Logging | `textPayload`, or an object at `jsonPayload` |
-//! | `{"message":"…","ingestionTime":…}` | CloudWatch: `filter-log-events`, subscriptions | `message` |
-//! | `{"category":"PostgreSQLLogs","properties":{"message":"…"}}` | Azure Monitor | `properties.message`, after `prefix` and `errorLevel` if these are separate |
-//! | `{"logger":"postgres","msg":"record","record":{…}}` | CloudNativePG | `record`: csvlog's columns by name |
+//! | `{"textPayload":"…","timestamp":"…","logName":"…"}` | Google Cloud Logging | `textPayload` |
+//! | `{"message":"…","ingestionTime":…}` | CloudWatch, also its subscriptions | `message` |
+//! | `{"category":"PostgreSQLLogs","properties":{"message":"…"}}` | Azure Monitor | `properties` |
+//! | `{"logger":"postgres","msg":"record","record":{…}}` | CloudNativePG | `record` |
+//!
+//! Google Cloud Logging may have an object at `jsonPayload` instead. Azure's `properties` has the
+//! `message` and, if they are separate, its `prefix` and `errorLevel`. CloudNativePG's `record` has
+//! csvlog's columns by name.
 //!
 //! Envelopes may be in lines, in an array, or in an array of a document, and may be mixed.
 

@@ -4,7 +4,8 @@
 //! packet := line ("\n" line)*
 //! line   := name (":" value)+ "|" type (field)* (":" value … "|" type (field)*)*
 //! value  := a number; for sets any text
-//! field  := "|@" rate | "|#" tag ("," tag)* | "|c:" container | "|T" seconds | "|e:" data | "|card:" word
+//! field  := "|@" rate | "|#" tag ("," tag)* | "|c:" container | "|T" seconds | "|e:" data
+//!         | "|card:" word
 //! type   := "c" | "g" | "ms" | "h" | "d" | "s" | anything else, which is a counter
 //! ```
 //!

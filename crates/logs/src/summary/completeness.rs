@@ -19,7 +19,7 @@ pub struct Completeness {
 /// Something that is missing or uncertain, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The kind of gap.
+    /// The missing or uncertain information.
     pub kind: GapKind,
     /// Number of occurrences, or of signs of the gap where the missing data cannot be counted.
     pub count: u64,

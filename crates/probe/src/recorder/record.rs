@@ -140,7 +140,7 @@ pub struct WaitSamples {
 /// Number of times that processes of one kind were sampled in one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitRow {
-    /// The category of time.
+    /// Whether the time is database time, background work or idle time.
     pub group: TimeCategory,
     /// The kind of processes, as in `pg_stat_activity.backend_type`.
     pub kind: String,

@@ -15,7 +15,7 @@
 //! STALL_TIMEOUT         up to ReplayLimits::backlog_bytes, and opens more sessions than were
 //!                       open at once
 //! STARVATION_TIMEOUT    without a limit, while an idle session has no queued events: events of
-//!                       sessions that are behind are skipped and counted, as when paced
+//!                       sessions that lag are skipped and counted, as when paced
 //! ```
 //!
 //! So memory stays bounded, and the session that holds the lock gets its event.

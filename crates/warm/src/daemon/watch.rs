@@ -178,7 +178,7 @@ struct UnreachablePeriod {
     logged_at: Instant,
 }
 
-/// Reason why a start of the server is no longer served.
+/// Reason why the daemon stops serving a start of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServeEnd {
     Shutdown,

@@ -27,7 +27,7 @@ pub(super) struct LoadSession {
     names: BTreeMap<u32, String>,
 }
 
-/// What to do after a chunk: continue, retry, or record a problem.
+/// How a chunk ended, which decides whether it is retried.
 pub(super) enum ChunkResult {
     Loaded(LoadMethod),
     /// The chunk is blocked by another session and must be retried.

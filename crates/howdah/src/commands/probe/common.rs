@@ -125,7 +125,7 @@ pub(super) trait TraceOutput {
     fn drain(&mut self) -> u64;
     /// Reports events above the threshold.
     fn report_long_events(&mut self) -> io::Result<()>;
-    /// Reports an interval.
+    /// Writes the data since the last report, even if there were no events.
     fn report_interval(&mut self) -> io::Result<()>;
     /// Cost of an event for the traced process.
     fn cost_per_event(&self) -> Duration;

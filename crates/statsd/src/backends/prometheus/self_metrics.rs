@@ -9,7 +9,7 @@ use crate::{
     ledger::SocketAccount,
 };
 
-/// One family of self metrics.
+/// Name, type, help text and values of a self metric.
 pub(super) struct SelfMetricFamily {
     pub(super) name: String,
     pub(super) help: &'static str,
