@@ -171,9 +171,9 @@ impl ErrorChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Caveat {
-    /// They replayed different captures.
+    /// The runs replayed different captures.
     DifferentCaptures,
-    /// They were replayed at different paces.
+    /// The runs were replayed at different paces.
     DifferentRates,
     /// A run was stopped before the end of its capture.
     Incomplete {

@@ -175,8 +175,8 @@ fn count_values(table: &DeTable<'_>) -> usize {
     table.values().map(count).sum()
 }
 
-/// Whether an option can be set by the file and the environment. `--config` cannot be set in the
-/// file itself, but by the environment.
+/// Whether an option can be set in the file and by the environment. `--config` can be set by the
+/// environment, but not in the file itself.
 pub(crate) fn is_setting(arg: &Arg) -> bool {
     arg.get_long().is_some() && !cli::is_help_or_version(arg)
 }

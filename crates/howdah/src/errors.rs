@@ -22,7 +22,8 @@ use crate::{
 
 /// Adds advice to an error.
 pub(crate) trait WithHint<T> {
-    /// On failure, prints `hint: …` below the error. Hints appear in the order they were added.
+    /// Adds a line `hint: …` to be printed after the error. Hints appear in the order they were
+    /// added.
     fn hint(self, hint: impl fmt::Display) -> anyhow::Result<T>;
 }
 

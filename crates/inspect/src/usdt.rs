@@ -32,7 +32,7 @@ pub struct UsdtProbe {
 pub struct UsdtArgument {
     /// Size in bytes: 1, 2, 4 or 8.
     pub bytes: u8,
-    /// Whether its highest bit is the sign.
+    /// Whether the highest bit is the sign.
     pub is_signed: bool,
     /// Location of the argument at the probe site.
     pub operand: Operand,
@@ -43,16 +43,16 @@ pub struct UsdtArgument {
 pub enum Operand {
     /// A constant, given in the note.
     Constant(i64),
-    /// In a register, given by its 64-bit name: `rax`.
+    /// A register, given by its 64-bit name: `rax`.
     Register(&'static str),
-    /// In memory, `offset` bytes from the address in a register.
+    /// Memory, `offset` bytes from the address in a register.
     Based {
         /// The register.
         base: &'static str,
         /// Offset from the address in the register, in bytes.
         offset: i64,
     },
-    /// In memory, `offset` bytes after a variable.
+    /// Memory, `offset` bytes after a variable.
     Variable {
         /// The variable.
         symbol: String,

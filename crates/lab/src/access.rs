@@ -27,12 +27,13 @@ use crate::{
 /// The ways in which clients can reach a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Unix socket only.
+    /// The unix socket only.
     #[default]
     Socket,
-    /// Also 127.0.0.1, with a password (SCRAM).
+    /// The unix socket and 127.0.0.1, the latter with a password (SCRAM).
     TcpWithPassword,
-    /// Also 127.0.0.1, without a password: every user of the host is superuser of the cluster.
+    /// The unix socket and 127.0.0.1, without a password: every user of the host is superuser of
+    /// the cluster.
     TcpTrusted,
 }
 

@@ -26,7 +26,7 @@ pub enum ClusterError {
         name: String,
     },
 
-    /// Not a valid name of a PostgreSQL setting.
+    /// The name of a setting is not valid in PostgreSQL.
     #[error("{name:?} is not a valid name of a setting")]
     BadSetting {
         /// The name as given.
@@ -163,7 +163,7 @@ pub enum ClusterError {
     WrongState {
         /// The cluster's name.
         name: String,
-        /// Its state: "running" or "stopped".
+        /// State of the server: "running" or "stopped".
         state: &'static str,
     },
 

@@ -30,19 +30,19 @@ impl Default for BinariesSearch {
 }
 
 impl BinariesSearch {
-    /// Any supported major, newest first; from anywhere.
+    /// Starts a search for any supported major, newest first, in all places.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only this major.
+    /// Restricts the search to this major.
     #[must_use]
     pub fn major(mut self, major: u32) -> Self {
         self.major = Some(major);
         self
     }
 
-    /// Only this directory.
+    /// Restricts the search to this directory.
     #[must_use]
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
@@ -261,7 +261,7 @@ pub enum FindError {
     Given {
         /// The directory.
         dir: PathBuf,
-        /// Why it cannot be used.
+        /// Reason why the directory cannot be used.
         reason: UnusableBinaries,
     },
 
@@ -305,7 +305,7 @@ pub enum UnusableBinaries {
         /// The version found.
         version: Version,
     },
-    /// Not the requested major, or not a supported one.
+    /// The version is not the requested major, or is not supported.
     #[error("it is version {version}")]
     OtherVersion {
         /// The version found.

@@ -93,7 +93,7 @@ pub(super) enum UnpackedChunk {
     Damaged(String),
     /// Reading the file failed.
     Failed(io::Error),
-    /// No data for now.
+    /// The timeout passed without data.
     Idle,
     End,
 }

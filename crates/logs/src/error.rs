@@ -102,7 +102,8 @@ pub enum ImportError {
     Binary {
         /// Name of the file.
         file: String,
-        /// It starts with the magic number of a compressed format, such as gzip or zstd.
+        /// Whether the file starts with the magic number of a compressed format, such as gzip or
+        /// zstd.
         compressed: bool,
     },
 }

@@ -21,7 +21,7 @@ pub(crate) struct LogRecord<'a> {
     fields: &'a SessionFields,
     input: &'a [u8],
     scratch: &'a [u8],
-    /// Its texts are known to be ASCII.
+    /// The texts of the record are known to be ASCII.
     is_ascii: bool,
 }
 

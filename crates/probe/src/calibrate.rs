@@ -15,9 +15,9 @@ use crate::{
 /// The cost of one hit of an empty BPF program to the traced process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HitCost {
-    /// At an instruction the kernel emulates.
+    /// Cost of a hit at an instruction that the kernel emulates.
     pub emulated: Duration,
-    /// At any other instruction, which is single-stepped.
+    /// Cost of a hit at any other instruction, which is single-stepped.
     pub stepped: Duration,
 }
 

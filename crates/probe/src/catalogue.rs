@@ -12,13 +12,13 @@ use crate::{
 /// An available probe.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeEntry {
-    /// Its subcommand: `howdah probe NAME`.
+    /// Name of the subcommand: `howdah probe NAME`.
     pub name: &'static str,
     /// The metrics it reports.
     pub description: &'static str,
-    /// Its sources, best first.
+    /// Sources of the metrics, best first.
     pub sources: &'static [ProbeSource],
-    /// Its cost to the server.
+    /// Cost of the probe to the server.
     pub cost: CostClass,
     target: ProbeTarget,
 }

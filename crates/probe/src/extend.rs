@@ -66,9 +66,9 @@ pub struct ExtensionLock {
     pub relation: u32,
     /// Wall-clock time of the release.
     pub released_at: SystemTime,
-    /// From request to acquisition. Zero for a [conditional](Self::is_conditional) request.
+    /// Time from request to acquisition. Zero for a [conditional](Self::is_conditional) request.
     pub wait: Duration,
-    /// From acquisition to release.
+    /// Time from acquisition to release.
     pub hold: Duration,
     /// The lock was requested only in case it was free, so there was no wait.
     pub is_conditional: bool,

@@ -89,11 +89,13 @@ pub struct CallStack {
 /// How a stack ends, and why it may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackEnd {
-    /// With `main`: the stack is complete.
+    /// The stack ends with `main`, so it is complete.
     Complete,
-    /// Before `main`: deeper than the depth limit, or the code has no frame pointers.
+    /// The stack ends before `main`: deeper than the depth limit, or the code has no frame
+    /// pointers.
     Truncated,
-    /// At a number that is not a return address: the code has no frame pointers.
+    /// The stack ends at a number that is not a return address, because the code has no frame
+    /// pointers.
     NoReturnAddress,
     /// The process has exited, so its code cannot be resolved.
     ProcessGone,

@@ -9,11 +9,11 @@ use howdah_connect::{Client, QueryError};
 /// Source: PostgreSQL manual, "Connection Settings".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// `max_connections`.
+    /// Total number of slots, `max_connections`.
     pub max: usize,
-    /// Reserved for superusers and members of `pg_use_reserved_connections`.
+    /// Slots reserved for superusers and members of `pg_use_reserved_connections`.
     pub reserved: usize,
-    /// In use by other clients at the moment.
+    /// Slots in use by other clients at the moment.
     pub in_use: usize,
 }
 

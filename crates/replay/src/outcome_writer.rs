@@ -76,11 +76,11 @@ pub struct FailureSummary {
 /// Number of events by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndCounts {
-    /// Completed without an error.
+    /// Events that completed without an error.
     pub done: u64,
-    /// Completed with an error, or lost with the connection.
+    /// Events that completed with an error, or were lost with the connection.
     pub failed: u64,
-    /// Not sent.
+    /// Events that were not sent.
     pub skipped: u64,
 }
 

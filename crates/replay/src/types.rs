@@ -377,7 +377,7 @@ impl TypeTrial {
 }
 
 impl TypeGuess {
-    /// No types at all.
+    /// A guess that gives no types at all.
     fn untyped() -> Self {
         Self {
             only: Some(Vec::new()),

@@ -21,9 +21,9 @@ pub struct Description {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// Only increases, from zero at the start of the process.
+    /// The value only increases, from zero at the start of the process.
     Counter,
-    /// Increases and decreases.
+    /// The value increases and decreases.
     Gauge,
     /// A distribution of durations, counted per bucket.
     Histogram {

@@ -105,7 +105,7 @@ impl TimingUnit {
 pub struct BadLine<'p> {
     /// The whole line.
     pub line: &'p [u8],
-    /// Why it cannot be used.
+    /// Reason for the rejection.
     pub reason: RejectReason,
 }
 

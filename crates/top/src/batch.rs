@@ -92,7 +92,7 @@ struct ServerProgress {
 pub struct UnsampledServer {
     /// Name of the server.
     pub server: String,
-    /// Why it could not be sampled, in one sentence.
+    /// Reason why the server could not be sampled, in one sentence.
     pub reason: String,
 }
 

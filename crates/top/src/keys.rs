@@ -110,7 +110,7 @@ pub struct Binding {
     pub command: KeyCommand,
     /// Help text.
     pub help: &'static str,
-    /// Whether it sends signals to the server.
+    /// Whether the command sends signals to the server.
     pub is_signal: bool,
 }
 

@@ -130,7 +130,7 @@ pub enum ModelEffect {
 /// A page or prompt on top of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Overlay {
-    /// Nothing.
+    /// The table is not covered.
     #[default]
     None,
     /// The key bindings.
@@ -152,9 +152,9 @@ pub enum Overlay {
 pub struct WatchedServer {
     /// Display name.
     pub name: String,
-    /// Its last reported state.
+    /// The state that the sampler last reported.
     pub health: ServerHealth,
-    /// Its alerts, and outputs that fail.
+    /// The server's alerts, and outputs that fail.
     pub alerts: AlertView,
 }
 
@@ -213,7 +213,7 @@ pub struct Model {
 pub struct StatusNotice {
     /// Text of the message.
     pub text: String,
-    /// Whether it reports a failure.
+    /// Whether the message reports a failure.
     pub is_bad: bool,
 }
 

@@ -25,7 +25,7 @@ pub struct TableColumn {
     /// Whether the column shrinks to its widest value. Only for values that rarely change: columns
     /// that move are hard to read.
     pub is_shrinkable: bool,
-    /// If space is scarce, columns with a lower rank are shown first; equal ranks in table order.
+    /// Display priority if space is scarce: lower ranks first, equal ranks in table order.
     pub rank: u8,
     /// Whether the column is part of a row's identity.
     pub is_key: bool,

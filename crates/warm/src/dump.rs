@@ -26,12 +26,12 @@ pub use from_memory::{NotLocal, local_server};
 /// The source of the pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DumpSource {
-    /// From memory if possible, else from `pg_buffercache`.
+    /// The server's memory if possible, otherwise `pg_buffercache`.
     #[default]
     Best,
-    /// Only from memory.
+    /// The server's memory only.
     Memory,
-    /// Only from `pg_buffercache`.
+    /// The extension `pg_buffercache` only.
     PgBuffercache,
 }
 

@@ -19,7 +19,7 @@ pub use pages::{CachedPage, CachedPages};
 /// The contents of a server's buffers at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheImage {
-    /// Where and when it was taken.
+    /// Server, time and source of the image.
     pub origin: ImageOrigin,
     /// Names of databases by `pg_database.oid`. The shared catalogs have the oid 0 and no name.
     pub databases: BTreeMap<u32, String>,
@@ -27,7 +27,7 @@ pub struct CacheImage {
     pub relations: Vec<Relation>,
 }
 
-/// Where and when an image was taken.
+/// Server, time and source of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageOrigin {
     /// `server_version_num`, e.g. 150018; 0 if only a file was read.

@@ -21,11 +21,11 @@ use crate::errors;
 /// How a configuration file was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigSource {
-    /// By `--config`, `HOWDAH_CONFIG`, or the argument of a command.
+    /// Named by `--config`, `HOWDAH_CONFIG`, or the argument of a command.
     Named,
-    /// `howdah.toml` in the current working directory.
+    /// Found as `howdah.toml` in the current working directory.
     WorkingFolder,
-    /// The user's configuration directory or `/etc/howdah`.
+    /// Found in the user's configuration directory or `/etc/howdah`.
     WellKnown,
 }
 

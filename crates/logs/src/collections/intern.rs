@@ -38,9 +38,9 @@ impl Interner {
     }
 }
 
-/// Shorter texts are no larger than a pointer to them.
+/// Minimum length of a cached text, in bytes. Shorter ones are no larger than a pointer to them.
 const TEXT_BYTES_MIN: usize = 24;
-/// Longer texts rarely repeat often enough to be worth caching.
+/// Maximum length of a cached text, in bytes. Longer ones rarely repeat.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 /// Approximate maximum size of the cache.
 const BYTES_MAX: usize = 32 << 20;

@@ -38,7 +38,7 @@ pub(crate) struct Stderr {
     max_record_bytes: usize,
     /// Start of the next line to read.
     cursor: usize,
-    /// Where to continue the search for that line's end.
+    /// Offset at which to continue the search for the end of that line.
     scanned: usize,
     /// The next line and its end, if it was already read because it starts the next record.
     next_line: Option<(Match, usize)>,

@@ -218,7 +218,7 @@ impl ReadPlan {
 #[derive(Debug)]
 struct CandidateFile {
     path: PathBuf,
-    /// Its size; `None` for a pipe.
+    /// Size in bytes; `None` for a pipe.
     bytes: Option<u64>,
     /// The directory that was named, unless the file itself was.
     directory: Option<PathBuf>,

@@ -7,7 +7,7 @@ use howdah_traffic::Hashed;
 /// processed on one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageFields {
-    /// Nothing was read.
+    /// The message has neither of these, or was not parsed.
     NotRead,
     /// A duration without a text, in µs.
     BareDuration(u64),

@@ -55,19 +55,19 @@ impl FieldSpan {
         self.get(input, scratch).unwrap_or_default()
     }
 
-    /// Its range in the input. Must not be used for other spans.
+    /// The span's range in the input. Must not be used for other spans.
     pub(crate) fn range(self) -> std::ops::Range<usize> {
         debug_assert!(self.start & Self::IN_SCRATCH == 0);
         self.start as usize..self.start as usize + self.len as usize
     }
 
-    /// Its start, if it is in the input.
+    /// Start of the span, if it is in the input.
     #[inline]
     pub(crate) fn input_start(self) -> Option<usize> {
         (self.start & Self::IN_SCRATCH == 0).then_some(self.start as usize)
     }
 
-    /// Its end, if it is in the input.
+    /// End of the span, if it is in the input.
     #[inline]
     pub(crate) fn input_end(self) -> Option<usize> {
         Some(self.input_start()? + self.len as usize)
@@ -95,7 +95,7 @@ impl FieldSpan {
         if self == Self::ABSENT { self } else { Self { len: self.len + 1, ..self } }
     }
 
-    /// Its first `len` bytes.
+    /// The span's first `len` bytes.
     pub(crate) fn truncated(self, len: usize) -> Self {
         Self { len: self.len.min(len as u32), ..self }
     }

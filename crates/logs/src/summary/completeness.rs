@@ -16,7 +16,7 @@ pub struct Completeness {
     pub gaps: Vec<Gap>,
 }
 
-/// Something that is missing or uncertain, and how often.
+/// A kind of missing or uncertain information, and how often it occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// The missing or uncertain information.

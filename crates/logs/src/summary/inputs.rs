@@ -80,10 +80,10 @@ impl LogFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOrder {
-    /// In the given order: there is only one file, or one of them is a pipe.
+    /// Files are read as given, because there is only one, or one of them is a pipe.
     #[default]
     AsGiven,
-    /// By the first time in each file.
+    /// Files are sorted by the first time in each.
     ByFirstTime,
 }
 

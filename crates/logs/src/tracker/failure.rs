@@ -296,7 +296,7 @@ enum TerminationCause {
     LockTimeout,
     SessionTimeout,
     RecoveryConflict,
-    /// It failed by itself, or an administrator terminated it.
+    /// The statement failed by itself, or an administrator terminated it.
     Other,
 }
 

@@ -42,7 +42,7 @@ pub(crate) enum LogMessage<'a> {
     Audit,
     /// A statement or duration in another language, if the language is known.
     OtherLanguage(Option<Language>),
-    /// Anything else.
+    /// Any other message.
     Other,
 }
 

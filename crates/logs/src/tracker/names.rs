@@ -13,7 +13,7 @@ use howdah_traffic::Hashed;
 #[derive(Debug, Default)]
 pub(crate) struct PreparedNames {
     statements: Vec<PreparedStatement>,
-    /// Where to insert the next one when all slots are taken.
+    /// Index at which the next statement is inserted when all slots are taken.
     next: usize,
     /// Index of the statement inserted last.
     last: usize,

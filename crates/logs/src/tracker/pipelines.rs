@@ -58,7 +58,7 @@ pub(super) struct Membership {
 /// A step that ended without its text in the log, with what its bare duration shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnloggedStep<'a> {
-    /// Its command tag; empty in a log without `%i`.
+    /// Command tag of the step; empty in a log without `%i`.
     pub(super) tag: &'a [u8],
     /// A Bind came directly before it, so it is an Execute and not a Query.
     pub(super) is_bound: bool,

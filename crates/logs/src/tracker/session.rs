@@ -134,9 +134,9 @@ pub(super) struct BareDurations {
 pub(super) struct BareStep {
     pub(super) start: Timestamp,
     pub(super) micros: u64,
-    /// Whether it is a parse or a bind, if the log shows that.
+    /// Whether the step is a parse or a bind, if the log shows that.
     pub(super) kind: Option<StepKind>,
-    /// Its transaction; a step with a Sync of its own has a transaction of its own.
+    /// Transaction of the step; a step with a Sync of its own has a transaction of its own.
     pub(super) vxid: Option<Vxid>,
 }
 

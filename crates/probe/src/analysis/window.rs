@@ -95,8 +95,8 @@ impl TimeSpan {
 }
 
 impl RecordingWindow {
-    /// Everything in a recording. In a full ring file episodes are older than the rest: they are
-    /// included only if they are contiguous with it, and otherwise available
+    /// Creates a window of the whole recording. In a full ring file episodes are older than the
+    /// rest: they are included only if they are contiguous with it, and otherwise available
     /// [separately](Self::from_episode).
     pub fn from_recording(recording: &FlightRecording) -> Self {
         let mut from_us = i64::MIN;
@@ -123,7 +123,7 @@ impl RecordingWindow {
         Some(Self::from_span(recording, span))
     }
 
-    /// Everything recorded in a time span.
+    /// Collects everything recorded in a time span.
     fn from_span(recording: &FlightRecording, span: TimeSpan) -> Self {
         let (max_bytes, unreadable) = (recording.max_bytes, recording.unreadable);
         let episodes = episodes(recording);
@@ -187,7 +187,7 @@ impl RecordingWindow {
         }
     }
 
-    /// From the start of the first second to the end of the last.
+    /// The time from the start of the first second to the end of the last.
     pub fn span(&self) -> TimeSpan {
         let end = |second: &RecordedSecond| second.at_us.saturating_add_unsigned(second.elapsed_us);
         TimeSpan {

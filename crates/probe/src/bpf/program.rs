@@ -65,7 +65,7 @@ impl Program {
     }
 }
 
-/// Enough for the verifier's log of a few hundred instructions.
+/// Size of the buffer for the verifier's log, enough for a few hundred instructions.
 const LOG_BYTES: usize = 64 << 10;
 
 /// Whether one link can attach a program to many points. Checked once with an empty program. False

@@ -83,7 +83,7 @@ struct LinkCreate {
     target_fd: u32,
     attach_type: u32,
     flags: u32,
-    /// For a perf event: the cookie. For many uprobes: the path.
+    /// The cookie for a perf event; the path for many uprobes.
     first: u64,
     offsets: u64,
     semaphores: u64,
@@ -142,7 +142,7 @@ fn address<T: ?Sized>(of: &T) -> u64 {
     ptr::from_ref(of).cast::<c_void>() as u64
 }
 
-/// Creates a map for `entries` entries of fixed key and value sizes.
+/// Creates a map with keys and values of fixed size.
 pub(super) fn create_map(
     map_type: MapType,
     key_bytes: u32,

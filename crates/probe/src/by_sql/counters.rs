@@ -142,9 +142,9 @@ pub struct SqlCheckpoints {
 /// A checkpoint that has completed since the last sample, or several merged into one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompletedCheckpoint {
-    /// Time of its write phase, in milliseconds.
+    /// Duration of the write phase, in milliseconds.
     pub write_ms: f64,
-    /// Time of its sync phase, in milliseconds.
+    /// Duration of the sync phase, in milliseconds.
     pub sync_ms: f64,
     /// Buffers written.
     pub buffers: u64,

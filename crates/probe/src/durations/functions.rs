@@ -25,9 +25,9 @@ pub(super) struct TracedFunction {
 /// The points where a call starts and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TracedSpan {
-    /// A function, from entry to return.
+    /// The time from the function's entry to its return.
     Call(&'static str),
-    /// From one USDT probe to another in the same function.
+    /// The time from one USDT probe to another in the same function.
     Between(&'static str, &'static str),
 }
 
@@ -115,7 +115,8 @@ const fn candidates(metric: ProbeMetric) -> &'static [TracedFunction] {
     }
 }
 
-/// In 17, the third argument of `ProcSleep` tells it not to sleep.
+/// The register of an argument that makes a call a no-op. In 17, the third argument of `ProcSleep`
+/// tells it not to sleep.
 fn no_op_register(function: &TracedFunction, major: u32) -> Option<&'static str> {
     (function.span == TracedSpan::Call("ProcSleep") && major == 17).then_some("rdx")
 }

@@ -17,9 +17,9 @@ pub struct Thresholds {
     pub checkpoint_sync: Option<Duration>,
 }
 
-/// With fewer waits in a second, the 99th percentile is meaningless.
+/// Minimum number of waits in a second for which the 99th percentile is meaningful.
 pub const WAITS_MIN: u64 = 10;
-/// Fewer allocations in a second may all come from one backend.
+/// Minimum number of allocations in a second; fewer may all come from one backend.
 pub const ALLOCATIONS_MIN: u64 = 100;
 
 impl Default for Thresholds {
@@ -35,7 +35,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// No trigger at all.
+    /// All triggers are off.
     pub const NONE: Self = Self { extend_p99: None, sweep: None, checkpoint_sync: None };
 
     /// Sets one threshold.

@@ -33,11 +33,11 @@ pub struct SweepRow {
 /// with several allocations counts with its average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerAllocation {
-    /// In the slice with the fewest.
+    /// Minimum over the slices.
     pub min: f64,
     /// All examined buffers divided by all allocations.
     pub avg: f64,
-    /// In the slice with the most.
+    /// Maximum over the slices.
     pub max: f64,
 }
 

@@ -21,7 +21,7 @@ use super::tranches;
 /// The names of the wait events of a major version.
 #[derive(Clone, Debug)]
 pub struct WaitEventNames {
-    /// By the class's index in [`TABLES`], then by id.
+    /// Names by the class's index in [`TABLES`], then by id.
     names: [Vec<Option<&'static str>>; TABLES.len()],
     first_user_defined: u16,
     has_custom_events: bool,

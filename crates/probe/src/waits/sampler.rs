@@ -51,7 +51,7 @@ pub struct WaitSampler {
     cluster_name: String,
     /// Address of the pointer in each process.
     pointer: u64,
-    /// Its value in a process without an entry in shared memory.
+    /// Target of the pointer in a process without an entry in shared memory.
     local_variable: u64,
     children: ChildList,
     backends: Vec<SampledBackend>,
@@ -89,22 +89,22 @@ pub struct Observation<'a> {
 pub struct ProcessCounts {
     /// All processes that have an entry in shared memory.
     pub processes: usize,
-    /// Idle: in a wait of class `Client` or `Activity`.
+    /// Idle processes, in a wait of class `Client` or `Activity`.
     pub idle: usize,
-    /// In any other wait.
+    /// Processes in any other wait.
     pub waiting: usize,
-    /// Reporting no wait.
+    /// Processes that report no wait.
     pub no_wait: usize,
 }
 
 /// Kernel states of processes that reported no wait both before and after the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NoWaitStates {
-    /// Running or runnable.
+    /// Processes that are running or runnable.
     pub running: u64,
-    /// In uninterruptible I/O that the server does not report.
+    /// Processes in uninterruptible I/O that the server does not report.
     pub blocked: u64,
-    /// In another sleep that the server does not report.
+    /// Processes in another sleep that the server does not report.
     pub sleeping: u64,
 }
 

@@ -29,7 +29,7 @@ pub(crate) enum Scalar {
     Uuid,
     Bytea,
     Json,
-    /// Anything else.
+    /// Any other value.
     Text,
 }
 

@@ -117,7 +117,7 @@ impl ReplayWorker {
     }
 }
 
-/// After an interruption, a cancelled statement did not fail: we cancelled it.
+/// Marks a statement that failed because of our cancel request as cancelled rather than failed.
 pub(super) fn mark_cancelled(one: &mut FinishedEvent) {
     if let EventEnd::Failed(failure) = &one.end
         && failure.sqlstate == Some(SqlState::QUERY_CANCELED)

@@ -18,7 +18,7 @@ pub struct Rejects {
 /// A line that was rejected, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedLine {
-    /// Why it was rejected.
+    /// Reason for the rejection.
     pub reason: RejectReason,
     /// The line, or its beginning. Invalid UTF-8 is replaced, control characters are escaped.
     pub line: String,

@@ -82,8 +82,8 @@ impl SampleShard {
         mem::replace(&mut self.interval, spare)
     }
 
-    /// As [`swap`](Self::swap), and discards all keys: cells are numbered from 0 again. Used when
-    /// most keys are no longer sent.
+    /// Like [`swap`](Self::swap), but also discards all keys: cells are numbered from 0 again. Used
+    /// when most keys are no longer sent.
     pub fn swap_and_reset(&mut self, spare: ShardInterval) -> ShardInterval {
         let interval = self.swap(spare);
         self.keys = KeyTable::default();

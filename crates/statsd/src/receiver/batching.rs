@@ -40,7 +40,8 @@ impl BatchPacer {
     pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
     /// Packets per read to aim for. More would exceed the processor's caches.
     const BATCH_TARGET: u64 = 256;
-    /// If fewer packets arrive in a maximum pause, the reader waits for readability instead.
+    /// Minimum number of packets per maximum pause; with fewer, the reader waits for readability
+    /// instead.
     const PACKETS_MIN: u64 = 4;
     /// Minimum time over which the rate is measured.
     const RATE_WINDOW: Duration = Duration::from_millis(2);

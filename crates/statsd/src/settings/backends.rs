@@ -294,9 +294,9 @@ impl fmt::Debug for PostgresSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Partition {
-    /// From full hour to full hour.
+    /// One hour, from full hour to full hour.
     Hour,
-    /// From midnight to midnight, UTC.
+    /// One day, from midnight to midnight.
     #[default]
     Day,
     /// A calendar month.

@@ -38,7 +38,7 @@ pub(super) struct FrameEncoder {
 /// A compressed frame, as stored in memory and files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PackedFrame {
-    /// By our clock, in microseconds since 1970.
+    /// Time by our clock, in microseconds since 1970.
     pub(super) at_us: i64,
     /// Position in the segment, from 0.
     pub(super) number: u32,
@@ -144,7 +144,7 @@ const HOUR_US: i64 = SECONDS_MAX.cast_signed() as i64 * 1_000_000;
 /// State of a server at a moment.
 #[derive(Clone, Debug)]
 pub struct PastState {
-    /// When it was recorded, by our clock, in microseconds since 1970.
+    /// Time of recording by our clock, in microseconds since 1970.
     pub at_us: i64,
     /// The server's state, as its sampler reported it.
     pub health: ServerHealth,

@@ -29,7 +29,7 @@ pub struct Playback {
 pub struct ReplayState {
     /// Name of the recording.
     pub name: String,
-    /// Whether it is playing.
+    /// Whether the replay is running rather than paused.
     pub is_playing: bool,
     /// Recorded seconds per real second.
     pub speed: f64,

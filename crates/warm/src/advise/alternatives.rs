@@ -23,16 +23,16 @@ pub struct Alternative {
 pub enum SizeAssessment {
     /// The present size.
     Present,
-    /// Smaller, and retains every page that survives more than one pass: hardly a loss.
+    /// A smaller size that retains every page that survives more than one pass: hardly a loss.
     Enough,
-    /// Smaller, and evicts pages in steady use: causes reads.
+    /// A smaller size that evicts pages in steady use, which causes reads.
     TooSmall,
-    /// Larger, while the present cache has never been full.
+    /// A larger size, although the present cache has never been full.
     NeverFull,
-    /// Larger, and most present pages are in steady use: may help.
+    /// A larger size that may help, because most present pages are in steady use.
     MayHelp,
-    /// Larger, while the present cache holds many pages that were not used again: no benefit is
-    /// visible.
+    /// A larger size without a visible benefit, because the present cache holds many pages that
+    /// were not used again.
     NoBenefit,
 }
 

@@ -64,7 +64,7 @@ const RUNS_MAX: usize = 1024;
 const GAP_PAGES_MAX: u32 = 4;
 /// Maximum number of resident pages that a run continues over.
 const RESIDENT_GAP_MAX: u32 = 16;
-/// If runs are shorter on average, the operating system's read-ahead does not set in.
+/// Minimum average length of runs for which the operating system's read-ahead sets in, in pages.
 const SPARSE_PAGES: u64 = 16;
 
 impl BlockRun {

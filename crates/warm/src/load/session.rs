@@ -74,7 +74,7 @@ impl LoadSession {
         crate::dump::parse_number("length of a relation", text)
     }
 
-    /// Loads a chunk of the relation `found`. `is_mostly_requested`: at least half of the fork is
+    /// Loads a chunk of the relation `found`. `is_mostly_wanted`: at least half of the fork is
     /// requested.
     pub(super) fn load(
         &mut self,
@@ -232,8 +232,8 @@ const FORK_LENGTH: &str = "
     SELECT pg_relation_size($1::oid::regclass, $2) / current_setting('block_size')::int8";
 
 const IO_WORKERS_SINCE: u32 = 180_000;
-/// Without I/O concurrency the session reads synchronously: `read_stream_begin_impl()` in
-/// `read_stream.c`.
+/// Makes the session read synchronously, as it does without I/O concurrency:
+/// `read_stream_begin_impl()` in `read_stream.c`.
 const READ_DIRECTLY: &str = "SET maintenance_io_concurrency = 0";
 const READ_BY_WORKERS: &str = "RESET maintenance_io_concurrency";
 

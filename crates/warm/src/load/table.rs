@@ -31,7 +31,7 @@ pub struct TableLoadOptions {
     pub first: Option<u32>,
     /// Last block of a single relation; its last one by default.
     pub last: Option<u32>,
-    /// Only the named relations, without indexes, TOAST and partitions.
+    /// Whether to warm only the named relations, without indexes, TOAST and partitions.
     pub only: bool,
     /// Rate, connections and timeouts. Nothing is omitted for lack of room: the tables were
     /// requested explicitly.

@@ -50,7 +50,7 @@ pub(super) enum SourceName {
 pub(super) enum OpenedProbe<T> {
     /// A local probe, and the server.
     Local(T, Box<LocalServer>),
-    /// No local probe: use SQL.
+    /// A local probe is not possible, so SQL must be used.
     Sql(SqlTarget),
 }
 

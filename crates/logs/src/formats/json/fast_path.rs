@@ -171,7 +171,7 @@ fn value(
     }
 }
 
-/// Like [`value`](Self::value), for a text with escapes.
+/// Like [`value()`], for a text with escapes.
 fn escaped(
     line: &[u8],
     at: usize,

@@ -7,7 +7,7 @@ use std::{io, path::Path};
 /// The relation between the contents of two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogOverlap {
-    /// They differ.
+    /// The logs differ.
     Differ,
     Equal,
     /// The first is the beginning of the second.

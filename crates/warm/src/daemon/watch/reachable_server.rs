@@ -24,9 +24,10 @@ pub(super) struct ReachableServer {
 /// When a server's cache was last empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheColdSince {
-    /// By our clock, in microseconds since 1970; comparable with the times of images.
+    /// Time by our clock, in microseconds since 1970; comparable with the times of images.
     pub(super) at_us: i64,
-    /// By the server's clock, in microseconds since 1970; constant as long as the cache exists.
+    /// Time by the server's clock, in microseconds since 1970; constant as long as the cache
+    /// exists.
     server_clock_us: i64,
 }
 
