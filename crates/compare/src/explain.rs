@@ -36,7 +36,7 @@ pub enum ExplainError {
     /// The server cannot be reached.
     #[error("cannot connect to {target}")]
     Connect {
-        /// The server.
+        /// Address of the server, without a password.
         target: String,
         /// The cause: network, TLS or authentication.
         source: Box<ConnectError>,
@@ -44,7 +44,7 @@ pub enum ExplainError {
     /// The server refused to plan the statement.
     #[error("{target} cannot plan it")]
     Query {
-        /// The server.
+        /// Address of the server, without a password.
         target: String,
         /// The server's error.
         source: Box<QueryError>,
@@ -61,13 +61,13 @@ pub enum ExplainError {
     /// The values of its parameters are not known, and the server cannot plan without them.
     #[error("its values were not captured, and {target} is older than PostgreSQL 16")]
     ValuesUnknown {
-        /// The server.
+        /// Address of the server, without a password.
         target: String,
     },
     /// The reply is not JSON.
     #[error("{target} returned no plan")]
     NoPlan {
-        /// The server.
+        /// Address of the server, without a password.
         target: String,
     },
 }

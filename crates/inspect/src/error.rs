@@ -39,7 +39,7 @@ pub enum ProcessError {
     /// A file in `/proc` could not be read.
     #[error("{} could not be read", path.display())]
     Proc {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system error.
         source: io::Error,
@@ -55,7 +55,7 @@ pub enum ProcessError {
     /// The directory has no `postmaster.pid`: no server runs on it, or it is not a data directory.
     #[error("no server runs on {}: it has no readable postmaster.pid", data_dir.display())]
     NotRunning {
-        /// The directory.
+        /// Path of the directory.
         data_dir: PathBuf,
         /// Why the file could not be read.
         source: io::Error,
@@ -67,15 +67,15 @@ pub enum ProcessError {
         data_dir.display()
     )]
     Stale {
-        /// The directory.
+        /// Path of the directory.
         data_dir: PathBuf,
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
     },
     /// A file of the data directory does not have the expected contents.
     #[error("{} does not start with a number, so it is not a file of a PostgreSQL server", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// No process is in a control group of the container.
@@ -146,13 +146,13 @@ pub enum BinaryError {
     /// The code of a function differs from that of all known builds.
     #[error("the code of {symbol} does not match any known build, so it cannot be used")]
     UnknownCode {
-        /// The function.
+        /// Name of the function.
         symbol: &'static str,
     },
     /// The process has no mapping of its own binary.
     #[error("process {pid} has no mapping of its own binary")]
     NotMapped {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
     },
 }
@@ -164,7 +164,7 @@ pub enum MemoryError {
     /// The process has exited.
     #[error("process {pid} exited while its memory was being read")]
     Gone {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
     },
     /// The kernel denied access.
@@ -173,13 +173,13 @@ pub enum MemoryError {
          as root, or with CAP_SYS_PTRACE"
     )]
     Denied {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
     },
     /// Nothing is mapped at the address.
     #[error("process {pid} has no memory at {address:#x}")]
     Unmapped {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
         /// Address in the process.
         address: u64,
@@ -187,7 +187,7 @@ pub enum MemoryError {
     /// Another system error.
     #[error("reading the memory of process {pid} at {address:#x} failed")]
     Other {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
         /// Address in the process.
         address: u64,

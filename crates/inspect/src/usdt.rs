@@ -47,14 +47,14 @@ pub enum Operand {
     Register(&'static str),
     /// Memory, `offset` bytes from the address in a register.
     Based {
-        /// The register.
+        /// 64-bit name of the register.
         base: &'static str,
         /// Offset from the address in the register, in bytes.
         offset: i64,
     },
     /// Memory, `offset` bytes after a variable.
     Variable {
-        /// The variable.
+        /// Name of the variable.
         symbol: String,
         /// Offset from the variable's address, in bytes.
         offset: i64,

@@ -43,14 +43,14 @@ pub enum ClusterError {
     /// The directory for the cluster contains something else.
     #[error("{} is not empty and does not contain a lab", dir.display())]
     DirectoryInUse {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
     },
 
     /// The directory contains a cluster of another major version.
     #[error("{} contains a cluster of PostgreSQL {found}, not {wanted}", dir.display())]
     OtherMajor {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
         /// The major of the cluster in it.
         found: u32,
@@ -93,7 +93,7 @@ pub enum ClusterError {
     File {
         /// The verb of the operation: "create", "copy", …
         action: &'static str,
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,

@@ -84,7 +84,7 @@ pub enum LabsError {
     /// A file or directory of a lab cannot be read, written or removed.
     #[error("cannot use {}", path.display())]
     State {
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,

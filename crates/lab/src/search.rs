@@ -259,7 +259,7 @@ pub enum FindError {
     /// The explicitly given directory cannot be used.
     #[error("no PostgreSQL in {}: {reason}", dir.display())]
     Given {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
         /// Reason why the directory cannot be used.
         reason: UnusableBinaries,

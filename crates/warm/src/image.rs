@@ -202,7 +202,7 @@ pub enum ImageError {
     /// The file is not an image, or is damaged.
     #[error("{} is not a readable cache image", path.display())]
     Body {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The problem.
         source: BodyError,

@@ -43,7 +43,7 @@ pub struct EvictedFiles {
 #[derive(Debug, thiserror::Error)]
 #[error("{} could not be {action}", path.display())]
 pub struct OsCacheError {
-    /// The file or directory.
+    /// Path of the file or directory.
     pub path: PathBuf,
     /// The attempted action.
     pub action: &'static str,

@@ -53,7 +53,7 @@ pub enum ReadFilesError<E> {
     /// Reading failed part-way. The events before that were passed to the sink.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

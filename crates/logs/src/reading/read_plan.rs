@@ -44,7 +44,7 @@ pub enum ReadPlanError {
     /// A file or directory cannot be opened.
     #[error("cannot open {}", path.display())]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -58,7 +58,7 @@ pub enum ReadPlanError {
     /// A directory without files.
     #[error("{} contains no files", path.display())]
     EmptyDirectory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// A directory contains files that are not logs.
@@ -68,7 +68,7 @@ pub enum ReadPlanError {
         file.display()
     )]
     NotOnlyLogs {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
         /// A file in it that is not a log.
         file: PathBuf,

@@ -180,7 +180,7 @@ pub struct PhaseStarted {
     pub at_us: i64,
     /// Kind of the phase.
     pub phase: CheckpointPhase,
-    /// The process.
+    /// Process id, in our namespace.
     pub pid: u32,
     /// Number of enclosing phases.
     pub depth: u32,
@@ -195,7 +195,7 @@ pub struct PhaseEnded {
     pub duration_us: u64,
     /// Kind of the phase.
     pub phase: CheckpointPhase,
-    /// The process.
+    /// Process id, in our namespace.
     pub pid: u32,
     /// Number of enclosing phases.
     pub depth: u32,

@@ -21,7 +21,7 @@ pub enum RecordingReadError {
     /// A file operation failed.
     #[error("cannot read {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system error.
         source: io::Error,
@@ -29,13 +29,13 @@ pub enum RecordingReadError {
     /// The file is not a recording.
     #[error("{} is not a probe recording, or was written by a later version", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The recording is empty.
     #[error("{} is still empty", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }

@@ -22,7 +22,7 @@ pub enum RecordingFileError {
     /// A file operation failed.
     #[error("cannot record to {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system error.
         source: io::Error,
@@ -30,7 +30,7 @@ pub enum RecordingFileError {
     /// The file is not a recording, and is left unchanged.
     #[error("{} is not empty and not a probe recording: choose another file", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file was created with another maximum size.
@@ -39,7 +39,7 @@ pub enum RecordingFileError {
         path.display(), found, requested
     )]
     Size {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The maximum size of the existing file.
         found: u64,
@@ -49,7 +49,7 @@ pub enum RecordingFileError {
     /// Another process is recording to the file.
     #[error("{} is being written by another recorder: choose another file", path.display())]
     Busy {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }

@@ -23,7 +23,7 @@ use super::{BodyError, CacheImage, ImageError};
 #[derive(Debug, thiserror::Error)]
 #[error("{} could not be {action}", path.display())]
 pub struct FileError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// The attempted action: `read`, `written`, …
     pub action: &'static str,

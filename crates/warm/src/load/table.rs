@@ -90,7 +90,7 @@ pub enum TableError {
         "{name} has {length} blocks, numbered from 0: {first} to {last} is not a range within them"
     )]
     Range {
-        /// The relation.
+        /// Schema and name of the relation.
         name: QualifiedName,
         /// Length of its fork, in blocks.
         length: u32,
