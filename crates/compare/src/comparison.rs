@@ -134,11 +134,11 @@ pub struct Change {
 /// An estimate and its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The most likely value.
+    /// The most likely value: a factor, with 1 for no change.
     pub estimate: f64,
-    /// Lower end.
+    /// Lower end of the confidence interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the confidence interval.
     pub high: f64,
 }
 

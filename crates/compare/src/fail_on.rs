@@ -59,7 +59,7 @@ pub enum Metric {
     Total,
     /// Executions that failed.
     Errors,
-    /// Executions.
+    /// Executions sent to the server.
     Calls,
 }
 
@@ -68,7 +68,7 @@ pub enum Metric {
 pub struct Violation {
     /// The violated condition.
     pub condition: FailOn,
-    /// The query.
+    /// Identifies the query.
     pub fingerprint: Fingerprint,
     /// The metric in the base run, in microseconds or as a count; `None` if the query was not in
     /// it.

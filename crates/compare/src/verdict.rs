@@ -23,7 +23,7 @@ pub enum QueryVerdict {
 /// Which executions of a query changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangedPart {
-    /// Typical executions changed.
+    /// The typical executions changed.
     Typical,
     /// Only some executions changed, but so much that the mean did: the typical ones are unchanged.
     Tail,

@@ -21,7 +21,7 @@ pub(crate) const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signe
 /// How [`copy_tree`] treats a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyRule {
-    /// Copy it recursively.
+    /// Copy the entry recursively.
     Copy,
     /// Create the directory, but copy none of its contents.
     EmptyDir,

@@ -15,7 +15,7 @@ pub struct Distribution {
 pub struct DurationStats {
     /// Number of durations.
     pub count: u64,
-    /// The shortest.
+    /// The shortest duration.
     pub min: Duration,
     /// Arithmetic mean.
     pub mean: Duration,
@@ -23,9 +23,9 @@ pub struct DurationStats {
     pub p50: Duration,
     /// 99th percentile.
     pub p99: Duration,
-    /// The longest.
+    /// The longest duration.
     pub max: Duration,
-    /// Sum.
+    /// Sum of all durations.
     pub total: Duration,
 }
 

@@ -56,7 +56,7 @@ pub struct ReplayTotals {
     pub types_deduced: u64,
     /// Statements of those executions, up to [`TYPED_STATEMENTS_MAX`].
     pub typed_statements: BTreeSet<Fingerprint>,
-    /// Rows returned or changed.
+    /// Rows returned or changed, summed over all executions.
     pub rows: u64,
     /// Time of the first and the last execution sent, since the start.
     pub sends: Option<(Duration, Duration)>,
@@ -85,7 +85,7 @@ pub struct EndCounts {
 }
 
 impl EndCounts {
-    /// Sum of all outcomes.
+    /// Number of events, whatever their outcome.
     pub fn total(self) -> u64 {
         self.done + self.failed + self.skipped
     }

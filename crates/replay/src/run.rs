@@ -73,18 +73,18 @@ pub struct Replay {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReplayReport {
-    /// Counts and latencies.
+    /// Counts and latencies of the events.
     pub tally: ReplayTotals,
     /// Events read from the capture. Each is counted in `tally` as done, failed or skipped. If the
     /// replay was stopped, events that were read ahead but not dispatched are not included.
     pub events_read: u64,
     /// Time from the start to the last reply.
     pub elapsed: Duration,
-    /// Captured sessions.
+    /// Number of sessions in the capture.
     pub sessions: u64,
     /// Maximum number of connections open at once.
     pub connections_max: usize,
-    /// Connections that logged in.
+    /// Number of connections that logged in to the target.
     pub connections: u64,
     /// Connections that the target closed or refused.
     pub connections_lost: u64,

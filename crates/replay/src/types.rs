@@ -139,9 +139,9 @@ pub(crate) struct TypeTrial {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TrialStage {
-    /// The statement without types.
+    /// The statement is tried without types.
     Untyped,
-    /// The statement with the first of the guesses.
+    /// The statement is tried with the first of the guesses.
     Guess {
         /// Whether the statement works without types, too.
         works_untyped: bool,

@@ -117,7 +117,7 @@ impl Calculation {
 /// A counter of one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -135,7 +135,7 @@ pub struct CounterMetric {
 /// A gauge of one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GaugeMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -147,7 +147,7 @@ pub struct GaugeMetric {
 /// A set of one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SetMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -161,7 +161,7 @@ pub struct SetMetric {
 /// A timer, histogram or distribution of one interval.
 #[derive(Clone, Debug)]
 pub struct TimerMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.

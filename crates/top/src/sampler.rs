@@ -31,7 +31,7 @@ pub struct ServerSnapshot {
     pub missing: Arc<[MissingPrivilege]>,
     /// When the sample was taken, by our clock.
     pub sampled_at: Instant,
-    /// Sessions.
+    /// Sessions and background processes, from `pg_stat_activity`.
     pub activity: Activity,
     /// Cluster-wide figures.
     pub overview: Overview,

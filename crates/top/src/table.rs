@@ -124,7 +124,7 @@ impl RowMark {
 /// A table that the user can select, interactively or for a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum ScreenKind {
-    /// Sessions.
+    /// Sessions, from `pg_stat_activity`.
     Activity,
     /// Lock wait trees.
     Blocking,

@@ -28,7 +28,7 @@ pub enum AutoprewarmError {
     /// The first line is not `<<N>>`.
     #[error("line 1: {text:?} is not the number of blocks, as in <<38456>>")]
     Head {
-        /// The line.
+        /// The first line, as read.
         text: String,
     },
     /// A line is not five numbers.

@@ -87,9 +87,9 @@ pub enum QueryFailure {
     /// The result has an unexpected value.
     #[error("unexpected value of {what}: {found:?}")]
     UnexpectedResult {
-        /// The requested value.
+        /// Name of the requested value.
         what: &'static str,
-        /// The result.
+        /// The value in the result.
         found: String,
     },
 }

@@ -204,7 +204,7 @@ pub enum ImageError {
     Body {
         /// Path of the file.
         path: PathBuf,
-        /// The problem.
+        /// Where and how the file is damaged.
         source: BodyError,
     },
 }

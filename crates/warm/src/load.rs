@@ -125,7 +125,7 @@ impl LoadObserver for () {}
 pub enum LoadEvent {
     /// The server is unreachable; the load waits for it.
     Waiting {
-        /// The last failure.
+        /// The most recent failure to reach it.
         failure: QueryFailure,
     },
     /// The server was restarted: the loaded pages are lost, and the load starts over.

@@ -21,9 +21,9 @@ use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 /// The result of reading ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAhead {
-    /// Bytes requested.
+    /// Bytes that the kernel was asked to read.
     pub bytes: u64,
-    /// Files found.
+    /// Files that existed and were read.
     pub files: u64,
     /// Files of the image that no longer exist or cannot be opened, because they were dropped or
     /// rewritten.

@@ -417,7 +417,7 @@ mod tests {
         assert!(read(&mut reader, &[(b"7", None)]).is_err());
         assert!(read(&mut reader, &[(br"(7,shop,,a,,,,1,5,=,2,,,,)", None)]).is_err());
         read(&mut reader, &[(ANNA, None)]).unwrap();
-        // It was active before, so its being idle is news.
+        // It was active before, so its idle state is new.
         assert!(read(&mut reader, &[(b"7", None)]).is_err());
     }
 

@@ -101,7 +101,7 @@ impl SqlProbe for SqlWal {
     }
 }
 
-/// Buffer allocations.
+/// Counts buffer allocations.
 #[derive(Debug, Default)]
 pub struct SqlSweep(CounterGrowth);
 
@@ -131,7 +131,7 @@ impl SqlProbe for SqlSweep {
     }
 }
 
-/// Completed checkpoints.
+/// Counts completed checkpoints.
 #[derive(Debug, Default)]
 pub struct SqlCheckpoints {
     growth: CounterGrowth,

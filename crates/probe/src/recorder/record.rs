@@ -39,7 +39,7 @@ pub enum FlightRecord {
 /// The recorded server, and the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingStarted {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
     /// The server's major version.
     pub major: u32,
@@ -69,7 +69,7 @@ pub struct RecordedSource {
 /// Observations of one second. Its actual length may differ slightly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedSecond {
-    /// Start time.
+    /// Start of the second, in microseconds since 1970.
     pub at_us: i64,
     /// Actual length, in microseconds.
     pub elapsed_us: u64,
@@ -176,7 +176,7 @@ pub struct LostCounts {
 /// A phase of a checkpoint started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseStarted {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
     /// Kind of the phase.
     pub phase: CheckpointPhase,
@@ -189,7 +189,7 @@ pub struct PhaseStarted {
 /// A phase of a checkpoint ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseEnded {
-    /// Start time.
+    /// Start of the phase, in microseconds since 1970.
     pub at_us: i64,
     /// Time from start to end, in microseconds.
     pub duration_us: u64,
@@ -219,7 +219,7 @@ pub enum TriggerKind {
 /// A trigger fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThresholdCrossed {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
     /// The condition that was met.
     pub kind: TriggerKind,
@@ -249,7 +249,7 @@ pub struct TracedCalls {
 /// A message about the recording or the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingNote {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
     /// The topic.
     pub kind: NoteKind,
@@ -284,7 +284,7 @@ pub struct NamedRelation {
 /// Recording ended in an orderly way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingEnded {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
     /// The reason, as given by the caller of `finish`.
     pub reason: String,

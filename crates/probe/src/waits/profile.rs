@@ -24,7 +24,7 @@ pub struct Profile {
 /// Observations in a period.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WaitReport {
-    /// Length of the period.
+    /// Length of the period that the rounds cover.
     pub elapsed: Duration,
     /// Number of sampling rounds.
     pub rounds: u64,
@@ -44,13 +44,13 @@ pub struct WaitReport {
 pub struct ProfileRow {
     /// The category of time that the row belongs to.
     pub group: TimeCategory,
-    /// The kind of processes.
+    /// The kind of the sampled processes.
     pub kind: ProcessKind,
     /// The event that the processes were waiting for.
     pub event: WaitEvent,
     /// The statement they worked on, if requested and readable.
     pub query: Option<QueryId>,
-    /// Number of observations.
+    /// Number of observations: each is one process in one round.
     pub samples: u64,
     /// The time that the observations represent, summed over processes.
     pub time: Duration,

@@ -260,7 +260,7 @@ impl BatchQueue {
 }
 
 impl<E> Default for DeliveryOutcome<E> {
-    /// Success.
+    /// A success: no error, and no lost values.
     fn default() -> Self {
         Self { error: None, first: false, lost: 0 }
     }

@@ -14,9 +14,9 @@ pub enum LossAdvice {
     SocketBuffer {
         /// The socket's name.
         socket: String,
-        /// Packets lost.
+        /// Packets that this socket lost.
         dropped: u64,
-        /// The size of its buffer, without the kernel's doubling.
+        /// The size of the socket's buffer, without the kernel's doubling.
         buffer_bytes: u64,
         /// The current `net.core.rmem_max`, if readable.
         rmem_max: Option<u64>,

@@ -21,7 +21,7 @@ pub struct Alternative {
 /// Assessment of a size by the histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeAssessment {
-    /// The present size.
+    /// The size that the server has now.
     Present,
     /// A smaller size that retains every page that survives more than one pass: hardly a loss.
     Enough,

@@ -78,13 +78,13 @@ pub enum WarmMethod {
 pub struct BenchmarkResults {
     /// `server_version` of the server.
     pub server: String,
-    /// See [`Benchmark`].
+    /// Copied from [`Benchmark`].
     pub scale: u32,
-    /// See [`Benchmark`].
+    /// Copied from [`Benchmark`].
     pub step: Duration,
-    /// See [`Benchmark`].
+    /// Copied from [`Benchmark`].
     pub duration: Duration,
-    /// See [`Benchmark`].
+    /// Copied from [`Benchmark`].
     pub skew: Option<f64>,
     /// Number of pages in the warm cache, and bytes per page.
     pub pages: (u64, u32),

@@ -52,7 +52,7 @@ use reachable_server::{CacheColdSince, ReachableServer, ServerAccessError};
 /// Which server to watch, where to store images, and how to take and load them.
 #[derive(Clone, Debug)]
 pub struct WatchSettings {
-    /// The server.
+    /// Address of the server to watch.
     pub target: ConnectTarget,
     /// Folder for the images: `newest.cache`, and older ones as `newest.cache.1` and so on.
     pub folder: PathBuf,

@@ -19,7 +19,7 @@ use crate::{
     image::{CacheImage, Fork, QualifiedName, Relation, RelationFile, RelationName},
 };
 
-/// A relation of the image on the server.
+/// A relation of the image, found on the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LocatedRelation {
     /// The database to connect to.

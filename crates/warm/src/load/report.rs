@@ -24,13 +24,13 @@ pub struct LoadReport {
     /// Pages of the image that [`super::LoadOptions::limit`] excluded; they are not in the
     /// relations' counts.
     pub limited: u64,
-    /// Buffers of the server.
+    /// Number of buffers of the server (`shared_buffers`).
     pub buffers: u32,
     /// Whether the image does not record its cluster, so that its file numbers had to be trusted.
     pub is_origin_unknown: bool,
     /// Block size of the server (`block_size`).
     pub page_bytes: u32,
-    /// Duration of the load.
+    /// Wall-clock time of the load.
     pub elapsed: Duration,
 }
 

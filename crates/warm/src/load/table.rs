@@ -82,7 +82,7 @@ pub enum TableError {
     /// A block range was given, but several relations match.
     #[error("a block range needs a single relation, but {count} relations match")]
     SeveralRanges {
-        /// Number of relations.
+        /// Number of matching relations.
         count: usize,
     },
     /// The block range is not within the relation.
