@@ -42,7 +42,7 @@ pub struct ViewColumn {
 }
 
 impl ViewColumn {
-    /// A column that is part of the row's identity.
+    /// Describes a column that is part of the row's identity.
     pub(crate) const fn key(
         name: &'static str,
         title: &'static str,
@@ -52,7 +52,7 @@ impl ViewColumn {
         Self { name, title, unit: ColumnUnit::Text, kind: ColumnKind::Key, sql, help }
     }
 
-    /// A column with a current value.
+    /// Describes a column whose value is current, not a sum.
     pub(crate) const fn gauge(
         name: &'static str,
         title: &'static str,
@@ -63,7 +63,7 @@ impl ViewColumn {
         Self { name, title, unit, kind: ColumnKind::Gauge, sql, help }
     }
 
-    /// A counter column, shown as growth per second.
+    /// Describes a counter, which is shown as growth per second.
     pub(crate) const fn counter(
         name: &'static str,
         title: &'static str,

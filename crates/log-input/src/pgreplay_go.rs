@@ -19,7 +19,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// Converts the items of pgreplay-go.
+/// Converts each item of pgreplay-go to a record.
 #[derive(Debug)]
 pub(super) struct PgreplayGo {
     objects: ObjectSplitter,

@@ -57,7 +57,7 @@ const RETRIES_OF_LONG_OUTAGE: u32 = 8;
 /// Maximum outcomes per batch sent to the outcome writer.
 const BATCH_MAX: usize = 512;
 
-/// Shared by all workers.
+/// Settings, channels and counters that all workers share.
 #[derive(Clone)]
 pub(crate) struct WorkerContext {
     pub(crate) schedule: Schedule,

@@ -20,19 +20,19 @@ pub(super) struct SessionPipelines {
     number: u32,
     /// Transaction of the last pipeline.
     transaction: Option<Vxid>,
-    /// The transaction that is a block.
+    /// The transaction that is a block, between BEGIN and COMMIT or ROLLBACK.
     block: Option<Vxid>,
-    /// The next transaction is a block as well, or may be one.
+    /// Whether the next transaction is a block as well, or may be one.
     block_next: bool,
-    /// It is not certain that `block`, or the next transaction, is a block.
+    /// Whether the log leaves open that `block`, or the next transaction, is a block.
     is_block_uncertain: bool,
-    /// The log contains the start of every statement of the session, including BEGIN:
+    /// Whether the log contains the start of every statement of the session, including BEGIN:
     /// `log_statement = all`.
     has_all_statements: bool,
-    /// The log contains every step of the session with text and duration:
+    /// Whether the log contains every step of the session with text and duration:
     /// `log_min_duration_statement = 0`.
     has_all_texts: bool,
-    /// The log contains the duration of every step of the session: `log_duration`.
+    /// Whether the log contains the duration of every step of the session: `log_duration`.
     has_all_durations: bool,
     /// The last execution that may have shared a Sync with its predecessor or successor.
     ambiguous: Option<AmbiguousExecution>,

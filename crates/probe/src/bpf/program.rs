@@ -8,7 +8,7 @@ use super::{
 };
 use crate::error::BpfError;
 
-/// A loaded program.
+/// A BPF program that is loaded into the kernel.
 #[derive(Debug)]
 pub(crate) struct Program {
     fd: OwnedFd,

@@ -9,10 +9,11 @@
 //!   without                                   release
 //! ```
 //!
-//! If the kernel would single-step the instruction at the entry, the call inside is used instead,
-//! which it emulates. The relation is then identified by the lock's tag, which the first argument
-//! of that call points to. Both calls are in the basic block at the function's entry, so every call
-//! of the function executes them once.
+//! The kernel emulates some instructions, such as calls, and single-steps all others, which costs
+//! more. If it would single-step the instruction at a function's entry, the request or release is
+//! traced at the call shown above. The relation is then identified by the lock's tag, which the
+//! first argument of that call points to. Both calls are in the basic block at the function's
+//! entry, so every call of the function executes them once.
 
 use crate::{
     basic_block::{InstructionKind, instructions},

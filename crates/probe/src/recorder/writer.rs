@@ -24,7 +24,7 @@ pub(super) struct RecordingWriter {
     max_bytes: u64,
 }
 
-/// State of the file.
+/// Records that are missing from the file, and the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WriterStatus {
     /// Number of records that were not written.

@@ -310,9 +310,9 @@ pub(super) fn function_oid(function: &Text) -> Option<u32> {
     function.to_str()?.parse().ok()
 }
 
-/// The text to send. Text captured on the wire is in the encoding chosen by its session and is sent
-/// unchanged. Text from a log is in the encoding of the database, so it must not choose another
-/// one.
+/// The text to send. Text captured on the wire is in the encoding that its session chose, and is
+/// sent unchanged. Text from a log is in the encoding of the database: if it would set another
+/// client encoding, that is replaced by the session's.
 pub(super) fn statement_text<'a>(
     event: &Event,
     sql: &'a Text,
