@@ -15,13 +15,13 @@ use crate::{
 /// The statements that a client repeats.
 #[derive(Clone, Copy, Debug)]
 enum WorkloadKind {
-    /// Buys: a transaction of simple statements, values in their text.
+    /// Buys products, in a transaction of simple statements with the values in their text.
     Buyer,
-    /// Reads a customer's page: a named prepared statement with a bound value.
+    /// Reads a customer's page, with a named prepared statement and a bound value.
     Visitor,
-    /// Packs orders: the extended protocol with unnamed statements.
+    /// Packs orders, with unnamed statements of the extended protocol.
     Packer,
-    /// Computes a report: reads all orders.
+    /// Computes a report, for which the server reads all orders.
     Reporter,
 }
 

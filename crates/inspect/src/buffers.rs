@@ -78,7 +78,7 @@ pub struct BufferDescIter {
 }
 
 impl RunningServer {
-    /// The buffer map of this server.
+    /// Locates the buffer descriptors of this server.
     ///
     /// # Errors
     ///

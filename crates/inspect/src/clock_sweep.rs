@@ -45,7 +45,7 @@ pub struct SweepState {
 }
 
 impl RunningServer {
-    /// The clock sweep of this server.
+    /// Locates the state of the clock sweep of this server.
     ///
     /// # Errors
     ///

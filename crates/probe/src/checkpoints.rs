@@ -175,7 +175,7 @@ impl CheckpointTracer {
     }
 }
 
-/// The USDT probes of checkpoints.
+/// Names of the USDT probes that mark phases of a checkpoint.
 pub(crate) fn all_usdt_names() -> impl Iterator<Item = &'static str> {
     usdt::names()
 }

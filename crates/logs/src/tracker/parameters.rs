@@ -212,7 +212,7 @@ impl BoundValues {
 /// Maximum retained capacity; a copy that one huge list made larger is shrunk.
 const COPY_BYTES_MAX: usize = 1 << 20;
 
-/// Parses `$7 = ` and returns the number and what follows.
+/// Parses `$7 = ` and returns the number and the rest of the text.
 #[inline]
 pub(crate) fn parse_name(text: &[u8]) -> Option<(usize, &[u8])> {
     if let [b'$', digit @ b'0'..=b'9', b' ', b'=', b' ', rest @ ..] = text {

@@ -31,7 +31,7 @@ pub struct BackendInfo {
 pub enum ProcessKind {
     /// Serves a client.
     Client,
-    /// Executes a part of a client backend's statement.
+    /// Executes a part of a client's statement.
     ParallelWorker,
     /// Sends WAL to a standby or a subscriber.
     WalSender,

@@ -246,7 +246,7 @@ LEFT JOIN LATERAL (
                       AND k.mode = 'AccessExclusiveLock' AND k.database IN (0, d.oid))
 ) l ON true";
 
-/// A TOAST table and its index are found through their table.
+/// Finds relations by name. A TOAST table and its index are found through their table.
 const BY_NAME: &str = "
 FROM unnest($1::int4[], $2::text[], $3::text[], $4::text[]) AS w(at, kind, schema, name)
 JOIN pg_namespace n ON n.nspname = w.schema

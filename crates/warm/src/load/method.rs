@@ -22,11 +22,11 @@ use crate::image::Fork;
 /// A method of loading pages into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LoadMethod {
-    /// `pg_prewarm()`: any fork of any relation, by blocks.
+    /// `pg_prewarm()`, for ranges of blocks in any fork of any relation.
     PgPrewarm,
-    /// A query for row pointers: pages of a table.
+    /// A query with a list of row pointers (`ctid`), for pages of a table.
     RowPointers,
-    /// An index-only scan: leaves of a btree, all of them.
+    /// An index-only scan, which reads all leaves of a btree.
     IndexOnlyScan,
 }
 
