@@ -2,9 +2,9 @@
 //! a tracer attaches to them.
 //!
 //! Each probe site is a note in the section `.note.stapsdt`. It holds the address of the
-//! instruction, the address of the semaphore that tells the code whether a tracer is attached, and
-//! the locations of the arguments at that instruction, in assembler syntax. A probe may have
-//! several sites, each with its arguments in other locations.
+//! instruction, the address of the semaphore that counts the attached tracers, and the locations of
+//! the arguments at that instruction, in assembler syntax. A probe may have several sites, each
+//! with its arguments in other locations.
 //!
 //! Source: SystemTap's wiki, "UserSpaceProbeImplementation"; `probes.d` for PostgreSQL's probes.
 

@@ -3,10 +3,10 @@
 //!
 //! Each function has two programs, at its entry and at its return, or at two USDT probes. They keep
 //! the start time and the stack pointer in a map by thread, and send an event at the end. The stack
-//! pointer tells which call a start belongs to. A call deeper in the stack is part of the open call
-//! and not counted separately; one at the same depth or above means that an error has unwound the
-//! open call. So statements inside functions count once, as part of their caller, and an error
-//! never causes a wrong pairing.
+//! pointer identifies the call that a start belongs to. A call deeper in the stack is part of the
+//! open call and not counted separately; one at the same depth or above means that an error has
+//! unwound the open call. So statements inside functions count once, as part of their caller, and
+//! an error never causes a wrong pairing.
 
 mod functions;
 mod programs;

@@ -2,7 +2,7 @@
 //!
 //! A driver's Parse specifies types for its parameters, which no log shows. Without them PostgreSQL
 //! refuses some statements (`select $1 + $2`) and compares others as text (`select $1 < $2`). For
-//! these, the types are deduced from the values: first from those of the execution at hand, then
+//! these, the types are deduced from the values: first from those of the current execution, then
 //! also from those of later executions, so that the types widen with the values. A capture of the
 //! wire contains the types, and nothing is deduced.
 //!
@@ -202,7 +202,7 @@ impl ParameterTypes {
         Decision::Try(Box::new(TypeTrial::new(key, sql.clone(), values.to_vec())))
     }
 
-    /// The cached types for a Parse whose values are not at hand.
+    /// The cached types for a Parse whose values are not known yet.
     pub(crate) fn known_types(&self, event: &Event) -> Option<Arc<[u32]>> {
         let sql = event.action.sql()?;
         let count = usize::from(placeholder_count(sql.as_bytes()));

@@ -298,7 +298,7 @@ fn distribute(
     snapshot
 }
 
-/// Flushes the interval cut short by the stop, and what the backends have spooled.
+/// Flushes the interval that the shutdown cut short, and all values that the backends have spooled.
 fn last_flush(
     core: &ServerCore,
     runners: Vec<BackendRunner>,

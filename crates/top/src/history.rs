@@ -249,7 +249,8 @@ impl HistoryWriter {
         Self { history: Arc::new(history), recorder }
     }
 
-    /// Whether all views must be sampled in turn: a recording covers every screen.
+    /// Whether all views must be sampled, one after another. A recording requires this, because it
+    /// covers every screen.
     pub fn needs_all_views(&self) -> bool {
         self.recorder.is_some()
     }

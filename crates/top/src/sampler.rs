@@ -117,8 +117,8 @@ pub struct SampleRequest {
     pub idle_texts: bool,
     /// A view to read in addition to activity and overview.
     pub view: Option<&'static StatsView>,
-    /// Whether to read all views in turn, one per sample: for a recording, which covers every
-    /// screen.
+    /// Whether to read all views one after another, one per sample. A recording requires this,
+    /// because it covers every screen.
     pub all_views: bool,
     /// Whether to read complete texts of statements that have run for less than a second, too.
     pub full_texts: bool,

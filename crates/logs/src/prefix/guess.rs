@@ -12,9 +12,9 @@ use super::{
 };
 use howdah_log_input::{LineLabel, stamp_len};
 
-/// Returns the candidate that matches most of `lines`, or `None` if none matches any.
-/// Simpler candidates come first in [`candidates`], and the first of equally good ones wins. The
-/// result's [confidence](CompiledPrefix::confidence) tells whether some records do not match.
+/// Returns the candidate that matches most of `lines`, or `None` if none matches any. Simpler
+/// candidates come first in [`candidates`], and the first of equally good ones is returned. The
+/// result's [confidence](CompiledPrefix::confidence) shows whether some records do not match.
 pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<CompiledPrefix> {
     let lines: Vec<_> = lines.filter(|line| may_have_label(line)).collect();
     // Try thousands of candidates on a few lines spread over the sample, then the best few on all

@@ -9,7 +9,7 @@
 /// [`RECORD_BYTES_LIMIT`] guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FieldSpan {
-    /// Offset; the highest bit tells that it is in the scratch buffer.
+    /// Offset. If the highest bit is set, the offset is in the scratch buffer.
     start: u32,
     len: u32,
 }

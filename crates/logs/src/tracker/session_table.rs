@@ -290,7 +290,7 @@ impl SessionTable {
         }
     }
 
-    /// Removes the quarter of all sessions that was silent longest.
+    /// Removes the quarter of all sessions whose last records are oldest.
     fn evict(&mut self, time: Timestamp, output: &mut EventOutput<'_>) {
         let seen = self.by_age();
         for (_, slot) in &seen[..seen.len() / 4] {

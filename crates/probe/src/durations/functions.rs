@@ -115,8 +115,8 @@ const fn candidates(metric: ProbeMetric) -> &'static [TracedFunction] {
     }
 }
 
-/// The register of an argument that makes a call a no-op. In 17, the third argument of `ProcSleep`
-/// tells it not to sleep.
+/// The register of an argument that makes a call a no-op. In PostgreSQL 17, the third argument of
+/// `ProcSleep` states whether to return without sleeping.
 fn no_op_register(function: &TracedFunction, major: u32) -> Option<&'static str> {
     (function.span == TracedSpan::Call("ProcSleep") && major == 17).then_some("rdx")
 }

@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 pub(super) const HEADER_BYTES: u64 = 4096;
 /// Number of slots for episodes, which come first.
 pub(super) const EPISODE_SLOTS: u32 = 8;
-/// Number of slots that are overwritten in turn.
+/// Number of slots of the ring: when the last one is full, the first is overwritten.
 pub(super) const RING_SLOTS: u32 = 24;
 /// Size of a slot's header, in bytes.
 pub(super) const SLOT_HEADER_BYTES: usize = 16;

@@ -57,8 +57,8 @@ impl ViewWriter {
         out.signed(number);
         let last = self.last.get(view.name).filter(|_| rate_view.seconds > 0.0);
         let is_new = !self.written.contains(&view.name);
-        // The byte tells which samples follow: 0 one without a predecessor, 1 the predecessor and
-        // the sample, 2 the sample alone.
+        // The byte states which samples follow. 0: one without a predecessor; 1: the predecessor
+        // and the sample; 2: the sample alone.
         out.byte(match (last, is_new) {
             (None, _) => 0,
             (Some(_), true) => 1,

@@ -250,7 +250,7 @@ impl AlertChange {
     }
 }
 
-/// Formats the change as `query > 5m: …`, or tells that the alert is over.
+/// Formats the change as `query > 5m: …`, or states that the alert is over.
 impl fmt::Display for AlertChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -84,7 +84,7 @@ impl SamplerState {
         Ok(Some(rates(before.as_ref(), &reading)))
     }
 
-    /// Samples the next view in turn, unless it is on the screen. A view that cannot be read is
+    /// Samples the next of all views, unless it is on the screen. A view that cannot be read is
     /// skipped: its own screen reports the error.
     fn sample_next_view(
         &mut self,

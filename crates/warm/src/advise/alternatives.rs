@@ -2,8 +2,8 @@
 //!
 //! The clock sweep evicts pages of usage count 0 and decrements the others as it passes, so a
 //! page's count is the number of further passes it survives. A smaller cache retains the pages with
-//! the highest counts. A larger one retains all present pages and others, about which the histogram
-//! knows nothing: it only shows whether there is pressure at all.
+//! the highest counts. A larger one retains all present pages and others, which the histogram does
+//! not include: it only shows whether there is pressure at all.
 
 /// A possible size of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ pub struct RelationOutcome {
     pub database: Option<String>,
     /// The relation's name, or its file if no name is known.
     pub relation: RelationIdentity,
-    /// Pages by what happened to them.
+    /// Pages by outcome.
     pub pages: PageCounts,
     /// Whether the relation's file differs from the image, so that blocks were scaled to its
     /// length.
