@@ -67,8 +67,8 @@ impl Layer for JsonEnvelopes {
 #[derive(Debug, Default)]
 struct EnvelopeOpener {
     order: EntryOrder,
-    /// The texts have no time of their own, so the entry's time is put in front of them; `None`
-    /// until a text with a label shows which is the case.
+    /// Whether the entry's time is put in front of each text, because the texts have none. `None`
+    /// until a text with a label has been seen.
     adds_timestamp: Option<bool>,
 }
 

@@ -115,7 +115,7 @@ impl FileRange {
 /// Where the bytes come from, as far as the file's beginning has shown.
 #[derive(Debug)]
 enum InputSource {
-    /// Reading the first bytes, which tell whether the file is an archive.
+    /// Reading the first bytes, which show whether the file is an archive.
     Sniffing(File, Vec<u8>),
     Plain(Arc<File>),
     Packed(UnpackThread),
@@ -125,9 +125,9 @@ enum InputSource {
 /// The state of the input after [`LogInput::read`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReadResult {
-    /// [`LogInput::bytes`] holds data of the log inside.
+    /// [`LogInput::bytes`] contains new bytes of the log.
     Bytes,
-    /// The pipe has no data for now.
+    /// The pipe has no data at the moment.
     Idle,
     /// The input has ended.
     End,

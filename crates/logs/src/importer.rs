@@ -46,8 +46,8 @@ use crate::{
 /// # Memory
 ///
 /// Bounded by the longest record ([`ImportOptions::max_record_bytes`]), by the last chunk, whose
-/// events wait in a queue, and by 65,536 open sessions. Beyond that number, the quarter with the
-/// oldest records is assumed to have ended.
+/// events wait in a queue, and by 65,536 open sessions. Beyond that number, the quarter whose last
+/// records are oldest is assumed to have ended.
 #[derive(Debug)]
 pub struct Importer {
     detector: FormatDetector,

@@ -39,9 +39,9 @@ enum PhaseSource {
 /// The source of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProbeSource {
-    /// BPF programs: every event, exact.
+    /// BPF programs, which report every event exactly.
     Bpf,
-    /// The server's memory, sampled.
+    /// The server's memory, read at intervals.
     Memory,
     /// SQL queries on the server's statistics views.
     Sql,

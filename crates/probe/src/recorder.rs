@@ -118,8 +118,8 @@ pub struct FlightRecorder {
     writer: RecordingWriter,
     writer_status: WriterStatus,
     next_number: u64,
-    /// Repeated regularly, so that the ring always contains it: the recorded server, and the latest
-    /// relation names.
+    /// The recorded server. This record and the latest relation names are repeated regularly, so
+    /// that the ring always contains them.
     header: RecordingStarted,
     names: VecDeque<NamedRelation>,
     bytes_since_repeated: usize,

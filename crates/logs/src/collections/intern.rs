@@ -42,9 +42,9 @@ impl Interner {
 const TEXT_BYTES_MIN: usize = 24;
 /// Maximum length of a cached text, in bytes. Longer ones rarely repeat.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// Approximate maximum size of the cache.
+/// Approximate maximum size of the cache, in bytes.
 const BYTES_MAX: usize = 32 << 20;
-/// Approximate overhead of an entry.
+/// Approximate overhead of an entry, in bytes.
 const ENTRY_BYTES: usize = 64;
 
 #[test]

@@ -6,11 +6,11 @@
 //!                              └─► reader ─┘
 //! ```
 //!
-//! Framing is nearly half of the work for short records, and depends only on the chunk. The same is
-//! true of reading the chunk from the file. The reading thread also frames while the next chunk is
-//! not ready, which keeps two processors busy whatever the ratio of framing to importing. The
-//! result equals that of [`Importer::feed`], because the importer gets the same chunks in the same
-//! order.
+//! For short records, framing is nearly half of the work. It depends only on the chunk, like
+//! reading the chunk from the file, so threads do both. The reading thread also frames while the
+//! next chunk is not ready, which keeps two processors busy whatever the ratio of framing to
+//! importing. The result equals that of [`Importer::feed`], because the importer gets the same
+//! chunks in the same order.
 
 use howdah_log_input::FileRange;
 use std::{

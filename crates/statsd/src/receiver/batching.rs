@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 /// When to read the socket again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadDecision {
-    /// Read at once: more packets are waiting.
+    /// Read immediately, because more packets are waiting.
     ReadNow,
-    /// Let packets accumulate for this long.
+    /// Let packets accumulate for this long before the next read.
     Pause(Duration),
     /// Wait until the socket is readable.
     Wait,
