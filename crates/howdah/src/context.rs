@@ -82,7 +82,7 @@ impl CommandContext {
     }
 
     /// The flag that Ctrl-C and SIGTERM set. A command that calls this must check the flag and
-    /// finish cleanly; a second signal ends the process at once.
+    /// finish cleanly; a second signal ends the process immediately.
     pub(crate) fn interrupted(&self) -> Arc<AtomicBool> {
         self.interrupt.flag()
     }

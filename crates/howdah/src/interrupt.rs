@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first requests a clean stop, the second stops at once.
+//! Ctrl-C and SIGTERM: the first requests a clean stop, the second stops immediately.
 
 use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 

@@ -41,7 +41,7 @@ pub(crate) struct LabServer {
 pub(crate) enum Shutdown {
     /// Disconnects sessions and writes a checkpoint.
     Fast,
-    /// Exits at once; the next start recovers as after a crash.
+    /// Exits immediately; the next start recovers as after a crash.
     Immediate,
 }
 

@@ -373,7 +373,7 @@ fn is_readable(file: &File) -> io::Result<bool> {
 /// Whether more input is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputState {
-    /// More input may follow at once.
+    /// More input may follow immediately.
     Open,
     /// Nothing arrived for a while, so records that look complete are taken to be complete.
     Idle,

@@ -189,7 +189,7 @@ impl ServerSampler {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Changes what is sampled, and takes a sample at once.
+    /// Changes what is sampled, and takes a sample immediately.
     pub fn set_request(&self, request: SampleRequest) {
         self.update_control(|control| control.request = request);
     }

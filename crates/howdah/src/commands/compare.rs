@@ -149,7 +149,7 @@ struct ExplainServers {
 }
 
 impl ExplainServers {
-    /// Resolves the targets before the runs are read, so that a typo fails at once.
+    /// Resolves the targets before the runs are read, so that a typo fails immediately.
     fn from_args(args: &Args) -> anyhow::Result<Option<Self>> {
         let (base, run) = match (&args.explain_base, &args.explain_run) {
             (Some(base), Some(run)) => (base, run),

@@ -79,8 +79,8 @@ pub enum ReadFilesError<E> {
 /// # Errors
 ///
 /// A file cannot be read or is not a log, all are empty, or `sink` failed. All files are opened
-/// before the first is read, so a mistyped name is found at once. Bad records are not errors: see
-/// the summary.
+/// before the first is read, so a mistyped name is found immediately. Bad records are not errors:
+/// see the summary.
 pub fn read_files<E>(
     paths: &[PathBuf],
     options: ImportOptions,

@@ -73,7 +73,7 @@ impl Episodes {
         self.open = Some(OpenEpisode { until_us, bodies, bytes: self.recent_bytes });
     }
 
-    /// Returns the records of the episode once it has ended, or at once to cut it short.
+    /// Returns the records of the episode once it has ended, or immediately to cut it short.
     pub(super) fn take_finished(
         &mut self,
         at_us: i64,

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use super::record::{LostCounts, RecordingNote, ThresholdCrossed};
 
-/// An event to report at once. It is also in the file.
+/// An event to report immediately. It is also in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecorderEvent {

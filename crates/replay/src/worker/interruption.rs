@@ -1,8 +1,9 @@
 //! Interruption: stops a replay before its end, for example on Ctrl-C.
 //!
-//! Queued events are dropped at once. Statements running on the target are cancelled, because their
-//! results are not needed and they may hold locks or run for hours. A cancel request that arrives
-//! before its statement has no effect, so requests are repeated; the wait for replies is bounded.
+//! Queued events are dropped immediately. Statements running on the target are cancelled, because
+//! their results are not needed and they may hold locks or run for hours. A cancel request that
+//! arrives before its statement has no effect, so requests are repeated; the wait for replies is
+//! bounded.
 
 use std::{
     collections::VecDeque,

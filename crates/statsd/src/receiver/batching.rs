@@ -1,4 +1,4 @@
-//! Decides when a reader reads its socket again: at once, after a short pause, or once it is
+//! Decides when a reader reads its socket again: immediately, after a short pause, or once it is
 //! readable.
 //!
 //! A reader that is faster than its senders finds the buffer empty after every few packets. If it

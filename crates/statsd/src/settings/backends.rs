@@ -57,8 +57,8 @@ pub struct GraphiteSettings {
     pub flush_counts: bool,
     /// Use one persistent connection instead of one per flush.
     pub persistent: bool,
-    /// Maximum bytes spooled while the receiver is unreachable. 0 drops values at once, as etsy's
-    /// server does.
+    /// Maximum bytes spooled while the receiver is unreachable. With 0, values are dropped
+    /// immediately, as etsy's server does.
     pub spool_bytes: usize,
 }
 

@@ -287,7 +287,7 @@ impl Benchmark {
             is_finished: AtomicBool::new(false),
         };
         let (measured, warming) = thread::scope(|scope| {
-            // Without warming, the sender is dropped and `recv` returns at once.
+            // Without warming, the sender is dropped and `recv` returns immediately.
             let (sender, receiver) = mpsc::channel();
             let context = &context;
             if method == WarmMethod::NoWarming {

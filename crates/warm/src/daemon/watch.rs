@@ -379,7 +379,7 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// The time of the first image. It is taken at once, because the image of a shutdown takes
+    /// The time of the first image. It is taken immediately, because the image of a shutdown takes
     /// names and lengths of relations from the previous one; but a cold cache gets one interval to
     /// fill.
     fn first_dump(&self) -> Option<Instant> {

@@ -58,7 +58,7 @@ impl StderrFramer {
 
 impl OpenRecord {
     /// Starts a record with this line. If it `is_simple`, the message is verbatim in the line, and
-    /// its frame is added at once.
+    /// its frame is added immediately.
     #[inline]
     pub(super) fn start_fast(
         &mut self,
