@@ -1,8 +1,8 @@
-//! Which files are read, and in what order.
+//! Determines which files are read, and in which order.
 //!
 //! Patterns and directories are expanded to files; a log that exists in two formats is read once;
-//! rotated files are ordered by the first time in each, whatever their names. [`Inputs`] reports
-//! these decisions to the user.
+//! rotated files are ordered by the first time in each, whatever their names.
+//! [`Inputs`](crate::Inputs) reports these decisions to the user.
 
 mod glob;
 mod overlap;
