@@ -95,22 +95,23 @@ impl Default for LoadOptions {
 
 /// Observes a load. Its methods are called from several threads, and should return quickly.
 pub trait LoadObserver: Sync {
-    /// `pages` will be loaded. Called again when the load starts over.
+    /// Called when the load is planned: `pages` will be loaded. Called again when the load starts
+    /// over.
     fn planned(&self, pages: u64) {
         let _ = pages;
     }
 
-    /// `pages` more were loaded or skipped.
+    /// Called after `pages` more were loaded or skipped.
     fn progressed(&self, pages: u64) {
         let _ = pages;
     }
 
-    /// An event worth reporting while it happens.
+    /// Called for each event while the load runs.
     fn notify(&self, event: &LoadEvent) {
         let _ = event;
     }
 
-    /// Whether to stop early. Loaded pages stay in the cache.
+    /// Whether the load should stop early. Loaded pages stay in the cache.
     fn should_stop(&self) -> bool {
         false
     }

@@ -114,10 +114,11 @@ const FIXED_FIELDS: &[&[VersionedSql]] = &[
     &[(9, "pg_encoding_to_char(d.encoding)")],
 ];
 
-/// Number of bytes that are sent of a text that is not sent in full.
+/// Length in bytes of the beginning of a text, which the server sends if the whole text is not
+/// needed.
 pub(super) const PREFIX_BYTES: usize = 200;
 
-/// Sent after the beginning of a text. No text contains this byte.
+/// A zero byte, sent after the beginning of a text. No text contains one.
 pub(super) const TRUNCATION_MARK: u8 = 0;
 
 /// Prefix of our own session's row.

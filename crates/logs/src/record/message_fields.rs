@@ -41,7 +41,7 @@ impl MessageFields {
 /// Number of bytes after the keyword that are searched; the longest duration is shorter.
 const DURATION_BYTES_MAX: usize = 32;
 
-/// The first eight bytes of a message, as an integer for fast comparison.
+/// The first eight bytes of `duration:` messages, as an integer for fast comparison.
 pub(crate) const DURATION: u64 = u64::from_le_bytes(*b"duration");
 pub(crate) const STATEMENT: u64 = u64::from_le_bytes(*b"statemen");
 

@@ -113,9 +113,9 @@ struct PerfEvent {
     flags: u64,
     wakeup_events: u32,
     breakpoint_type: u32,
-    /// The path of the binary.
+    /// Address of the binary's path, in our memory.
     config1: u64,
-    /// The offset in the binary.
+    /// Offset of the instruction in the binary.
     config2: u64,
 }
 

@@ -1,4 +1,5 @@
-//! The fast path for typical lines: the second of the previous line, a cached prefix, and `LOG:`.
+//! The fast path for typical lines: the same time as in the previous line, to the second; a cached
+//! prefix; and `LOG:`.
 //!
 //! It only compares words at known offsets. Any other line goes through [`StderrFramer`], which
 //! returns the same result.
