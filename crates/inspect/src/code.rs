@@ -3,7 +3,6 @@
 //! Names come from `.symtab` if the file still has it, otherwise from `.dynsym`, which stripped
 //! files keep. In the latter, functions that are not exported have no name. An address past the end
 //! of the preceding exported function is marked as such: [`Symbol::is_inside`].
-//! end of the preceding exported function is marked as such: [`Symbol::is_inside`].
 
 use std::{
     fs::File,

@@ -76,7 +76,7 @@ pub enum LineLabel {
     Field(MessageField),
 }
 
-/// The further fields of a message, each on a line of its own in a stderr log.
+/// The further fields of a message. In a stderr log, each is on a separate line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageField {
     /// Details of the message, such as bind parameters.

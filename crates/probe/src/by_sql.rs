@@ -1,7 +1,7 @@
 //! Probes by SQL, for servers whose memory cannot be read and to which nothing can be attached: on
 //! another host, or without the necessary privileges.
 //!
-//! The caller samples each probe when it is due, on a connection of its own. Each probe states its
+//! The caller samples each probe when it is due, on a separate connection. Each probe states its
 //! limitation: the data it cannot provide.
 
 mod counters;

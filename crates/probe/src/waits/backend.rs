@@ -174,7 +174,6 @@ fn auxiliary_kind(title: &str) -> ProcessKind {
 /// The words before the host in a client backend's title: user and database, unless their names
 /// contain spaces. `None` for a title without a host, or with fewer than two words before it, which
 /// is not a client's.
-/// client's.
 ///
 /// The host is `[local]`, or an address or name with a port: `10.0.0.7(51234)`.
 fn names_before_host<'a>(words: &'a [&'a str]) -> Option<&'a [&'a str]> {
