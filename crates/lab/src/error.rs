@@ -158,7 +158,7 @@ pub enum ClusterError {
         data: PathBuf,
     },
 
-    /// The operation needs a stopped server and it runs, or the reverse.
+    /// The operation requires a stopped server, but the server is running; or the reverse.
     #[error("the cluster {name} is {state}")]
     WrongState {
         /// The cluster's name.

@@ -30,7 +30,7 @@ pub use self::{
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StatsdSettings {
-    /// Which server to emulate where they differ.
+    /// The server to emulate where statsd servers differ.
     pub dialect: StatsdDialect,
     /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
     pub listen: Vec<ListenSettings>,

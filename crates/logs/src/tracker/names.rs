@@ -176,11 +176,11 @@ fn colon_positions(text: &[u8]) -> impl Iterator<Item = usize> + '_ {
     memchr::memchr_iter(b':', text).filter(|at| text.get(at + 1) == Some(&b' '))
 }
 
-/// Bytes in which the end of a name is searched.
+/// Number of bytes in which the end of a name is searched.
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Splits `NAME/PORTAL`, where both may contain slashes: prefers a statement known by this text,
-/// then a known statement, then the first slash.
+/// Splits `NAME/PORTAL`, where both may contain slashes. Prefers a name under which this statement
+/// is known, then any known name, then the part before the first slash.
 fn split_portal<'a>(name: &'a [u8], sql: &[u8], known: &PreparedNames) -> (&'a [u8], &'a [u8]) {
     // Names are so short that the setup of a byte search would cost more than the search.
     let is_slash = |(_, byte): &(usize, &u8)| **byte == b'/';

@@ -58,7 +58,8 @@ impl ValueLimit {
     }
 }
 
-/// Maximum bytes of a character less one: how far below the limit a cut may be.
+/// Length of the longest character, less one byte. The server cuts values between characters, so a
+/// value may be shortened by this much more than the limit requires.
 const CHARACTER_BYTES_MAX: usize = 3;
 
 /// The values of the last list: their offsets in its text, or in a copy of it that starts with the

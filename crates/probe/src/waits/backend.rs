@@ -119,8 +119,8 @@ impl ProcessKind {
         }
     }
 
-    /// The kind with this `pg_stat_activity.backend_type`. Names of extensions are
-    /// [`ProcessKind::BackgroundWorker`].
+    /// The kind with this `pg_stat_activity.backend_type`. Any other text is a name chosen by an
+    /// extension: [`ProcessKind::BackgroundWorker`].
     pub fn from_name(word: &str) -> Self {
         match word {
             "client backend" => Self::Client,
