@@ -107,8 +107,8 @@ pub enum StatsdLogLevel {
     Debug,
 }
 
-/// Which server to emulate where they differ: gauge deltas, sampled timers, characters in keys,
-/// self metrics, management replies.
+/// The server to emulate where statsd servers differ: gauge deltas, sampled timers, characters in
+/// keys, self metrics, management replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatsdDialect {

@@ -50,8 +50,8 @@ fn read_tranche(
     Ok(if is_name { intern(&name) } else { None })
 }
 
-/// Interns a name for the life of this process, so that every event is a small value, even one that
-/// a server's extension has named. Returns `None` beyond [`NAMES_MAX`] names.
+/// Interns a name for the life of this process, so that an event is a small value even if its name
+/// is not built in. Returns `None` beyond [`NAMES_MAX`] names.
 pub(super) fn intern(name: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock();
