@@ -29,7 +29,7 @@ pub struct Samples {
     unattributed: u64,
 }
 
-/// The description of a run, by which people recognise it.
+/// Properties by which people recognise a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunInfo {
     /// The run's folder, or another name.
@@ -51,7 +51,7 @@ pub struct RunInfo {
 pub struct QueryText {
     /// The normalized text, or its first [`Samples::TEXT_MAX`] bytes.
     pub query: String,
-    /// The role of an execution; empty if not known.
+    /// The role of one execution; empty if not known.
     pub user: String,
     /// The database of that execution; empty if not known.
     pub database: String,
@@ -75,7 +75,7 @@ impl Samples {
     /// Maximum bytes of a query's text.
     pub const TEXT_MAX: usize = 4_096;
 
-    /// Starts without executions.
+    /// Creates a summary without executions.
     pub fn new(about: RunInfo) -> Self {
         Self {
             about,
@@ -90,7 +90,7 @@ impl Samples {
     ///
     /// # Errors
     ///
-    /// There is no run, or it is damaged.
+    /// The folder does not contain a run, or the run is damaged.
     pub fn read(path: &Path) -> Result<Self, ReadRunError> {
         Self::read_with_progress(path, |_, _| {})
     }

@@ -2,8 +2,8 @@
 //!
 //! A value comes from the command line, else from the environment, else from `howdah.toml`, else
 //! from the option's default. An option is declared once, in a command's `Args`: this module gives
-//! every long option its environment variable, and values of the file become defaults before
-//! the arguments are parsed. All four sources therefore go through the same value parser.
+//! every long option its environment variable, and makes values of the file its default before the
+//! arguments are parsed. So all four sources go through the same value parser.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
@@ -66,7 +66,7 @@ pub(crate) struct Global {
     pub(crate) quiet: bool,
 }
 
-/// Reason for not running a command.
+/// Reason why a command is not run.
 #[derive(Debug)]
 pub(crate) enum StartupError {
     /// Invalid arguments, or a request for help or the version.
@@ -80,7 +80,7 @@ impl StartupError {
     pub(crate) fn exit_code(self) -> ExitCode {
         match self {
             Self::Usage(error) => {
-                // A closed pipe is fine: the reader of the help has seen enough.
+                // A closed pipe is not an error: its reader has seen enough of the help.
                 let _ = error.print();
                 if let Some(name) = env_variable_for_error(&error) {
                     write_stderr(&format!(
@@ -185,7 +185,7 @@ fn unknown_variables(command: &clap::Command, names: impl Iterator<Item = String
         .collect()
 }
 
-/// The variables of all options of a command and its subcommands.
+/// The environment variables of all options of a command and its subcommands.
 fn variables(command: &clap::Command) -> Vec<String> {
     let own = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned));
     own.chain(command.get_subcommands().flat_map(variables)).collect()
@@ -227,7 +227,7 @@ fn config_argument(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("HOWDAH_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Sets the variable names: `replay --map-user` is HOWDAH_REPLAY_MAP_USER. The help states the
+/// Sets the variable names: `replay --map-user` is HOWDAH_REPLAY_MAP_USER. The help states this
 /// rule once instead of repeating the name at each option.
 fn with_environment(command: clap::Command, prefix: &str) -> clap::Command {
     command

@@ -49,7 +49,7 @@ macro_rules! commands {
         }
 
         impl RootCommand {
-            /// Runs the command.
+            /// Runs the command that was given on the command line.
             pub(crate) fn run(self, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
                 match self {
                     $(Self::$variant(args) => $module::run(args, ctx),)*

@@ -18,7 +18,7 @@ use crate::{
     terminal::{Stdout, StdoutLock, Terminal},
 };
 
-/// Output streams, signals and metrics, set up as the global options say.
+/// Output streams, signals and metrics, set up according to the global options.
 #[derive(Debug)]
 pub(crate) struct CommandContext {
     terminal: Terminal,
@@ -82,7 +82,7 @@ impl CommandContext {
     }
 
     /// The flag that Ctrl-C and SIGTERM set. A command that calls this must check the flag and
-    /// finish cleanly; a second signal ends the process at once.
+    /// finish cleanly; a second signal ends the process immediately.
     pub(crate) fn interrupted(&self) -> Arc<AtomicBool> {
         self.interrupt.flag()
     }

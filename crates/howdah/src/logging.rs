@@ -55,7 +55,7 @@ pub(crate) enum LogLineFormat {
 
 /// The level given with `--log-level`, and a handle to change it later. A process has one log.
 static LEVEL: OnceLock<(Option<Level>, reload::Handle<LevelFilter, Registry>)> = OnceLock::new();
-/// Syslog, once a command has redirected the log to it.
+/// The connection to syslog, once a command has redirected the log to it.
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();
 
 /// Starts logging for the process. Call once.
@@ -84,7 +84,7 @@ pub(crate) fn start(global: &Global, ctx: &CommandContext) {
 ///
 /// # Errors
 ///
-/// There is no syslog; the log stays on stderr.
+/// The host does not run syslog; the log stays on stderr.
 pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<()> {
     if let (Some(level), Some((given, handle))) = (level, LEVEL.get())
         && given.is_none()

@@ -69,10 +69,10 @@ impl Stdout {
     }
 }
 
-/// A writer for data.
+/// A locked writer for data on stdout.
 ///
-/// Writing after the reader has closed the pipe is an error that the command returns with `?`; it
-/// ends command and counts as success.
+/// Writing after the reader has closed the pipe is an error that the command returns with `?`. It
+/// ends the command and counts as success.
 #[derive(Debug)]
 pub(crate) struct StdoutLock<'a> {
     buffer: MutexGuard<'a, BufWriter<io::Stdout>>,
@@ -100,8 +100,8 @@ impl Write for StdoutLock<'_> {
     }
 }
 
-/// Marks a broken pipe of stdout, to distinguish it from one of a database connection, and adds to
-/// any other error that it is about stdout.
+/// Marks a broken pipe of stdout, to distinguish it from that of a database connection, and adds to
+/// any other error that it concerns stdout.
 #[expect(clippy::needless_pass_by_value, reason = "the signature `map_err` requires")]
 fn attribute_error(error: io::Error) -> io::Error {
     match error.kind() {

@@ -16,7 +16,7 @@ pub struct Binaries {
     origin: BinariesOrigin,
 }
 
-/// Where binaries were found.
+/// How binaries were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BinariesOrigin {
@@ -71,7 +71,7 @@ impl Binaries {
         &self.version
     }
 
-    /// Where the binaries were found.
+    /// How the binaries were found.
     pub fn origin(&self) -> BinariesOrigin {
         self.origin
     }

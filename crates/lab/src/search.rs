@@ -30,19 +30,19 @@ impl Default for BinariesSearch {
 }
 
 impl BinariesSearch {
-    /// Any supported major, newest first; from anywhere.
+    /// Starts a search for any supported major, newest first, in all places.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only this major.
+    /// Restricts the search to this major.
     #[must_use]
     pub fn major(mut self, major: u32) -> Self {
         self.major = Some(major);
         self
     }
 
-    /// Only this directory.
+    /// Restricts the search to this directory.
     #[must_use]
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
@@ -259,9 +259,9 @@ pub enum FindError {
     /// The explicitly given directory cannot be used.
     #[error("no PostgreSQL in {}: {reason}", dir.display())]
     Given {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
-        /// Why it cannot be used.
+        /// Reason why the directory cannot be used.
         reason: UnusableBinaries,
     },
 
@@ -281,7 +281,7 @@ pub enum FindError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnusableBinaries {
-    /// A program is missing.
+    /// The directory lacks one of the programs that a server needs.
     #[error("there is no {program}")]
     MissingProgram {
         /// The program's name.
@@ -302,13 +302,13 @@ pub enum UnusableBinaries {
     /// The version is older than any supported one.
     #[error("version {version} is too old")]
     TooOld {
-        /// Its version.
+        /// The version found.
         version: Version,
     },
-    /// Not the requested major, or not a supported one.
+    /// The version is not the requested major, or is not supported.
     #[error("it is version {version}")]
     OtherVersion {
-        /// Its version.
+        /// The version found.
         version: Version,
     },
 }

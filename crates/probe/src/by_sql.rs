@@ -1,8 +1,8 @@
 //! Probes by SQL, for servers whose memory cannot be read and to which nothing can be attached: on
 //! another host, or without the necessary privileges.
 //!
-//! Each probe is sampled when its caller says, on a connection of the caller, and has a limitation:
-//! what it cannot show.
+//! The caller samples each probe when it is due, on a separate connection. Each probe states its
+//! limitation: the data it cannot provide.
 
 mod counters;
 mod locks;
@@ -22,7 +22,7 @@ pub use self::{
 pub trait SqlProbe {
     /// Limitation of its data, for the user.
     const LIMITATION: &'static str;
-    /// Time between samples; `None` if one per report is sufficient.
+    /// Time between samples; `None` if one sample per report is sufficient.
     const INTERVAL: Option<Duration>;
 
     /// Takes one sample.

@@ -37,18 +37,18 @@ pub struct MetricDiagnosis {
     pub name: &'static str,
     /// The best source available. `None`: the metric is not available.
     pub source: Option<ProbeSource>,
-    /// Its cost with that source.
+    /// Cost of the metric with that source.
     pub cost: Option<MetricCost>,
     /// The limitation of the source, or why a better one is not available.
     pub missing: Option<String>,
 }
 
-/// The cost of a metric.
+/// The cost of observing a metric, and whether the server or this process bears it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricCost {
-    /// To the server, per event.
+    /// Time that each event costs the server.
     PerHit(Duration),
-    /// To us, per sample. Nothing to the server.
+    /// Time that each sample costs this process. The server is not affected.
     PerSample(Duration),
 }
 

@@ -1,5 +1,5 @@
-//! Measures inside a running PostgreSQL server what it is really waiting for: without a restart, an
-//! extension or SQL.
+//! Measures what a running PostgreSQL server waits for, from inside the server: without a restart,
+//! an extension or SQL.
 //!
 //! Each metric has a source. Exact values come from BPF programs attached to the server's code
 //! (uprobes and the USDT probes of `--enable-dtrace`). Where such programs may not run, samples of

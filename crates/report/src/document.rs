@@ -80,7 +80,8 @@ struct SettingsDocument {
 
 #[derive(Debug, Serialize)]
 struct CaveatDocument {
-    /// `different_captures`, `different_rates`, `incomplete`, `everything_moved`, `types_deduced`.
+    /// One of `different_captures`, `different_rates`, `incomplete`, `everything_moved`,
+    /// `types_deduced`.
     kind: &'static str,
     text: String,
 }
@@ -100,15 +101,15 @@ struct QueryDocument {
     query: String,
     user: String,
     database: String,
-    /// `slower`, `faster`, `no change`, `too few`, `only in base` or `only in run`.
+    /// One of `slower`, `faster`, `no change`, `too few`, `only in base`, `only in run`.
     verdict: &'static str,
-    /// `typical` or `tail` if the query changed.
+    /// `typical` or `tail` if the query changed, `null` otherwise.
     part: Option<&'static str>,
     /// The change of typical executions.
     change: Option<ChangeDocument>,
     /// The change of the mean, where the verdict used it; its interval is at 99 %.
     mean_change: Option<IntervalDocument>,
-    /// The factor by which it differed between base and control.
+    /// The factor by which the query differed between base and control.
     noise: Option<f64>,
     impact_us: f64,
     base: Option<MeasuresDocument>,
@@ -152,7 +153,7 @@ struct MeasuresDocument {
 
 #[derive(Debug, Serialize)]
 struct ErrorDocument {
-    /// `null` if no server reported one.
+    /// SQLSTATE of the failures; `null` if no server reported one.
     sqlstate: Option<String>,
     message: String,
     base: u64,

@@ -1,6 +1,7 @@
-//! [`Counter`], [`Gauge`], [`Histogram`]: metric handles for hot paths. All are cheap to clone,
-//! clones share one value, and updates are relaxed atomics: each value is exact, but two values
-//! read together may be from slightly different moments.
+//! Handles to metrics, for hot paths: [`Counter`], [`Gauge`], [`Histogram`].
+//!
+//! All are cheap to clone, clones share one value, and updates are relaxed atomics: each value is
+//! exact, but two values read together may be from slightly different moments.
 
 use std::{
     sync::{
@@ -15,7 +16,7 @@ use std::{
 pub struct Counter(Arc<AtomicU64>);
 
 impl Counter {
-    /// Adds `n`.
+    /// Adds `n`, wrapping around at 2⁶⁴.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
@@ -25,7 +26,7 @@ impl Counter {
         self.0.fetch_max(total, Relaxed);
     }
 
-    /// The current sum.
+    /// The current value.
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -42,7 +43,7 @@ impl Default for Gauge {
 }
 
 impl Gauge {
-    /// Sets the value.
+    /// Replaces the value.
     pub fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Relaxed);
     }
@@ -68,7 +69,7 @@ pub struct Histogram(Arc<Buckets>);
 #[derive(Debug)]
 struct Buckets {
     bounds_us: &'static [u64],
-    /// One per bound, and a last one without a bound.
+    /// Observations in each bucket; the last bucket has no bound.
     counts: Box<[AtomicU64]>,
     sum_us: AtomicU64,
 }

@@ -65,7 +65,7 @@ impl Registry {
         }
     }
 
-    /// The gauge with this description.
+    /// The gauge with this description, created with value 0 on first use.
     pub fn gauge(&self, description: &Description) -> Gauge {
         self.gauge_with(description, &[])
     }
@@ -78,7 +78,7 @@ impl Registry {
         }
     }
 
-    /// The histogram with this description.
+    /// The histogram with this description, created empty on first use.
     pub fn histogram(&self, description: &Description) -> Histogram {
         self.histogram_with(description, &[])
     }
@@ -197,7 +197,7 @@ fn mismatch<T: Detached>(description: &Description, expected: &str) -> T {
     T::detached()
 }
 
-/// A handle that belongs to no registry.
+/// Creates a handle that belongs to no registry.
 trait Detached {
     fn detached() -> Self;
 }

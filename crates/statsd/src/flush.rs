@@ -45,9 +45,9 @@ pub struct FlushSnapshot {
     pub counters: Vec<CounterMetric>,
     /// Timers, histograms and distributions.
     pub timers: Vec<TimerMetric>,
-    /// Gauges.
+    /// Gauges with their last value, including those that were idle in the interval.
     pub gauges: Vec<GaugeMetric>,
-    /// Sets.
+    /// Sets with their number of distinct members.
     pub sets: Vec<SetMetric>,
     /// The separate spellings of merged metrics.
     pub variants: MetricVariants,
@@ -118,7 +118,7 @@ impl Calculation {
 /// A counter of one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -136,7 +136,7 @@ pub struct CounterMetric {
 /// A gauge of one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GaugeMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -148,7 +148,7 @@ pub struct GaugeMetric {
 /// A set of one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SetMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -162,7 +162,7 @@ pub struct SetMetric {
 /// A timer, histogram or distribution of one interval.
 #[derive(Clone, Debug)]
 pub struct TimerMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -199,13 +199,13 @@ pub struct TimerSummary {
     pub lower: f64,
     /// Maximum.
     pub upper: f64,
-    /// Sum.
+    /// Sum of the values, not divided by sample rates.
     pub sum: f64,
-    /// Sum of squares.
+    /// Sum of the squared values.
     pub sum_squares: f64,
-    /// Mean.
+    /// Arithmetic mean of the values.
     pub mean: f64,
-    /// Median.
+    /// Middle value, or the mean of the two middle ones.
     pub median: f64,
     /// Population standard deviation.
     pub std: f64,

@@ -100,7 +100,7 @@ impl EncodingArgs {
 }
 
 impl LogArgs {
-    /// The importer's options; what is not given is detected.
+    /// The importer's options; omitted ones are detected from the data.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ pub(crate) fn has_no_dataset(dir: &Path) -> bool {
 }
 
 /// The parts of a capture's report that apply to a capture derived from it: gaps of the log remain.
-/// Counts are those of the new capture, and samples are reported only once.
+/// Counts are those of the new capture, and samples are not repeated.
 fn inherited_report(manifest: &CaptureManifest) -> Value {
     let report = &manifest.report;
     let mut inherited = serde_json::json!({});
@@ -159,7 +159,7 @@ fn inherited_report(manifest: &CaptureManifest) -> Value {
     inherited
 }
 
-/// Refuses to write a capture onto itself: it would be cleared before it is read.
+/// Refuses to write a capture onto its own input, which would be cleared before it is read.
 fn refuse_overwriting_input(input: &Path, output: &Path) -> anyhow::Result<()> {
     let real = |path: &Path| path.canonicalize().ok();
     if real(input).is_some() && real(input) == real(output) {

@@ -71,7 +71,7 @@ Examples:
 /// Default number of queries in a table.
 const TABLE_QUERIES: usize = 20;
 
-/// Width of a table that is not printed to a terminal: a file can be scrolled.
+/// Width of a table that is not printed to a terminal, because a file can be scrolled.
 const WIDTH_WITHOUT_TERMINAL: u16 = 160;
 
 pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
@@ -149,7 +149,7 @@ struct ExplainServers {
 }
 
 impl ExplainServers {
-    /// Resolves the targets before the runs are read, so that a typo fails at once.
+    /// Resolves the targets before the runs are read, so that a typo fails immediately.
     fn from_args(args: &Args) -> anyhow::Result<Option<Self>> {
         let (base, run) = match (&args.explain_base, &args.explain_run) {
             (Some(base), Some(run)) => (base, run),

@@ -131,8 +131,8 @@ fn start(args: &LabStartArgs, labs: &Labs, ctx: &CommandContext) -> anyhow::Resu
     if let Some(primary) = &args.standby_of {
         builder = builder.standby_of_lab(&get(labs, primary)?);
     }
-    // In the foreground, handle signals from the beginning: a cluster that is half created is
-    // removed in any case, but a user who pressed Ctrl-C wants to see that it happened.
+    // In the foreground, handle signals from the beginning. A half-created cluster is removed in
+    // any case, but after Ctrl-C the user should be shown that it was.
     let interrupted = args.foreground.then(|| ctx.interrupted());
     if args.standby_of.is_none() && needs_download(args) {
         ctx.report("downloading PostgreSQL: no suitable version is installed");
@@ -194,7 +194,7 @@ fn builder(args: &LabStartArgs) -> Builder {
     builder
 }
 
-/// Whether the start will download PostgreSQL: the user should know what takes so long.
+/// Whether the start will download PostgreSQL, which takes a while and is announced.
 fn needs_download(args: &LabStartArgs) -> bool {
     let search =
         args.pg.map_or_else(BinariesSearch::new, |major| BinariesSearch::new().major(major));
@@ -289,7 +289,7 @@ fn with_lab_hint<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
 /// Number of server log lines shown if the server did not start.
 const LOG_LINES_MAX: usize = 4;
 
-/// A server log line without its time and process id.
+/// Removes time and process id from a server log line.
 fn without_log_prefix(line: &str) -> &str {
     line.find("] ").map_or(line, |end| &line[end + 2..]).trim()
 }
@@ -337,8 +337,8 @@ struct LabListDocument {
 #[derive(Debug, Default, Serialize)]
 struct LabRow {
     name: String,
-    /// `starting`, `running` or `down`. The fields below are empty while it starts; `pid` and `uri`
-    /// are also empty while it is down.
+    /// `starting`, `running` or `down`. The fields below are empty while the server starts; `pid`
+    /// and `uri` are also empty while it is down.
     state: &'static str,
     postgresql: Option<String>,
     major: Option<u32>,
@@ -399,8 +399,8 @@ fn major(text: &str) -> Result<u32, String> {
     }
 }
 
-/// `NAME=VALUE`; the value may be empty and contain any character. A quoted value is read as in
-/// `postgresql.conf`, where `''` stands for a quote.
+/// A setting given as `NAME=VALUE`. The value may be empty and contain any character. A quoted
+/// value is read as in `postgresql.conf`, where `''` stands for a quote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LabSetting {
     name: String,

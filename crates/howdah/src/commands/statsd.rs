@@ -69,7 +69,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
     adjust_log(&read.settings.log);
     let warnings = read.warnings.iter();
     warnings.for_each(|warning| tracing::warn!("{warning}"));
-    // Before any socket is opened, so that no early signal is missed.
+    // Handlers are installed before any socket is opened, so that no early signal is missed.
     let flag = ctx.interrupted();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let server = start(read)?;
@@ -152,7 +152,7 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Checks the settings.
+/// Converts errors in the settings to a list of problems, for `--check`.
 fn check_settings(read: anyhow::Result<settings::ParsedSettings>) -> anyhow::Result<SettingsCheck> {
     let texts = |remarks: &[settings::SettingsDiagnostic]| {
         remarks.iter().map(ToString::to_string).collect()

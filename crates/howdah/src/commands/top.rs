@@ -223,7 +223,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
     outcome.and_then(|outcome| recorded.map(|()| outcome))
 }
 
-/// How long to wait for webhooks at the end.
+/// Maximum wait for webhooks to deliver at the end.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs as a service that sends notifications, without output.
@@ -244,7 +244,8 @@ fn watch_only(
 }
 
 impl Args {
-    /// Shows a screen, or writes rows.
+    /// Shows a screen on the terminal. Writes rows if stdout is not a terminal, or if a format or
+    /// count was requested.
     fn show(
         &self,
         servers: Vec<WatchTarget>,
@@ -282,7 +283,7 @@ impl Args {
             }
             return Err(anyhow::anyhow!("{}: {}", first.server, first.reason));
         }
-        // The last one becomes the error.
+        // The last problem becomes the error; the others are reported first.
         let last = unchecked.pop();
         for unchecked in &unchecked {
             ctx.report(format_args!("{unchecked}"));
@@ -377,7 +378,7 @@ impl Args {
     }
 }
 
-/// Host and port.
+/// Formats the endpoint as `HOST:PORT`, without user or password.
 fn host_and_port(target: &ConnectTarget) -> String {
     let endpoint = target.endpoints().first();
     endpoint.map_or_else(String::new, |endpoint| format!("{}:{}", endpoint.host(), endpoint.port()))

@@ -101,13 +101,13 @@ fn save(ctx: &CommandContext, image: &CacheImage, path: &Path, keep: u32) -> any
     Ok(())
 }
 
-/// The size of the image, when it was taken, and how.
+/// Describes an image: its size, time and source.
 fn summary(image: &CacheImage) -> String {
     let taken = Timestamp::from_micros(image.origin.taken_at_us);
     format!("{}, {taken}, by {}", image_size(image), image.origin.source.name())
 }
 
-/// The maximum number of rows to show; 0 means all.
+/// Maximum number of rows to show: `default` unless `given`; 0 stands for all.
 fn limit(given: Option<usize>, default: usize) -> usize {
     match given {
         Some(0) => usize::MAX,

@@ -11,7 +11,7 @@ use super::{SqlProbe, SqlSampleError};
 pub struct OperationCounts {
     /// Name of the operation.
     pub operation: &'static str,
-    /// How often it occurred; `None` if the server does not count it.
+    /// Number of calls; `None` if the server does not count them.
     pub calls: Option<u64>,
     /// Time of one call on average, in milliseconds; `None` if it was not measured.
     pub mean_ms: Option<f64>,
@@ -101,7 +101,7 @@ impl SqlProbe for SqlWal {
     }
 }
 
-/// Buffer allocations.
+/// Counts buffer allocations.
 #[derive(Debug, Default)]
 pub struct SqlSweep(CounterGrowth);
 
@@ -131,7 +131,7 @@ impl SqlProbe for SqlSweep {
     }
 }
 
-/// Completed checkpoints.
+/// Counts completed checkpoints.
 #[derive(Debug, Default)]
 pub struct SqlCheckpoints {
     growth: CounterGrowth,
@@ -139,12 +139,12 @@ pub struct SqlCheckpoints {
     written: f64,
 }
 
-/// A checkpoint that was found to be complete, or several merged.
+/// A checkpoint that has completed since the last sample, or several merged into one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompletedCheckpoint {
-    /// Time of its write phase, in milliseconds.
+    /// Duration of the write phase, in milliseconds.
     pub write_ms: f64,
-    /// Time of its sync phase, in milliseconds.
+    /// Duration of the sync phase, in milliseconds.
     pub sync_ms: f64,
     /// Buffers written.
     pub buffers: u64,

@@ -1,7 +1,7 @@
 //! Waits for heavyweight locks, from snapshots of `pg_locks`.
 //!
-//! A wait is identified by process and lock, and the server reports how long it has lasted. It has
-//! ended when it is no longer listed; its duration is the one last reported.
+//! A wait is identified by process and lock, and the server reports how long it has lasted. A wait
+//! that a snapshot does not list has ended; its duration is the last one reported.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,9 +30,9 @@ pub struct EndedLockWait {
     pub pid: Option<u32>,
     /// The lock: its type and object.
     pub subject: String,
-    /// How long it waited when last seen.
+    /// Duration of the wait in the last snapshot that listed it.
     pub waited: Duration,
-    /// Process ids of those that held the lock; empty if unknown.
+    /// Process ids of the lock's holders; empty if unknown.
     pub blocked_by: String,
 }
 
@@ -66,17 +66,17 @@ impl SqlLocks {
         self.snapshots.finish_all();
     }
 
-    /// Durations by lock, of the waits already taken.
+    /// Durations by lock, of the waits drained so far.
     pub fn subjects(&self) -> &BTreeMap<String, Distribution> {
         &self.subjects
     }
 
-    /// Durations by the processes that blocked, of the waits already taken.
+    /// Durations by blocking processes, of the waits drained so far.
     pub fn blockers(&self) -> &BTreeMap<String, Distribution> {
         &self.blockers
     }
 
-    /// Durations of all waits already taken.
+    /// Durations of all waits drained so far.
     pub fn total(&self) -> &Distribution {
         &self.all
     }
@@ -119,12 +119,12 @@ impl SqlExtensions {
         self.snapshots.finish_all();
     }
 
-    /// Durations by relation, of the waits already taken.
+    /// Durations by relation, of the waits drained so far.
     pub fn relations(&self) -> &BTreeMap<String, Distribution> {
         &self.relations
     }
 
-    /// Durations of all waits already taken.
+    /// Durations of all waits drained so far.
     pub fn total(&self) -> &Distribution {
         &self.all
     }
@@ -149,14 +149,14 @@ fn add_limited(all: &mut BTreeMap<String, Distribution>, name: &str, waited: Dur
 /// Identifies a wait: pid, kind of lock, mode and object.
 type LockWaitKey = (String, String, String, String);
 
-/// Waits, with their durations as last seen.
+/// Open and ended waits, with their durations in the last snapshot.
 #[derive(Debug, Default)]
 struct LockSnapshots {
     open: HashMap<LockWaitKey, LockWaitSample>,
     ended: Vec<(LockWaitKey, LockWaitSample)>,
 }
 
-/// The last sample of a wait.
+/// A wait as the last snapshot listed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LockWaitSample {
     waited: Duration,

@@ -40,19 +40,19 @@ impl ProtobufMessage {
         self.uint(field, howdah_codec::zigzag(value))
     }
 
-    /// `fixed64`.
+    /// Appends a 64-bit integer of fixed size, `fixed64`, little-endian.
     pub(crate) fn fixed64(&mut self, field: u32, value: u64) -> &mut Self {
         self.tag(field, ProtobufWireType::Fixed64);
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
-    /// `double`.
+    /// Appends a 64-bit float, `double`, little-endian.
     pub(crate) fn double(&mut self, field: u32, value: f64) -> &mut Self {
         self.fixed64(field, value.to_bits())
     }
 
-    /// `string`.
+    /// Appends a length-delimited text, `string`.
     pub(crate) fn string(&mut self, field: u32, value: &str) -> &mut Self {
         self.bytes(field, value.as_bytes())
     }

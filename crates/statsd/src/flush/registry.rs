@@ -107,7 +107,7 @@ pub struct ReceiveTotals {
     pub last_packet: Option<SystemTime>,
 }
 
-/// The time of a flush.
+/// When a flush happens, and how late it is.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushTime {
     /// The current time.

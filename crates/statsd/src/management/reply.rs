@@ -26,7 +26,7 @@ pub(super) struct ManagementSession {
     json: bool,
 }
 
-/// The reply to a command.
+/// The text to send after a command, and whether the connection stays open.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CommandReply {
     /// Send the text and continue.

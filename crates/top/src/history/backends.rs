@@ -15,7 +15,7 @@ use super::{
 /// `postmaster.h`).
 const ROWS_MAX: usize = 0x3ffff;
 
-/// Fields of a session. New ones are appended; older readers ignore them.
+/// Indexes of a session's fields. New ones are appended; older readers ignore them.
 const PID: usize = 0;
 const STARTED: usize = 1;
 const DATABASE: usize = 2;
@@ -40,7 +40,7 @@ const BLOCKED_SINCE: usize = 20;
 const CLIENT_PORT: usize = 21;
 const FIELDS: usize = 22;
 
-/// Fields that are timestamps of the server's clock.
+/// Fields that are timestamps of the server's clock, as a bit mask.
 const TIMESTAMP_FIELDS: u64 =
     1 << TRANSACTION_STARTED | 1 << QUERY_STARTED | 1 << STATE_CHANGED | 1 << BLOCKED_SINCE;
 
@@ -51,7 +51,7 @@ const EXACT: i64 = 8;
 
 pub(super) type BackendFields = [DeltaField; FIELDS];
 
-/// Writer state: the sessions of the previous frame.
+/// State of the writer: the sessions of the previous frame.
 #[derive(Debug, Default)]
 pub(super) struct BackendWriter {
     rows: Vec<BackendFields>,
@@ -59,7 +59,7 @@ pub(super) struct BackendWriter {
 }
 
 impl BackendWriter {
-    /// Encodes sessions, and keeps them for the next frame.
+    /// Encodes sessions as differences to those of the previous frame.
     pub(super) fn encode(
         &mut self,
         out: &mut Vec<u8>,
@@ -85,8 +85,8 @@ impl BackendWriter {
     }
 }
 
-/// Decodes the output of [`BackendWriter::encode`]; `rows` are those of the previous frame, and are
-/// replaced by those of this one.
+/// Decodes the output of [`BackendWriter::encode`]. `rows` are the sessions of the previous frame,
+/// and are replaced by those of this frame.
 pub(super) fn decode(
     input: &mut ByteReader<'_>,
     rows: &mut Vec<BackendFields>,

@@ -8,8 +8,8 @@ use super::error::CorruptFrame;
 pub(super) type DeltaField = Option<i64>;
 
 /// Encodes `now` as its difference to `before`: which fields differ, which of those have no value,
-/// then the values. Fields selected by `clock` are encoded relative to `clock_us`, because a new
-/// timestamp is unrelated to the previous one.
+/// then the values. Fields selected by the bit mask `clock` are encoded relative to `clock_us`,
+/// because a new timestamp is unrelated to the previous one.
 pub(super) fn encode(
     out: &mut Vec<u8>,
     now: &[DeltaField],
@@ -38,7 +38,8 @@ pub(super) fn encode(
     }
 }
 
-/// Decodes the output of [`encode`]: `fields` are the previous values, and are updated.
+/// Decodes the output of [`encode`]: `fields` holds the previous values, and is updated to the new
+/// ones.
 pub(super) fn decode(
     input: &mut ByteReader<'_>,
     fields: &mut [DeltaField],
@@ -68,8 +69,8 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// Encodes which row of the previous sample a row corresponds to: 0 for none, else its distance
-/// from the position expected without insertions and removals.
+/// Encodes the correspondence of a row to one of the previous sample: 0 for a new row, otherwise
+/// the distance from the position expected without insertions and removals.
 pub(super) fn encode_row_index(out: &mut Vec<u8>, row_index: Option<usize>, expected: &mut usize) {
     match row_index {
         None => out.write_varint(0),

@@ -15,7 +15,7 @@ pub(super) const FILE_HEADER: [u8; 16] = *b"HOWDAHTR\x01\0\0\0\0\0\0\0";
 /// Start of each frame. It is invalid UTF-8 and rare in compressed data.
 const MARKER: [u8; 4] = [0xf7, b'H', b'T', 0xfe];
 
-/// Bytes before a body: marker, length, checksum.
+/// Length of marker, length and checksum before a body.
 pub(super) const PREFIX_BYTES: usize = 16;
 
 /// Maximum body size.
@@ -36,7 +36,7 @@ pub(super) struct FrameHeader {
     pub(super) kind: FrameKind,
     pub(super) stream: u64,
     pub(super) at_us: i64,
-    /// Bytes of the header; the compressed data follows.
+    /// Length of the header in bytes; the compressed data follows.
     pub(super) bytes: usize,
 }
 

@@ -38,11 +38,11 @@ pub(super) struct FrameWriter {
     pooled: Vec<pooled_clients::ClientFields>,
     figures: FrameFigures,
     server: Option<(Arc<ServerInfo>, Arc<[MissingPrivilege]>)>,
-    /// Number of encoded sessions and view rows.
+    /// Number of sessions and view rows encoded in this segment.
     pub(super) rows: usize,
 }
 
-/// Numbers of a frame that do not belong to a session.
+/// Figures of a frame that do not belong to a session.
 #[derive(Clone, Debug, Default)]
 struct FrameFigures {
     now: [DeltaField; OVERVIEW_FIELDS],
@@ -149,8 +149,8 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
-    /// Decodes the state at `at_us` and the views sampled then. The snapshot has no waits: they are
-    /// stored separately.
+    /// Decodes a server's state at `at_us`, and the views sampled at that time. The snapshot has no
+    /// wait events, because those are stored separately.
     pub(super) fn read(
         &mut self,
         at_us: i64,

@@ -1,5 +1,7 @@
-//! Encodes pooler clients as rows of fields. A client has no identity of its own, so a row is
-//! encoded relative to the row at the same position before: poolers keep the order of their lists.
+//! Encodes pooler clients as rows of fields.
+//!
+//! Nothing identifies a client across samples, so a row is encoded relative to the previous one at
+//! the same position: poolers keep the order of their lists.
 
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use super::{
 };
 use crate::pooler::PooledClients;
 
-/// Maximum numbers of clients and of failed poolers; more are not recorded.
+/// Maximum numbers of clients and of failed poolers. Further ones are not recorded.
 const CLIENTS_MAX: usize = 100_000;
 const PROBLEMS_MAX: usize = 64;
 
@@ -21,7 +23,8 @@ const PROBLEMS_MAX: usize = 64;
 /// the linked server connection. New fields are appended.
 pub(super) type ClientFields = [DeltaField; 9];
 
-/// Encodes clients; `rows` are those of the previous frame, and are replaced by those of this one.
+/// Encodes clients. `rows` are those of the previous frame, and are replaced by those of this
+/// frame.
 pub(super) fn encode(
     out: &mut Vec<u8>,
     pooled: Option<&PooledClients>,

@@ -9,12 +9,13 @@ use super::error::CorruptFrame;
 /// Maximum total size of a segment's texts when reading: far more than a writer produces.
 const SEGMENT_TEXT_BYTES_MAX: usize = 64 << 20;
 
-/// Texts written so far.
+/// Numbers of the texts written so far.
 #[derive(Debug, Default)]
 pub(super) struct TextWriter(HashMap<Arc<str>, i64>);
 
 impl TextWriter {
-    /// Number of a text. A new text is appended to `fresh`, which precedes the frame.
+    /// Returns the number of a text. A new text is appended to `new_texts`, which is written before
+    /// the frame.
     pub(super) fn number(&mut self, text: &Arc<str>, new_texts: &mut Vec<Arc<str>>) -> i64 {
         if let Some(number) = self.0.get(text) {
             return *number;
@@ -37,7 +38,7 @@ pub(super) fn read_line(input: &mut ByteReader<'_>) -> Result<Arc<str>, CorruptF
     Ok(howdah_collect::sanitized_line(input.text()?).into())
 }
 
-/// Texts read so far.
+/// Texts read so far, by number.
 #[derive(Debug, Default)]
 pub(super) struct TextReader {
     texts: Vec<Arc<str>>,
@@ -59,13 +60,13 @@ impl TextReader {
         Ok(())
     }
 
-    /// The text with that number, unchanged.
+    /// The text with this number, unchanged.
     pub(super) fn raw(&self, number: i64) -> Result<&Arc<str>, CorruptFrame> {
         let at = usize::try_from(number).map_err(|_| CorruptFrame::Reference)?;
         self.texts.get(at).ok_or(CorruptFrame::Reference)
     }
 
-    /// The text with that number, sanitized to one line.
+    /// The text with this number, sanitized to one line.
     pub(super) fn line(&self, number: i64) -> Result<Arc<str>, CorruptFrame> {
         let text = self.raw(number)?;
         Ok(match howdah_collect::sanitized_line(text) {

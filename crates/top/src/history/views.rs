@@ -1,5 +1,7 @@
-//! Encodes view samples. A file names the columns it has, so that other versions can read it:
-//! unknown columns are ignored, missing ones are unavailable.
+//! Encodes samples of statistics views.
+//!
+//! A file names the columns of each view, so that other versions can read it: unknown columns are
+//! ignored, missing ones are unavailable.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,7 +14,7 @@ use super::{
     texts::{TextReader, TextWriter},
 };
 
-/// Maximum numbers of cells and columns of a sample; more are not recorded.
+/// Maximum numbers of cells and columns of a sample. Further ones are not recorded.
 const CELLS_MAX: usize = 1 << 20;
 const COLUMNS_MAX: usize = 256;
 
@@ -22,11 +24,11 @@ const TEXT: u8 = 2;
 const INTEGER: u8 = 3;
 const REAL: u8 = 4;
 
-/// Writer state: the previous samples.
+/// State of the writer: the previous sample of each view.
 #[derive(Debug, Default)]
 pub(super) struct ViewWriter {
-    /// The last sample of each view, across segments: the first one of a segment needs it for its
-    /// rates.
+    /// The last sample of each view, across segments: rates of the first sample in a segment need
+    /// it.
     last: HashMap<&'static str, ViewSample>,
     /// Views already written in this segment.
     written: Vec<&'static str>,
@@ -38,12 +40,12 @@ impl ViewWriter {
         self.written.clear();
     }
 
-    /// Drops all samples: the server may be a different one.
+    /// Drops all samples, because the next ones may come from a different server.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Encodes a sample, and keeps it for the next frame.
+    /// Encodes a sample as the difference to the previous one.
     pub(super) fn encode(
         &mut self,
         out: &mut Vec<u8>,
@@ -56,8 +58,8 @@ impl ViewWriter {
         out.write_signed(number);
         let last = self.last.get(view.name).filter(|_| rate_view.seconds > 0.0);
         let is_new = !self.written.contains(&view.name);
-        // What follows: 0 a sample without a predecessor, 1 the predecessor and the sample, 2 the
-        // sample.
+        // The byte states which samples follow. 0: one without a predecessor; 1: the predecessor
+        // and the sample; 2: the sample alone.
         out.push(match (last, is_new) {
             (None, _) => 0,
             (Some(_), true) => 1,
@@ -167,7 +169,7 @@ fn row_key(row: &[ViewCell], keys: &[usize]) -> String {
     keys.iter().map(|&at| format!("{:?}\0", row[at])).collect()
 }
 
-/// Reader state: the previous samples.
+/// State of the reader: the previous sample of each view.
 #[derive(Debug, Default)]
 pub(super) struct ViewReader(HashMap<i64, PreviousView>);
 
@@ -179,7 +181,7 @@ struct PreviousView {
 }
 
 impl ViewReader {
-    /// Decodes the output of [`ViewWriter::encode`]; `None` if this version lacks the view.
+    /// Decodes the output of [`ViewWriter::encode`]. `None` if this version does not have the view.
     pub(super) fn decode(
         &mut self,
         input: &mut ByteReader<'_>,
@@ -238,7 +240,7 @@ impl PreviousView {
         Ok(())
     }
 
-    /// Maps its rows to the columns that the view has in this version.
+    /// Maps the rows to the columns that the view has in this version.
     fn sample(&self, view: &'static StatsView) -> ViewSample {
         let row_indexes: Vec<Option<usize>> = view
             .columns

@@ -22,9 +22,9 @@ pub enum BodyError {
     /// The format has a later version.
     #[error("its format has version {found}; this howdah reads up to version {known}")]
     Version {
-        /// Version of the file.
+        /// Format version of the file.
         found: u32,
-        /// Latest supported version.
+        /// The latest version that this program reads.
         known: u32,
     },
     /// The data ends early.
@@ -41,9 +41,9 @@ pub enum BodyError {
     /// The stated size exceeds the limit.
     #[error("its uncompressed size of {bytes} bytes exceeds the limit of {limit}")]
     TooLarge {
-        /// The stated size.
+        /// The uncompressed size that the file states.
         bytes: u64,
-        /// The limit.
+        /// The limit, in bytes.
         limit: u64,
     },
     /// Decompression failed.
@@ -61,9 +61,9 @@ pub enum BodyError {
     /// An enumeration has an unknown value.
     #[error("a {what} in it has the unknown value {found}")]
     Unknown {
-        /// The enumeration.
+        /// Name of the enumeration, such as `fork`.
         what: &'static str,
-        /// The value.
+        /// The number in the file.
         found: u8,
     },
 }

@@ -14,14 +14,14 @@ pub struct CachedPages {
     flags: Vec<u8>,
 }
 
-/// One cached page.
+/// One page of the fork that was in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CachedPage {
-    /// Its block number in the fork, from 0.
+    /// Block number in the fork, from 0.
     pub block: u32,
-    /// Its usage count, 0 to 5.
+    /// Usage count, 0 to 5.
     pub usage: u8,
-    /// Whether it was changed since it was read or written.
+    /// Whether the page was modified since it was read or written.
     pub is_dirty: bool,
 }
 

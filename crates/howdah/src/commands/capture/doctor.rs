@@ -43,7 +43,7 @@ enum DiagnosisFormat {
 /// Result of the check.
 #[derive(Debug)]
 struct LoggingDiagnosis {
-    /// What was examined, as text.
+    /// The examined server or logs, as text.
     subject: String,
     findings: Vec<Finding>,
     /// Remarks that are not about a single setting.

@@ -50,7 +50,7 @@ pub(super) enum SourceName {
 pub(super) enum OpenedProbe<T> {
     /// A local probe, and the server.
     Local(T, Box<LocalServer>),
-    /// No local probe: use SQL.
+    /// A local probe is not possible, so SQL must be used.
     Sql(SqlTarget),
 }
 
@@ -125,7 +125,7 @@ pub(super) trait TraceOutput {
     fn drain(&mut self) -> u64;
     /// Reports events above the threshold.
     fn report_long_events(&mut self) -> io::Result<()>;
-    /// Reports an interval.
+    /// Writes the data since the last report, even if there were no events.
     fn report_interval(&mut self) -> io::Result<()>;
     /// Cost of an event for the traced process.
     fn cost_per_event(&self) -> Duration;

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use howdah_connect::{Client, ConnectTarget};
 
-/// Names of relations by database and OID, if a session is available.
+/// Looks up names of relations, if a session is available.
 #[derive(Debug, Default)]
 pub(super) struct RelationNames {
     session: Option<(ConnectTarget, Client)>,
@@ -22,7 +22,8 @@ impl RelationNames {
         Self { session, ..Self::default() }
     }
 
-    /// `shop.public.orders`, or `16384/16385` if the lookup fails.
+    /// The relation's full name, such as `shop.public.orders`, or `16384/16385` if the lookup
+    /// fails.
     pub(super) fn name(&mut self, database: u32, relation: u32) -> String {
         if let Some(known) = self.known.get(&(database, relation)) {
             return known.clone();

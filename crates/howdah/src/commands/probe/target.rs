@@ -43,9 +43,9 @@ pub(super) struct LocalServer {
 /// How a server can be accessed.
 #[derive(Debug)]
 pub(super) enum ServerAccess {
-    /// Its processes are accessible.
+    /// The server's processes are accessible.
     Local(Box<LocalServer>),
-    /// Only by SQL.
+    /// The server is accessible only by SQL.
     Sql(SqlTarget),
 }
 

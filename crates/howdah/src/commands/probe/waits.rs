@@ -219,7 +219,7 @@ impl<'a> WaitsPrinter<'a> {
     }
 }
 
-/// Number of events in the line of an interval.
+/// Number of wait events in the line that summarises an interval.
 const TOP: usize = 4;
 /// Number of rows in the table at the end.
 const ROWS_SHOWN: usize = 40;

@@ -91,7 +91,7 @@ enum HelpText {
     Origin(MetricName),
 }
 
-/// The `# TYPE` of a family.
+/// The family's metric type, as its `# TYPE` line declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FamilyType {
     Counter,
@@ -100,7 +100,7 @@ pub(super) enum FamilyType {
     Histogram,
 }
 
-/// One series.
+/// The accumulated values of one combination of name and labels.
 #[derive(Debug)]
 pub(super) struct PrometheusSeries {
     pub(super) labels: LabelSet,

@@ -89,7 +89,7 @@ fn number(metric: &mut ProtobufMessage, shape: FamilyType, value: f64) {
     });
 }
 
-/// `Metric.summary`.
+/// Writes a timer as `Metric.summary`, with its quantiles.
 fn summary(metric: &mut ProtobufMessage, observed: &TimerObservations) {
     metric.message(4, |summary| {
         summary.uint(1, to_count(observed.count)).double(2, observed.sum);

@@ -26,7 +26,7 @@ pub(super) struct Finding {
     pub(super) found: String,
     /// Bytes that the recommended value adds to the examined log; negative if it saves.
     pub(super) adds_bytes: Option<i64>,
-    /// Where it is set, if not server-wide: `role app`, `database shop`.
+    /// The scope of the setting, if not server-wide: `role app`, `database shop`.
     pub(super) place: Option<String>,
 }
 

@@ -75,7 +75,7 @@ pub(in super::super) struct CheckpointRows {
 }
 
 impl CheckpointRows {
-    /// With `until_checkpoint`, ends after the first one.
+    /// With `until_checkpoint`, the probe ends after the first checkpoint.
     pub(in super::super) fn new(until_checkpoint: bool) -> Self {
         Self { until_checkpoint, ..Self::default() }
     }
