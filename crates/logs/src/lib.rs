@@ -37,6 +37,7 @@
 
 mod clock;
 mod collections;
+pub mod diagnosis;
 mod error;
 mod formats;
 mod importer;

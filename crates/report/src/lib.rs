@@ -9,6 +9,7 @@ pub mod cache;
 mod chart;
 mod document;
 mod headline;
+pub mod logging;
 pub mod recording;
 mod table;
 mod text;
