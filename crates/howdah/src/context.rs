@@ -15,10 +15,10 @@ use crate::{
     interrupt::Interrupt,
     printable,
     progress::{Bars, Total},
-    terminal::{Stdout, StdoutLock, Terminal},
+    terminal::{Stdout, StdoutLock, StdoutWriter, Terminal},
 };
 
-/// Output streams, signals and metrics, set up as the global options say.
+/// StdoutWriter streams, signals and metrics, set up as the global options say.
 #[derive(Debug)]
 pub(crate) struct CommandContext {
     terminal: Terminal,
@@ -51,6 +51,11 @@ impl CommandContext {
     /// waiting.
     pub(crate) fn stdout(&self) -> StdoutLock<'_> {
         self.stdout.lock()
+    }
+
+    /// A writer to stdout that locks it only while writing, for output over a long time.
+    pub(crate) fn output(&self) -> StdoutWriter<'_> {
+        self.stdout.output()
     }
 
     /// Prints one line to stderr, unless `--quiet`.

@@ -67,6 +67,25 @@ impl Stdout {
         let buffer = self.buffer.lock();
         StdoutLock { buffer, flush_lines: self.flush_lines }
     }
+
+    /// A writer that locks stdout for each write.
+    pub(crate) fn output(&self) -> StdoutWriter<'_> {
+        StdoutWriter(self)
+    }
+}
+
+/// A writer for data that locks stdout for each write; see [`StdoutLock`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StdoutWriter<'a>(&'a Stdout);
+
+impl Write for StdoutWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.lock().flush()
+    }
 }
 
 /// A writer for data.

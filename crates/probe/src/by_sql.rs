@@ -2,20 +2,24 @@
 //! another host, or without the necessary privileges.
 //!
 //! Each probe is sampled when its caller says, on a connection of the caller, and has a limitation:
-//! what it cannot show.
+//! what it cannot show. [`poll_by_sql`](crate::live::poll_by_sql) samples it at its pace.
 
+mod blockers;
 mod counters;
 mod locks;
 mod lwlocks;
+mod waits;
 
 use std::time::Duration;
 
 use howdah_collect::{CollectError, MonitorConnection};
 
+pub(crate) use self::blockers::BlockerMonitor;
 pub use self::{
     counters::{CompletedCheckpoint, OperationCounts, SqlCheckpoints, SqlIo, SqlSweep, SqlWal},
     locks::{EndedLockWait, SqlExtensions, SqlLocks},
     lwlocks::{LwLockSamples, SampledTime},
+    waits::{SqlWaits, UnknownWaitEvents},
 };
 
 /// A probe that polls the server by SQL.
@@ -31,6 +35,11 @@ pub trait SqlProbe {
     ///
     /// The server could not be queried.
     fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError>;
+
+    /// Whether what the probe waits for has happened.
+    fn is_done(&self) -> bool {
+        false
+    }
 }
 
 /// A sample could not be taken by SQL.

@@ -1,6 +1,5 @@
 //! `howdah probe`: measures from inside what a running server is doing and waiting for.
 
-mod blockers;
 mod by_sql;
 mod checkpoints;
 mod common;
@@ -9,12 +8,9 @@ mod durations;
 mod export;
 mod extend;
 mod list;
-mod names;
-mod pace;
 mod report;
-mod rows;
 mod run;
-mod stacks;
+mod source;
 mod sweep;
 mod target;
 mod waits;
