@@ -16,12 +16,12 @@ pub(crate) struct Args {
     names: Vec<String>,
 }
 
-pub(crate) fn run(Args { names }: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(Args { names }: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let mut command = cli::command();
     // `build` adds the global options and `help` to the subcommands.
     command.build();
     let mut name = "howdah".to_owned();
-    for subcommand in &names {
+    for subcommand in names {
         let Some(found) = command.find_subcommand(subcommand) else {
             return Err(wrong_usage(format_args!(
                 "{name} has no command {subcommand}: see {name} --help"

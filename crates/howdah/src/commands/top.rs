@@ -201,7 +201,7 @@ fn screens() -> impl TypedValueParser<Value = ScreenKind> {
         .map(|name| ScreenKind::from_name(&name).expect("it is one of the possible values"))
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let settings = args.settings();
     if let Some(path) = &args.history.replay {
         return args.replay(path, settings, ctx);
@@ -213,7 +213,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
     let is_over = ctx.interrupted();
     let is_over = || is_over.load(Ordering::Relaxed);
     let outcome = if args.notify.watch {
-        watch_only(&args, &servers, &alerts, &history, is_over)
+        watch_only(args, &servers, &alerts, &history, is_over)
     } else {
         history::interrupt_on_hangup(&ctx.interrupted())?;
         args.show(servers, settings, &alerts, &history, ctx, is_over)
