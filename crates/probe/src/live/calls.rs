@@ -83,7 +83,7 @@ pub struct CallTotals {
     pub calls: u64,
     /// Number of calls lost or skipped.
     pub lost: u64,
-    /// By operation.
+    /// Durations of all calls, by operation.
     pub operations: Vec<OperationStats>,
     /// By operation and subject, longest total first.
     pub subjects: Vec<OperationStats>,

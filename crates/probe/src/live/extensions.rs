@@ -56,7 +56,7 @@ pub struct ExtensionInterval {
     pub most_waited: Option<String>,
 }
 
-/// Totals of extension locks.
+/// All locks since tracing started.
 #[derive(Debug)]
 pub struct ExtensionLockTotals {
     /// Number of locks released.

@@ -14,7 +14,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Collects the events of BPF programs.
 pub trait TracedProbe {
-    /// An event above the threshold.
+    /// Reported by itself, because it took at least the threshold.
     type LongEvent;
     /// Aggregated events since the previous report.
     type Interval;
@@ -23,7 +23,7 @@ pub trait TracedProbe {
     fn poll(&mut self) -> u64;
     /// Drains the events above the threshold.
     fn drain_long_events(&mut self) -> Vec<Self::LongEvent>;
-    /// Drains the interval.
+    /// Returns the events since the last call, aggregated, and starts over.
     fn drain_interval(&mut self) -> Self::Interval;
     /// Cost of an event for the traced process.
     fn cost_per_event(&self) -> Duration;
