@@ -5,8 +5,6 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use clap::ValueEnum;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::errors::StdoutClosed;
-
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
@@ -118,6 +116,11 @@ impl Write for StdoutLock<'_> {
         self.buffer.flush().map_err(attribute_error)
     }
 }
+
+/// Standard output was closed by its reader, as in `howdah … | head`. Not a failure.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("standard output was closed")]
+pub(crate) struct StdoutClosed;
 
 /// Marks a broken pipe of stdout, to distinguish it from one of a database connection, and adds to
 /// any other error that it is about stdout.

@@ -5,7 +5,7 @@ use std::{io::Write as _, path::PathBuf};
 use anyhow::bail;
 
 use super::{pool, statsd};
-use crate::{cli, config::ConfigFile, context::CommandContext, outcome::CommandOutcome};
+use crate::{config::ConfigFile, context::CommandContext, outcome::CommandOutcome};
 
 /// Check howdah.toml.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ fn check(args: &ConfigCheckArgs, ctx: &CommandContext) -> anyhow::Result<Command
         bail!("no configuration to check: there is no howdah.toml in any default location");
     };
     let mut has_problems = false;
-    if let Err(problems) = file.apply(cli::command()) {
+    if let Err(problems) = file.apply(ctx.command_tree()) {
         has_problems = true;
         let mut out = ctx.stdout();
         for line in problems.lines() {

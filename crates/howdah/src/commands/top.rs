@@ -257,7 +257,7 @@ impl Args {
         let terminal = ctx.terminal();
         let count = if self.once { Some(1) } else { self.count };
         if self.format.is_none() && count.is_none() && terminal.stdout {
-            logging::silence_on_terminal(ctx);
+            logging::silence_on_terminal(ctx.terminal());
             interactive::run(servers, settings, alerts, history, terminal.color_stdout, is_over)
                 .context("cannot use the terminal")?;
             return Ok(CommandOutcome::Done);
@@ -308,7 +308,7 @@ impl Args {
             history::interrupt_on_hangup(&is_over)?;
             let is_over = || is_over.load(Ordering::Relaxed);
             let name = path.display().to_string();
-            logging::silence_on_terminal(ctx);
+            logging::silence_on_terminal(ctx.terminal());
             interactive::replay(name, recording.history, settings, terminal.color_stdout, is_over)
                 .context("cannot use the terminal")?;
             return Ok(CommandOutcome::Done);
