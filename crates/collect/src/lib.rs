@@ -25,6 +25,7 @@ mod privileges;
 mod rates;
 mod record;
 mod server;
+pub mod settings;
 mod signal;
 mod text;
 mod version;

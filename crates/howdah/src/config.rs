@@ -48,7 +48,7 @@ pub(crate) use self::{
     discovery::{ConfigSource, Discovery, SkippedFile},
     problem::{ConfigProblem, ConfigProblems},
 };
-use crate::{cli, errors::WithHint as _};
+use crate::errors::WithHint as _;
 
 /// Maximum length of a configuration file, far more than all options of all commands need.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -178,7 +178,15 @@ fn count_values(table: &DeTable<'_>) -> usize {
 /// Whether an option can be set in the file and by the environment. `--config` can be set by the
 /// environment, but not in the file itself.
 pub(crate) fn is_setting(arg: &Arg) -> bool {
-    arg.get_long().is_some() && !cli::is_help_or_version(arg)
+    arg.get_long().is_some() && !is_help_or_version(arg)
+}
+
+/// Whether an option prints help or the version instead of setting a value.
+fn is_help_or_version(arg: &Arg) -> bool {
+    matches!(
+        arg.get_action(),
+        ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
+    )
 }
 
 fn apply_table(

@@ -17,7 +17,8 @@ use std::{
 
 use crate::{
     outcome::{self, CommandOutcome},
-    printable, terminal,
+    printable,
+    terminal::{self, StdoutClosed},
 };
 
 /// Adds advice to an error.
@@ -43,11 +44,6 @@ pub(crate) fn with_hint(error: anyhow::Error, hint: impl fmt::Display) -> anyhow
 pub(crate) fn wrong_usage(message: impl fmt::Display) -> anyhow::Error {
     WrongUsage(message.to_string()).into()
 }
-
-/// The reader of standard output has closed it, as in `howdah … | head`. Not a failure.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("standard output was closed")]
-pub(crate) struct StdoutClosed;
 
 /// Reports a failure on stderr and returns the exit code.
 pub(crate) fn exit_code(result: anyhow::Result<CommandOutcome>) -> ExitCode {

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::search::FindError;
+use crate::find_error::FindError;
 
 /// Why a cluster could not be created, started, copied or stopped.
 #[derive(Debug, thiserror::Error)]

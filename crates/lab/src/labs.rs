@@ -26,11 +26,11 @@ use crate::{
     cluster::{Cluster, ClusterParts},
     error::ClusterError,
     files,
+    find_error::FindError,
     os_user::OsUser,
     paths::ClusterPaths,
     postmaster,
     reaper::Reaper,
-    search::FindError,
     server::{self, Shutdown},
     settings::ServerSettings,
 };

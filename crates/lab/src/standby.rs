@@ -19,10 +19,10 @@ use crate::{
     cluster::Cluster,
     error::{ClusterError, FileContext as _},
     files::{CopyRule, copy_tree},
+    find_error::FindError,
     labs::Lab,
     os_user::OsUser,
     port::random,
-    search::FindError,
     template::SUPERUSER,
 };
 

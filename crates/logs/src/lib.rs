@@ -38,6 +38,7 @@
 
 mod clock;
 mod collections;
+pub mod diagnosis;
 mod error;
 mod formats;
 mod importer;

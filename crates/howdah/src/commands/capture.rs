@@ -43,27 +43,20 @@ pub(crate) struct Args {
     command: CaptureCommand,
 }
 
-#[derive(Debug, clap::Subcommand)]
-enum CaptureCommand {
-    Import(import::Args),
-    Doctor(doctor::Args),
-    Info(info::Args),
-    Cat(cat::Args),
-    Sample(sample::Args),
-    Split(split::Args),
-    Merge(merge::Args),
+commands! {
+    enum CaptureCommand {
+        Import(import::Args) => import::run,
+        Doctor(doctor::Args) => doctor::run,
+        Info(info::Args) => info::run,
+        Cat(cat::Args) => cat::run,
+        Sample(sample::Args) => sample::run,
+        Split(split::Args) => split::run,
+        Merge(merge::Args) => merge::run,
+    }
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    match args.command {
-        CaptureCommand::Import(args) => import::run(&args, ctx),
-        CaptureCommand::Doctor(args) => doctor::run(&args, ctx),
-        CaptureCommand::Info(args) => info::run(&args, ctx),
-        CaptureCommand::Cat(args) => cat::run(&args, ctx),
-        CaptureCommand::Sample(args) => sample::run(&args, ctx),
-        CaptureCommand::Split(args) => split::run(&args, ctx),
-        CaptureCommand::Merge(args) => merge::run(&args, ctx),
-    }
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    args.command.run(ctx)
 }
 
 /// How to read a server log, for all commands that do. Input formats are `--input-format`, output

@@ -74,22 +74,22 @@ const TABLE_QUERIES: usize = 20;
 /// Width of a table that is not printed to a terminal, because a file can be scrolled.
 const WIDTH_WITHOUT_TERMINAL: u16 = 160;
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let servers = ExplainServers::from_args(&args)?;
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let servers = ExplainServers::from_args(args)?;
     let base = read(ctx, &args.base)?;
     let run = read(ctx, &args.run)?;
     let control = args.control.as_deref().map(|path| read(ctx, path)).transpose()?;
     let settings = CompareSettings { change_min: args.min_change, ..CompareSettings::default() };
     let mut comparison = compare(&base, &run, control.as_ref(), &settings);
     if let Some(servers) = servers {
-        servers.explain(&mut comparison, &args, ctx)?;
+        servers.explain(&mut comparison, args, ctx)?;
     }
     let crossings: Vec<Violation> = args
         .fail_on
         .iter()
         .flat_map(|condition| condition.violations(&comparison, &base, &run))
         .collect();
-    print(&args, ctx, &comparison, &crossings)?;
+    print(args, ctx, &comparison, &crossings)?;
     Ok(if crossings.is_empty() { CommandOutcome::Done } else { CommandOutcome::CheckFailed })
 }
 

@@ -41,12 +41,13 @@ Examples:
   howdah lab restart try --set shared_buffers=1GB
   howdah lab stop --all";
 
-#[derive(Debug, clap::Subcommand)]
-enum LabCommand {
-    Start(LabStartArgs),
-    Restart(LabRestartArgs),
-    Stop(LabStopArgs),
-    List(LabListArgs),
+commands! {
+    enum LabCommand {
+        Start(LabStartArgs) => start,
+        Restart(LabRestartArgs) => restart,
+        Stop(LabStopArgs) => stop,
+        List(LabListArgs) => list,
+    }
 }
 
 /// Start a lab and print its connection URI.
@@ -116,17 +117,12 @@ struct LabListArgs {
     format: Format,
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let labs = Labs::for_current_user();
-    match args.command {
-        LabCommand::Start(args) => start(&args, &labs, ctx),
-        LabCommand::Restart(args) => restart(&args, &labs, ctx),
-        LabCommand::Stop(args) => stop(args, &labs, ctx),
-        LabCommand::List(args) => list(args.format, &labs, ctx),
-    }
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    args.command.run(ctx)
 }
 
-fn start(args: &LabStartArgs, labs: &Labs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+fn start(args: &LabStartArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs = &Labs::for_current_user();
     let mut builder = builder(args);
     if let Some(primary) = &args.standby_of {
         builder = builder.standby_of_lab(&get(labs, primary)?);
@@ -148,11 +144,8 @@ fn start(args: &LabStartArgs, labs: &Labs, ctx: &CommandContext) -> anyhow::Resu
     }
 }
 
-fn restart(
-    args: &LabRestartArgs,
-    labs: &Labs,
-    ctx: &CommandContext,
-) -> anyhow::Result<CommandOutcome> {
+fn restart(args: &LabRestartArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs = Labs::for_current_user();
     let settings: Vec<_> =
         args.set.iter().map(|LabSetting { name, value }| (&**name, &**value)).collect();
     let lab = with_lab_hint(labs.restart(&args.name, &settings))?;
@@ -220,8 +213,9 @@ fn wait_until_stopped(
     Ok(CommandOutcome::Done)
 }
 
-fn stop(args: LabStopArgs, labs: &Labs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let names = match args.name {
+fn stop(args: &LabStopArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs = &Labs::for_current_user();
+    let names = match args.name.clone() {
         Some(name) => vec![name],
         None => {
             let mut names: Vec<_> =
@@ -294,10 +288,11 @@ fn without_log_prefix(line: &str) -> &str {
     line.find("] ").map_or(line, |end| &line[end + 2..]).trim()
 }
 
-fn list(format: Format, labs: &Labs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+fn list(args: &LabListArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs = Labs::for_current_user();
     let labs: Vec<_> = labs.list()?.iter().map(LabRow::from_state).collect();
     let mut out = ctx.stdout();
-    match format {
+    match args.format {
         Format::Json => {
             format::write_json(&mut out, &LabListDocument { version: 1, labs })?;
         }

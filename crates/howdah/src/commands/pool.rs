@@ -79,27 +79,28 @@ pub(crate) struct Args {
     metrics: MetricsArgs,
 }
 
-#[derive(Debug, clap::Subcommand)]
-enum PoolCommand {
-    Import(import::Args),
+commands! {
+    enum PoolCommand {
+        Import(import::Args) => import::run,
+    }
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    if let Some(PoolCommand::Import(args)) = &args.command {
-        return import::run(args, ctx);
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    if let Some(command) = &args.command {
+        return command.run(ctx);
     }
     if args.example {
         ctx.stdout().write_all(EXAMPLE.as_bytes())?;
         return Ok(CommandOutcome::Done);
     }
     if args.check {
-        let read = read(&args, ctx).map(|(mut read, _)| {
+        let read = read(args, ctx).map(|(mut read, _)| {
             read.config.workers = args.workers.or(read.config.workers);
             read
         });
         return check_settings(read, args.takeover)?.finish(ctx);
     }
-    let read = read(&args, ctx).hint("`howdah pool --check -c FILE` lists all problems in a file");
+    let read = read(args, ctx).hint("`howdah pool --check -c FILE` lists all problems in a file");
     let (ParsedConfig { mut config, warnings, .. }, path) = read?;
     // A service logs its events, so info is the default level.
     let _ = logging::adjust(Some(logging::Level::Info), None);

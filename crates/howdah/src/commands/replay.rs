@@ -117,27 +117,27 @@ enum ReplayFormat {
     Json,
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     if args.target.is_none() && !args.connection.names_a_server() {
         // A default server would be dangerous: it could be production, and statements are executed.
         let error = errors::wrong_usage("no server to replay against given");
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
-    refuse_conflicting_settings(&args)?;
+    refuse_conflicting_settings(args)?;
     let target = args.connection.target(args.target.as_deref())?;
-    let mut source = ReplaySource::open(&args)?;
+    let mut source = ReplaySource::open(args)?;
     if let ReplaySource::Capture { is_finished: false, .. } = &source {
         ctx.report("note: the capture is incomplete, because its writer was stopped: replaying the events it has");
     }
     let mut client = connection::connect(&target)?;
     check_login_settings(&args.set, &mut client)?;
     allow_many_connections();
-    let settings = settings(&args, source.encodings(), &mut client);
-    let capacity = check_logins(&args, ctx, &mut client, &target, &settings.identities)?;
+    let settings = settings(args, source.encodings(), &mut client);
+    let capacity = check_logins(args, ctx, &mut client, &target, &settings.identities)?;
     // Wait for input before creating the run, so that unreadable input does not replace an existing
     // run, and before catching signals, so that Ctrl-C works while a pipe is silent.
-    source.wait_for_first().map_err(|error| cannot_replay(&args, error))?;
-    let writer = args.output.as_deref().map(|dir| run_writer(&args, dir, &client)).transpose()?;
+    source.wait_for_first().map_err(|error| cannot_replay(args, error))?;
+    let writer = args.output.as_deref().map(|dir| run_writer(args, dir, &client)).transpose()?;
     let _server = args.metrics.serve(ctx)?;
     let (endpoint, encrypted) = (client.endpoint().clone(), client.is_encrypted());
     // Closed because the captured sessions may need all connections that the target allows.
@@ -164,9 +164,9 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
         finished.store(true, Ordering::Relaxed);
         report
     });
-    let report = report.map_err(|error| cannot_replay(&args, error))?;
+    let report = report.map_err(|error| cannot_replay(args, error))?;
     left.report(ctx);
-    finish(&args, ctx, report)
+    finish(args, ctx, report)
 }
 
 /// The setting with which `--read-only` prevents writes on the target.

@@ -56,16 +56,16 @@ enum DialectArg {
     Dogstatsd,
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     if args.check {
-        let (path, read) = read_from(&args, ctx)?;
+        let (path, read) = read_from(args, ctx)?;
         let mut check = check_settings(read)?.in_file(path.as_deref());
         if args.strict {
             check.errors.append(&mut check.warnings);
         }
         return check.finish(ctx);
     }
-    let read = read(&args, ctx)?;
+    let read = read(args, ctx)?;
     adjust_log(&read.settings.log);
     let warnings = read.warnings.iter();
     warnings.for_each(|warning| tracing::warn!("{warning}"));
@@ -79,7 +79,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
         if signal != SIGHUP {
             break;
         }
-        reload(&args, ctx, &server);
+        reload(args, ctx, &server);
     }
     drop(flag);
     service_state("STOPPING=1");

@@ -12,15 +12,11 @@ use howdah_connect::{
     tls::{RootCertificates, SslMode, TlsError, TlsSettings, client_config},
 };
 use rustls::{ClientConfig, pki_types::ServerName};
-use ureq::{
-    Agent,
-    http::Uri,
-    unversioned::{resolver::DefaultResolver, transport::Connector},
-};
+use ureq::{Agent, http::Uri};
 
 use super::{
     PostError, reply,
-    transport::{EndpointConnector, TlsParameters},
+    transport::{EndpointConnector, TlsParameters, agent},
 };
 
 /// Names and values of headers. Values are ASCII.
@@ -141,22 +137,6 @@ impl HttpEndpoint {
         let request = headers.fold(request, |request, (name, value)| request.header(*name, value));
         reply::classify(request.send(body))
     }
-}
-
-/// Creates an agent that does nothing but send a request and return the reply.
-pub(super) fn agent(user_agent: &'static str, connector: impl Connector) -> Agent {
-    let config = Agent::config_builder()
-        .user_agent(user_agent)
-        .accept("")
-        .accept_encoding("")
-        // Without this, the proxy of the environment would be used.
-        .proxy(None)
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .http_status_as_error(false)
-        .max_idle_connections(0)
-        .build();
-    Agent::with_parts(config, connector, DefaultResolver::default())
 }
 
 fn is_secure(uri: &Uri) -> bool {

@@ -10,7 +10,7 @@ use ureq::{
     http::{Response, header::RETRY_AFTER},
 };
 
-use super::{endpoint::agent, transport::ReplyConnector};
+use super::transport::{ReplyConnector, agent};
 
 /// Maximum bytes of a reply's body that are read.
 const REPLY_BYTES_MAX: u64 = 64 << 10;

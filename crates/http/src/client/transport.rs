@@ -1,4 +1,4 @@
-//! The connection of a request, as ureq's transport.
+//! The connection of a request, as ureq's transport, and ureq's settings.
 //!
 //! ureq's own transport is not used, because it stops at the first failed write: a server that
 //! refuses a large body early closes before it has read everything, and its reply contains the
@@ -17,16 +17,35 @@ use std::{
 use howdah_connect::deadline::DeadlineStream;
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
 use ureq::{
-    Error,
-    unversioned::transport::{
-        Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport,
+    Agent, Error,
+    unversioned::{
+        resolver::DefaultResolver,
+        transport::{
+            Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport,
+        },
     },
 };
 
 /// Size in bytes of the input and the output buffer. A reply's head must fit into the former.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The configuration and name by which an endpoint's server is authenticated.
+/// An agent that does nothing but send a request and return the reply.
+pub(super) fn agent(user_agent: &'static str, connector: impl Connector) -> Agent {
+    let config = Agent::config_builder()
+        .user_agent(user_agent)
+        .accept("")
+        .accept_encoding("")
+        // The default is the proxy of the environment.
+        .proxy(None)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .max_idle_connections(0)
+        .build();
+    Agent::with_parts(config, connector, DefaultResolver::default())
+}
+
+/// How an endpoint's server is authenticated.
 #[derive(Debug)]
 pub(super) struct TlsParameters {
     pub(super) config: Arc<ClientConfig>,

@@ -137,6 +137,8 @@ pub struct SqlCheckpoints {
     growth: CounterGrowth,
     /// Buffers written by a checkpoint that may not be complete.
     written: f64,
+    until_checkpoint: bool,
+    has_completed: bool,
 }
 
 /// A checkpoint that has completed since the last sample, or several merged into one.
@@ -151,6 +153,11 @@ pub struct CompletedCheckpoint {
 }
 
 impl SqlCheckpoints {
+    /// With `until_checkpoint`, the probe ends when a checkpoint is complete.
+    pub fn new(until_checkpoint: bool) -> Self {
+        Self { until_checkpoint, ..Self::default() }
+    }
+
     /// Drains the checkpoint that ended since the last call, if there is one.
     pub fn drain_completed(&mut self) -> Option<CompletedCheckpoint> {
         let grown = |name| self.growth.interval("checkpoints", name).unwrap_or_default();
@@ -160,6 +167,7 @@ impl SqlCheckpoints {
         // If it took less than a millisecond, the only sign is a buffer count that no longer grows.
         let has_ended = write_ms + sync_ms + done > 0.0 || written > 0.0 && written == self.written;
         self.written = written;
+        self.has_completed |= has_ended;
         has_ended.then(|| {
             self.growth.start_interval();
             CompletedCheckpoint { write_ms, sync_ms, buffers: written as u64 }
@@ -175,6 +183,10 @@ impl SqlProbe for SqlCheckpoints {
     fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError> {
         self.growth.update(counts(server)?);
         Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.until_checkpoint && self.has_completed
     }
 }
 

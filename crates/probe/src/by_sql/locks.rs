@@ -18,6 +18,8 @@ use crate::Distribution;
 #[derive(Debug, Default)]
 pub struct SqlLocks {
     snapshots: LockSnapshots,
+    /// Duration of waits that are reported each by itself.
+    threshold: Option<Duration>,
     subjects: BTreeMap<String, Distribution>,
     blockers: BTreeMap<String, Distribution>,
     all: Distribution,
@@ -40,6 +42,16 @@ pub struct EndedLockWait {
 const SUBJECTS_MAX: usize = 10_000;
 
 impl SqlLocks {
+    /// Waits of at least `threshold` are long.
+    pub fn new(threshold: Option<Duration>) -> Self {
+        Self { threshold, ..Self::default() }
+    }
+
+    /// Whether a wait is at or above the threshold.
+    pub fn is_long(&self, wait: &EndedLockWait) -> bool {
+        self.threshold.is_some_and(|threshold| wait.waited >= threshold)
+    }
+
     /// Drains the waits that ended since the last call.
     pub fn drain_ended(&mut self) -> Vec<EndedLockWait> {
         let ended = self.snapshots.drain_ended().into_iter();

@@ -7,7 +7,7 @@ use howdah_connect::{Client, ConnectTarget};
 use howdah_inspect::{ContainerId, InspectError, ProcessError, RunningServer};
 use howdah_warm::dump::{NotLocal, local_server};
 
-use super::common::SourceName;
+use super::source::SourceName;
 use crate::{
     connection::{self, ConnectionArgs},
     errors::{self, WithHint as _},

@@ -2,7 +2,7 @@
 
 /// How important a setting is for a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Importance {
+pub enum Importance {
     /// Without it, a replay differs from what clients did.
     Required,
     /// Without it, the capture is less precise, or the log is larger than necessary.
@@ -10,7 +10,8 @@ pub(super) enum Importance {
 }
 
 impl Importance {
-    pub(super) const fn as_str(self) -> &'static str {
+    /// Its name in reports.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Required => "needed",
             Self::Useful => "useful",
@@ -18,43 +19,18 @@ impl Importance {
     }
 }
 
-/// A setting without its recommended value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Finding {
-    pub(super) setting: LogSetting,
-    /// The current value, or the evidence in the log.
-    pub(super) found: String,
-    /// Bytes that the recommended value adds to the examined log; negative if it saves.
-    pub(super) adds_bytes: Option<i64>,
-    /// The scope of the setting, if not server-wide: `role app`, `database shop`.
-    pub(super) place: Option<String>,
-}
-
-impl Finding {
-    pub(super) fn new(setting: LogSetting, found: impl Into<String>) -> Self {
-        Self { setting, found: found.into(), adds_bytes: None, place: None }
-    }
-
-    pub(super) fn adding(self, bytes: i64) -> Self {
-        Self { adds_bytes: Some(bytes), ..self }
-    }
-
-    pub(super) fn importance(&self) -> Importance {
-        self.setting.importance()
-    }
-}
-
 macro_rules! settings {
     ($($variant:ident, $name:literal, $since:literal, $need:ident, $want:literal, $loses:literal;)*) => {
         /// A PostgreSQL setting that determines what the log contains.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub(super) enum LogSetting { $($variant,)* }
+        pub enum LogSetting { $(#[doc = concat!("`", $name, "`")] $variant,)* }
 
         impl LogSetting {
             /// All settings, most important first.
-            pub(super) const ALL: &[Self] = &[$(Self::$variant,)*];
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            pub(super) const fn name(self) -> &'static str {
+            /// Its name in PostgreSQL.
+            pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
@@ -63,7 +39,8 @@ macro_rules! settings {
                 match self { $(Self::$variant => $since,)* }
             }
 
-            pub(super) const fn importance(self) -> Importance {
+            /// How important it is for a capture.
+            pub const fn importance(self) -> Importance {
                 match self { $(Self::$variant => Importance::$need,)* }
             }
 
@@ -73,7 +50,7 @@ macro_rules! settings {
             }
 
             /// The loss of information without the recommended value.
-            pub(super) const fn consequence(self) -> &'static str {
+            pub const fn consequence(self) -> &'static str {
                 match self { $(Self::$variant => $loses,)* }
             }
         }

@@ -1,12 +1,18 @@
 //! Looks up names of relations, each only once.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+    time::Duration,
+};
 
 use howdah_connect::{Client, ConnectTarget};
 
 /// Looks up names of relations, if a session is available.
 #[derive(Debug, Default)]
-pub(super) struct RelationNames {
+pub struct RelationNames {
     session: Option<(ConnectTarget, Client)>,
     /// Sessions by database; `None` if connecting failed.
     databases: HashMap<u32, Option<(String, Client)>>,
@@ -18,13 +24,18 @@ pub(super) struct RelationNames {
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl RelationNames {
-    pub(super) fn new(session: Option<(ConnectTarget, Client)>) -> Self {
+    /// Looks up names in this session, and in others to the same server.
+    pub fn new(session: Option<(ConnectTarget, Client)>) -> Self {
         Self { session, ..Self::default() }
     }
 
-    /// The relation's full name, such as `shop.public.orders`, or `16384/16385` if the lookup
-    /// fails.
-    pub(super) fn name(&mut self, database: u32, relation: u32) -> String {
+    /// The server, if a session is available.
+    pub fn target(&self) -> Option<&ConnectTarget> {
+        self.session.as_ref().map(|(target, _)| target)
+    }
+
+    /// `shop.public.orders`, or `16384/16385` if the lookup fails.
+    pub fn name(&mut self, database: u32, relation: u32) -> String {
         if let Some(known) = self.known.get(&(database, relation)) {
             return known.clone();
         }
@@ -35,7 +46,7 @@ impl RelationNames {
     }
 
     /// The name of the relation with this file.
-    pub(super) fn name_of_file(&mut self, tablespace: u32, database: u32, filenode: u32) -> String {
+    pub fn name_of_file(&mut self, tablespace: u32, database: u32, filenode: u32) -> String {
         if let Some(known) = self.files.get(&(tablespace, database, filenode)) {
             return known.clone();
         }
@@ -80,5 +91,50 @@ impl RelationNames {
         );
         let name = client.one_value(&sql).ok()??;
         Some(format!("{database}.{name}"))
+    }
+}
+
+/// Looks up names in a thread of its own, because a stalled server may not respond.
+#[derive(Debug)]
+pub struct RelationNamer {
+    requests: Sender<RelationId>,
+    names: Receiver<(RelationId, String)>,
+}
+
+/// Oids of a database and of a relation in it.
+pub type RelationId = (u32, u32);
+
+impl RelationNamer {
+    /// Starts the thread. It ends when this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// No thread can be started.
+    pub fn start(session: (ConnectTarget, Client)) -> io::Result<Self> {
+        let (requests, requested) = channel::<RelationId>();
+        let (found, names) = channel();
+        thread::Builder::new().name("names".to_owned()).spawn(move || {
+            let mut names = RelationNames::new(Some(session));
+            let mut known = BTreeSet::new();
+            for (database, relation) in requested {
+                if known.insert((database, relation)) {
+                    let name = names.name(database, relation);
+                    // Fails only after the namer was dropped.
+                    let _ = found.send(((database, relation), name));
+                }
+            }
+        })?;
+        Ok(Self { requests, names })
+    }
+
+    /// Requests a name.
+    pub fn request(&self, relation: RelationId) {
+        // Fails only if the thread has ended.
+        let _ = self.requests.send(relation);
+    }
+
+    /// The names found since the last call.
+    pub fn drain_names(&self) -> impl Iterator<Item = (RelationId, String)> {
+        self.names.try_iter()
     }
 }

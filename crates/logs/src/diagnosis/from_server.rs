@@ -2,91 +2,90 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context as _;
-use howdah_connect::{Client, ConnectTarget};
-
 use super::{
-    LoggingDiagnosis, Remedy,
-    advice::{Finding, LogSetting, missing_escapes},
+    ALL_ROLES, Finding, LoggingDiagnosis, Remedy,
+    log_setting::{LogSetting, missing_escapes},
 };
-use crate::connection;
 
-/// Queries the settings. Works with any role: none of these settings is restricted.
-pub(super) fn examine(target: &ConnectTarget) -> anyhow::Result<LoggingDiagnosis> {
-    let mut client = connection::connect(target)?;
-    let version = client.parameter("server_version").unwrap_or_default().to_owned();
-    let subject = format!("{}: PostgreSQL {version}", client.endpoint());
-    let settings = settings(&mut client).context("cannot read pg_settings")?;
-    let overrides = overrides(&mut client).context("cannot read pg_db_role_setting")?;
-    client.close();
-    let remedy = remedy(&settings);
-    let major = settings
-        .get("server_version_num")
-        .and_then(|number| number.parse::<u32>().ok())
-        .map_or(u32::MAX, |number| number / 10_000);
+/// The settings of a running server, as read by the caller. Any role may read them.
+#[derive(Clone, Debug, Default)]
+pub struct ServerLogSettings {
+    /// Values by name: those named by [`Self::names`], and all with one of [`Self::PREFIXES`].
+    pub values: BTreeMap<String, String>,
+    /// Values that apply to roles and databases instead.
+    pub overrides: Vec<SettingOverride>,
+}
+
+/// A setting of a role, a database, or a role in a database (`ALTER ROLE … SET`); of all roles if
+/// neither is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingOverride {
+    /// The database; `None` if it applies to all.
+    pub database: Option<String>,
+    /// The role; `None` if it applies to all.
+    pub role: Option<String>,
+    /// The setting.
+    pub name: String,
+    /// The value, as in `ALTER ROLE … SET`.
+    pub value: String,
+}
+
+impl ServerLogSettings {
+    /// Prefixes of the settings that only managed services have.
+    pub const PREFIXES: &[&str] = &[RDS, CLOUD_SQL];
+
+    /// Names of the settings that a diagnosis uses.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        let others = [SERVER_VERSION, SAMPLE_RATE];
+        LogSetting::ALL.iter().map(|setting| setting.name()).chain(others)
+    }
+}
+
+const RDS: &str = "rds.";
+const CLOUD_SQL: &str = "cloudsql.";
+const SERVER_VERSION: &str = "server_version_num";
+const SAMPLE_RATE: &str = "log_statement_sample_rate";
+
+/// Checks the settings of a server. `subject` names the server in the result.
+pub fn diagnose_server(subject: String, settings: &ServerLogSettings) -> LoggingDiagnosis {
+    let ServerLogSettings { values, overrides } = settings;
+    let remedy = remedy(values);
+    let major = values.get(SERVER_VERSION).and_then(|number| number.parse::<u32>().ok());
+    let major = major.map(|number| number / 10_000);
     let mut findings = Vec::new();
-    for setting in LogSetting::ALL.iter().copied().filter(|setting| setting.since() <= major) {
-        let value = settings.get(setting.name()).map(String::as_str);
+    let is_known = |setting: &LogSetting| major.is_none_or(|major| setting.since() <= major);
+    for setting in LogSetting::ALL.iter().copied().filter(is_known) {
+        let value = values.get(setting.name());
         if let Some(found) =
-            value.and_then(|value| unsuitable_value(setting, value, &settings, remedy))
+            value.and_then(|value| unsuitable_value(setting, value, values, remedy))
         {
             findings.push(Finding::new(setting, found));
         }
     }
-    for (place, name, value) in overrides {
-        if let Some(setting) = LogSetting::from_name(&name)
-            && let Some(found) = unsuitable_value(setting, &value, &settings, remedy)
+    for change in overrides {
+        if let Some(setting) = LogSetting::from_name(&change.name)
+            && let Some(found) = unsuitable_value(setting, &change.value, values, remedy)
         {
-            findings.push(Finding { place: Some(place), ..Finding::new(setting, found) });
+            let scope = Some(change.scope());
+            findings.push(Finding { scope, ..Finding::new(setting, found) });
         }
     }
     findings.sort_by_key(|finding| (finding.importance(), finding.setting));
-    Ok(LoggingDiagnosis { subject, findings, notes: notes(remedy, major), remedy })
+    LoggingDiagnosis { subject, findings, notes: notes(remedy, major), remedy, major }
 }
 
-type InstalledSettings = BTreeMap<String, String>;
-
-fn settings(client: &mut Client) -> Result<InstalledSettings, howdah_connect::QueryError> {
-    let names: Vec<_> =
-        LogSetting::ALL.iter().map(|setting| format!("'{}'", setting.name())).collect();
-    let results = client.query(&format!(
-        "select name, setting from pg_catalog.pg_settings where name in ({}) \
-         or name in ('server_version_num', 'log_statement_sample_rate') \
-         or name like 'rds.%' or name like 'cloudsql.%'",
-        names.join(", ")
-    ))?;
-    let rows = results.into_iter().flat_map(|result| result.rows);
-    let pair = |row: howdah_connect::ResultRow| Some((row.text(0)?.into(), row.text(1)?.into()));
-    Ok(rows.filter_map(pair).collect())
-}
-
-/// Settings of roles and databases: where, name and value.
-fn overrides(
-    client: &mut Client,
-) -> Result<Vec<(String, String, String)>, howdah_connect::QueryError> {
-    let results = client.query(
-        "select d.datname, r.rolname, c.setting \
-         from pg_catalog.pg_db_role_setting s \
-         left join pg_catalog.pg_database d on d.oid = s.setdatabase \
-         left join pg_catalog.pg_roles r on r.oid = s.setrole, \
-         pg_catalog.unnest(s.setconfig) as c(setting) \
-         where c.setting like 'log%' or c.setting like 'lc_messages=%' \
-         or c.setting like 'compute_query_id=%' order by 1, 2, 3",
-    )?;
-    let mut overrides = Vec::new();
-    for row in results.into_iter().flat_map(|result| result.rows) {
-        let place = match (row.text(0), row.text(1)) {
+impl SettingOverride {
+    fn scope(&self) -> String {
+        match (&self.database, &self.role) {
             (Some(database), Some(role)) => format!("role {role} in database {database}"),
             (Some(database), None) => format!("database {database}"),
             (None, Some(role)) => format!("role {role}"),
-            (None, None) => "all roles".to_owned(),
-        };
-        if let Some((name, value)) = row.text(2).as_deref().and_then(|text| text.split_once('=')) {
-            overrides.push((place, name.to_owned(), value.to_owned()));
+            (None, None) => ALL_ROLES.to_owned(),
         }
     }
-    Ok(overrides)
 }
+
+type InstalledSettings = BTreeMap<String, String>;
 
 /// The value, if it is not suitable for a capture; `None` if it is.
 fn unsuitable_value(
@@ -101,9 +100,7 @@ fn unsuitable_value(
         other("log_destination").split(',').all(|one| !matches!(one.trim(), "csvlog" | "jsonlog"));
     let is_suitable = match setting {
         LogSetting::LogStatement => value == "all",
-        LogSetting::MinDurationSample => {
-            value == "-1" || other("log_statement_sample_rate").parse() == Ok(1.0)
-        }
+        LogSetting::MinDurationSample => value == "-1" || other(SAMPLE_RATE).parse() == Ok(1.0),
         LogSetting::TransactionSampleRate => value.parse() == Ok(0.0),
         // The other formats have all fields regardless of the prefix.
         LogSetting::LinePrefix => return stderr_only.then(|| missing_escapes(value)).flatten(),
@@ -142,16 +139,16 @@ fn unsuitable_value(
 
 fn remedy(settings: &InstalledSettings) -> Remedy {
     let any = |prefix: &str| settings.keys().any(|name| name.starts_with(prefix));
-    if any("rds.") {
+    if any(RDS) {
         Remedy::Rds
-    } else if any("cloudsql.") {
+    } else if any(CLOUD_SQL) {
         Remedy::CloudSql
     } else {
         Remedy::Sql
     }
 }
 
-fn notes(remedy: Remedy, major: u32) -> Vec<String> {
+fn notes(remedy: Remedy, major: Option<u32>) -> Vec<String> {
     let mut notes = vec![
         "superusers and roles with the SET privilege on them can change log settings in their sessions"
             .to_owned(),
@@ -169,7 +166,7 @@ fn notes(remedy: Remedy, major: u32) -> Vec<String> {
         ),
         Remedy::File | Remedy::Sql => {}
     }
-    if major < 13 {
+    if major.is_some_and(|major| major < 13) {
         notes.push("before PostgreSQL 13, values are never truncated".to_owned());
     }
     notes

@@ -1,70 +1,72 @@
 //! Writes the rows of a probe in three formats.
 
 use std::{
-    io::{self, Write as _},
+    io::{self, Write},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use howdah_traffic::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::context::CommandContext;
-
-/// Value of `--format`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum RowFormat {
-    /// A table for people
+/// How a probe draws its measurements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowFormat {
+    /// A table for people.
     #[default]
     Table,
-    /// One JSON document per line
+    /// One JSON document per line.
     Ndjson,
-    /// Comma-separated values with a header
+    /// Comma-separated values with a header.
     Csv,
 }
 
+/// A cell: the name of its column, and its value.
+pub(super) type Cell = (&'static str, Value);
+
 /// Writes rows for programs: all have the same columns, `null` or empty where a row has no value.
+/// For people, a probe writes lines of its own to [`Self::out`].
 #[derive(Debug)]
-pub(super) struct RowWriter<'a> {
-    ctx: &'a CommandContext,
+pub(super) struct RowWriter<W> {
+    pub(super) out: W,
     columns: &'static [&'static str],
     format: RowFormat,
     has_header: bool,
 }
 
-impl<'a> RowWriter<'a> {
-    pub(super) fn new(
-        ctx: &'a CommandContext,
-        format: RowFormat,
-        columns: &'static [&'static str],
-    ) -> Self {
-        Self { ctx, columns, format, has_header: false }
+impl<W: Write> RowWriter<W> {
+    pub(super) fn new(out: W, format: RowFormat, columns: &'static [&'static str]) -> Self {
+        Self { out, columns, format, has_header: false }
     }
 
-    /// Writes a row, given as names and values.
-    pub(super) fn write(&mut self, cells: &[(&'static str, Value)]) -> io::Result<()> {
+    /// Whether the rows are for people.
+    pub(super) fn is_table(&self) -> bool {
+        self.format == RowFormat::Table
+    }
+
+    /// Writes a row.
+    pub(super) fn write(&mut self, cells: &[Cell]) -> io::Result<()> {
         debug_assert!(cells.iter().all(|(name, _)| self.columns.contains(name)));
         let cell = |name: &&'static str| {
             let found = cells.iter().find(|(column, _)| column == name);
             (*name, found.map_or(Value::Null, |(_, value)| value.clone()))
         };
         let row: Vec<_> = self.columns.iter().map(cell).collect();
-        let mut out = self.ctx.stdout();
         match self.format {
             RowFormat::Csv => {
                 if !std::mem::replace(&mut self.has_header, true) {
-                    writeln!(out, "{}", self.columns.join(","))?;
+                    writeln!(self.out, "{}", self.columns.join(","))?;
                 }
                 let line: Vec<_> = row.iter().map(|(_, value)| in_csv(value)).collect();
-                writeln!(out, "{}", line.join(","))?;
+                writeln!(self.out, "{}", line.join(","))?;
             }
             RowFormat::Table | RowFormat::Ndjson => {
                 let object: Map<_, _> =
                     row.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-                serde_json::to_writer(&mut out, &object)?;
-                writeln!(out)?;
+                serde_json::to_writer(&mut self.out, &object)?;
+                writeln!(self.out)?;
             }
         }
-        out.flush()
+        self.out.flush()
     }
 }
 
@@ -93,7 +95,7 @@ pub(super) fn ms(duration: Duration) -> Value {
 }
 
 /// A duration for people: `1.234 ms`, `12.3 s`.
-pub(super) fn display(duration: Duration) -> String {
+pub(super) fn duration(duration: Duration) -> String {
     match duration.as_secs_f64() {
         seconds if seconds >= 10.0 => format!("{seconds:.1} s"),
         seconds if seconds >= 1.0 => format!("{seconds:.2} s"),

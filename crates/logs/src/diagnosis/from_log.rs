@@ -1,19 +1,21 @@
 //! Infers from a log the settings it was written with.
 
-use std::{ops::ControlFlow, path::PathBuf, sync::atomic::Ordering};
+use std::{convert::Infallible, ops::ControlFlow, path::PathBuf};
 
-use howdah_logs::{
-    GapKind, ImportError, ImportOptions, ImportSummary, LogFacts, ProblemReason, ReadFilesError,
-    ServerLogFormat, read_files,
-};
 use howdah_sql::SqlCommand;
 use howdah_traffic::{Action, Event, Kind, Parameter, Source, Text};
 
 use super::{
-    LoggingDiagnosis, Remedy,
-    advice::{Finding, LogSetting, missing_escapes},
+    Finding, LoggingDiagnosis, Remedy,
+    log_setting::{LogSetting, missing_escapes},
 };
-use crate::{context::CommandContext, errors};
+use crate::{
+    error::ImportError,
+    options::ImportOptions,
+    reading::{ReadFilesError, ReadProgress, read_files},
+    server_log_format::ServerLogFormat,
+    summary::{GapKind, ImportSummary, LogFacts, ProblemReason},
+};
 
 /// Counts of events that the import summary does not have.
 #[derive(Default)]
@@ -32,37 +34,25 @@ struct LogEventCounts {
     failed_without_values: u64,
 }
 
-/// Reads logs and reports what is missing from them.
-pub(super) fn examine(
+/// Infers from logs what is missing from them; `progress` can stop reading.
+///
+/// # Errors
+///
+/// The logs cannot be read. A log that cannot be parsed because of a setting is a diagnosis.
+pub fn diagnose_logs(
     logs: &[PathBuf],
     options: ImportOptions,
-    ctx: &CommandContext,
-) -> anyhow::Result<LoggingDiagnosis> {
+    progress: impl FnMut(ReadProgress) -> ControlFlow<()>,
+) -> Result<LoggingDiagnosis, ReadFilesError<Infallible>> {
     let mut counts = LogEventCounts::default();
-    let interrupted = ctx.interrupted();
-    let read = read_files(
-        logs,
-        options,
-        |_| {
-            if interrupted.load(Ordering::Relaxed) {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        },
-        |event| {
-            counts.count(&event);
-            Ok::<_, std::convert::Infallible>(())
-        },
-    );
+    let read = read_files(logs, options, progress, |event| {
+        counts.count(&event);
+        Ok(())
+    });
     let names: Vec<_> = logs.iter().map(|path| path.display().to_string()).collect();
     let summary = match read {
         Ok(summary) => summary,
-        Err(ReadFilesError::Options(error)) => return Err(errors::wrong_usage(error)),
-        Err(error) => {
-            return unreadable(&names, &error)
-                .ok_or_else(|| anyhow::Error::from(error).context("cannot read the log"));
-        }
+        Err(error) => return unreadable(&names, &error).ok_or(error),
     };
     let format = summary.format.map_or("unknown", ServerLogFormat::as_str);
     Ok(LoggingDiagnosis {
@@ -76,6 +66,7 @@ pub(super) fn examine(
         findings: findings(&summary, &counts),
         notes: notes(&summary, &counts),
         remedy: Remedy::File,
+        major: None,
     })
 }
 
@@ -103,6 +94,7 @@ fn unreadable<E>(names: &[String], error: &ReadFilesError<E>) -> Option<LoggingD
                 .to_owned(),
         ],
         remedy: Remedy::File,
+        major: None,
     })
 }
 

@@ -13,11 +13,11 @@ use std::{
 
 use howdah_collect::{CollectError, MonitorConnection, VIEWS};
 use howdah_connect::ConnectTarget;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Time between polls. Each one locks the server's lock tables for a moment, so polling is not more
 /// frequent; shorter waits may be missed.
-pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Samples kept per process: waits are reported at most a second after their end.
 const SAMPLES_PER_PROCESS_MAX: usize = 32;
@@ -59,7 +59,7 @@ impl BlockerSamples {
 
 /// Polls in a session of its own, until finished or dropped.
 #[derive(Debug)]
-pub(super) struct BlockerMonitor {
+pub(crate) struct BlockerMonitor {
     samples: Arc<Mutex<BlockerSamples>>,
     stop: Sender<()>,
     thread: JoinHandle<Result<(), CollectError>>,
@@ -67,7 +67,7 @@ pub(super) struct BlockerMonitor {
 
 impl BlockerMonitor {
     /// Starts polling the server at `target`.
-    pub(super) fn start(target: ConnectTarget) -> Self {
+    pub(crate) fn start(target: ConnectTarget) -> Self {
         let samples: Arc<Mutex<BlockerSamples>> = Arc::default();
         let (stop, stopped) = mpsc::channel();
         let shared = Arc::clone(&samples);
@@ -77,7 +77,7 @@ impl BlockerMonitor {
                 // Processes in the reply were waiting when the query was sent.
                 let at = SystemTime::now();
                 let waiting = waiting(&mut server)?;
-                lock(&shared).add(at, waiting.into_iter());
+                shared.lock().add(at, waiting.into_iter());
             }
             Ok(())
         });
@@ -85,13 +85,13 @@ impl BlockerMonitor {
     }
 
     /// The process ids that were seen blocking a wait.
-    pub(super) fn blocked_by(
+    pub(crate) fn blocked_by(
         &self,
         pid: u32,
         ended_at: SystemTime,
         waited: Duration,
     ) -> Option<String> {
-        lock(&self.samples).blocked_by(pid, ended_at, waited).map(str::to_owned)
+        self.samples.lock().blocked_by(pid, ended_at, waited).map(str::to_owned)
     }
 
     /// Stops polling.
@@ -99,14 +99,10 @@ impl BlockerMonitor {
     /// # Errors
     ///
     /// A query failed, or the role is not allowed to see waiting processes.
-    pub(super) fn finish(self) -> Result<(), CollectError> {
+    pub(crate) fn finish(self) -> Result<(), CollectError> {
         drop(self.stop);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
-}
-
-fn lock(samples: &Mutex<BlockerSamples>) -> MutexGuard<'_, BlockerSamples> {
-    samples.lock()
 }
 
 fn waiting(server: &mut MonitorConnection) -> Result<Vec<(u32, String)>, CollectError> {
