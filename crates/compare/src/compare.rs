@@ -1,4 +1,4 @@
-//! From two [`Samples`] to a [`Comparison`].
+//! Computes a [`Comparison`] from two [`Samples`].
 //!
 //! For each query that both runs executed often enough: the shift of the logarithm of service time,
 //! with its interval and p-value; p-values are adjusted over all queries. Then [`classify()`] gives
@@ -179,7 +179,7 @@ fn shifts(
     fingerprints.iter().filter_map(shift_of).collect()
 }
 
-/// Durations are whole microseconds, so zero counts as one.
+/// Converts durations to logarithms. Durations are whole microseconds, so zero counts as one.
 fn logarithms(query: &Query) -> Vec<f64> {
     query.durations_us().into_iter().map(|duration| duration.max(1.0).ln()).collect()
 }
@@ -200,7 +200,7 @@ fn adjusted_changes(shifts: &Shifts) -> BTreeMap<Fingerprint, Change> {
 /// The differences between two runs of one setup, in logarithms.
 struct Noise {
     own: BTreeMap<Fingerprint, f64>,
-    /// The median over all queries.
+    /// The median of the noise over all queries.
     typical: f64,
 }
 
@@ -218,8 +218,8 @@ impl Noise {
         self.own.get(&fingerprint).copied()
     }
 
-    /// The noise of a query: its own, but at least the typical noise, because a single pair of runs
-    /// may agree by chance.
+    /// The noise of a query: its own, but at least the typical noise, because two runs may agree by
+    /// chance.
     fn for_query(&self, fingerprint: Fingerprint) -> f64 {
         self.own(fingerprint).unwrap_or(0.0).max(self.typical)
     }
@@ -362,7 +362,7 @@ fn caveats(
     caveats
 }
 
-/// Minimum number of queries for drift: with fewer, a single changed query would be most of them.
+/// Minimum number of queries for drift: with fewer, a single changed query would be a large part.
 const DRIFT_QUERIES_MIN: usize = 4;
 
 /// Share of the classified queries that must have moved with the drift.

@@ -65,16 +65,16 @@ pub enum Metric {
     Total,
     /// Executions that failed.
     Errors,
-    /// Executions.
+    /// Executions sent to the server.
     Calls,
 }
 
 /// A query that violates a [`FailOn`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation {
-    /// The condition.
+    /// The violated condition.
     pub condition: FailOn,
-    /// The query.
+    /// Identifies the query.
     pub fingerprint: Fingerprint,
     /// The metric in the base run, in microseconds or as a count; `None` if the query was not in
     /// it.
@@ -87,7 +87,7 @@ pub struct Violation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseFailOnError {
-    /// The text has no `>`.
+    /// A condition needs a comparison operator.
     #[error(
         "{text:?} has no > or >=: a condition is a metric, > or >=, and a limit, as in p95>1.5x"
     )]
@@ -112,7 +112,7 @@ pub enum ParseFailOnError {
         "{metric} cannot be compared with {limit:?}: use 1.5x or 20ms for times, 1.5x or 10 for errors and calls"
     )]
     LimitDoesNotFit {
-        /// The metric.
+        /// The metric of the condition.
         metric: Metric,
         /// The text after the `>`.
         limit: String,
@@ -152,8 +152,8 @@ impl FailOn {
         }
     }
 
-    /// The queries that violate it, in the order of the comparison. The samples must be those
-    /// compared.
+    /// The queries that violate the condition, in the order of the comparison. The samples must be
+    /// those compared.
     pub fn violations(
         &self,
         comparison: &Comparison,
@@ -321,12 +321,12 @@ impl Metric {
         found.ok_or_else(|| ParseFailOnError::UnknownMetric { metric: text.to_owned() })
     }
 
-    /// The name in conditions and output.
+    /// The metric's name in conditions and output.
     pub fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// Whether it is a time in microseconds rather than a count.
+    /// Whether the metric is a time in microseconds rather than a count.
     pub fn is_time(self) -> bool {
         !matches!(self, Self::Errors | Self::Calls)
     }

@@ -32,7 +32,7 @@ pub struct Samples {
     machine: Option<MachineLoad>,
 }
 
-/// The description of a run, by which people recognise it.
+/// Properties by which people recognise a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunInfo {
     /// The run's folder, or another name.
@@ -54,7 +54,7 @@ pub struct RunInfo {
 pub struct QueryText {
     /// The normalized text, or its first [`Samples::TEXT_MAX`] bytes.
     pub query: String,
-    /// The role of an execution; empty if not known.
+    /// The role of one execution; empty if not known.
     pub user: String,
     /// The database of that execution; empty if not known.
     pub database: String,
@@ -78,7 +78,7 @@ impl Samples {
     /// Maximum bytes of a query's text.
     pub const TEXT_MAX: usize = 4_096;
 
-    /// Starts without executions.
+    /// Creates a summary without executions.
     pub fn new(about: RunInfo) -> Self {
         Self {
             about,
@@ -94,7 +94,7 @@ impl Samples {
     ///
     /// # Errors
     ///
-    /// There is no run, or it is damaged.
+    /// The folder does not contain a run, or the run is damaged.
     pub fn read(path: &Path) -> Result<Self, ReadRunError> {
         Self::read_with_progress(path, |_, _| {})
     }

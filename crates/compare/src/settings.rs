@@ -1,8 +1,8 @@
-//! [`CompareSettings`]: what counts as a change.
+//! [`CompareSettings`]: the definition of a change.
 
 use std::{fmt, str::FromStr, time::Duration};
 
-/// What counts as a change.
+/// Defines which differences between two runs count as a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompareSettings {
     /// Minimum factor of a change, in either direction. Default 1.25.
@@ -14,8 +14,8 @@ pub struct CompareSettings {
     pub change_min: ChangeFactor,
     /// Minimum change of a typical execution. Default 50 µs.
     ///
-    /// Smaller differences are due to the scheduler of either machine. With a control run, which
-    /// measures that, a fifth of it.
+    /// Smaller differences may come from the scheduler of either machine. With a control run, which
+    /// measures such noise, a fifth of the floor is used.
     pub floor: Duration,
     /// Minimum change of a typical execution when several runs on each side show how much runs
     /// differ. Default 10 µs: smaller changes rarely matter to applications.
@@ -46,7 +46,7 @@ impl Default for CompareSettings {
     }
 }
 
-/// A factor above 1 by which something changed, in either direction: `1.25x`.
+/// A factor above 1 by which a measure must change, in either direction: `1.25x`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct ChangeFactor(f64);
 

@@ -2,37 +2,37 @@
 
 use std::fmt;
 
-/// The verdict on a query.
+/// How a query changed between two runs, or why that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueryVerdict {
-    /// It got slower.
+    /// The query got slower.
     Slower(ChangedPart),
-    /// It got faster.
+    /// The query got faster.
     Faster(ChangedPart),
-    /// No difference that is certain, large enough and above the noise.
+    /// The runs show no difference that is certain, large enough and above the noise.
     NoChange,
     /// Neither a change nor its absence is certain: runs differ too much, or the machine did.
     Undecided,
     /// Too few successful executions in one of the runs.
     TooFew,
-    /// It was executed in the base run only.
+    /// The query was executed in the base run only.
     OnlyInBase,
-    /// It was executed in the other run only.
+    /// The query was executed in the other run only.
     OnlyInRun,
 }
 
 /// Which executions of a query changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangedPart {
-    /// The typical ones.
+    /// The typical executions changed.
     Typical,
-    /// Only some, but so much that the mean changed: the typical ones are unchanged.
+    /// Only some executions changed, but so much that the mean did: the typical ones are unchanged.
     Tail,
 }
 
 impl QueryVerdict {
-    /// The word in files and output.
+    /// The verdict's name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slower(_) => "slower",
@@ -53,12 +53,12 @@ impl QueryVerdict {
         }
     }
 
-    /// Whether it got slower.
+    /// Whether the query got slower.
     pub const fn is_slower(self) -> bool {
         matches!(self, Self::Slower(_))
     }
 
-    /// Whether it got faster.
+    /// Whether the query got faster.
     pub const fn is_faster(self) -> bool {
         matches!(self, Self::Faster(_))
     }
@@ -71,7 +71,7 @@ impl fmt::Display for QueryVerdict {
 }
 
 impl ChangedPart {
-    /// The word in files and output.
+    /// The name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Typical => "typical",
@@ -118,7 +118,7 @@ impl Overall {
         }
     }
 
-    /// The word in files and output.
+    /// The verdict's name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slower => "slower",

@@ -29,7 +29,7 @@ use crate::{
     workload,
 };
 
-/// The run that the others are compared with.
+/// Name of the run that the others are compared with.
 const BASE: &str = "base";
 
 /// A demo and its options.
@@ -129,7 +129,7 @@ impl Demo {
     /// Stops the server and makes a capture of its log.
     fn capture(&self, production: ServerCopy) -> Result<Capture, DemoError> {
         let ServerCopy { mut cluster, .. } = production;
-        // The logging collector has written its last lines only after the server exits.
+        // The logging collector writes its last lines only when the server exits.
         cluster.stop()?;
         let logs = cluster.log_files("csv")?;
         let dir = self.out.join("capture");

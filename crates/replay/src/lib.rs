@@ -16,11 +16,11 @@
 //!
 //! # Two clocks
 //!
-//! *Schedule error* is how late a statement was sent although its session was free: our fault.
-//! *Dependency lag* is how long a statement was due while the session's previous statement or its
-//! login was still running: the database's response. The two are measured separately and never
+//! *Schedule error* is how late a statement was sent although its session was free: the replay's
+//! fault. *Dependency lag* is how long a statement was due while the session's previous statement
+//! or login was still running: the database's response. The two are measured separately and never
 //! added up. Delay caused by the source of the events, such as a live log, is neither: it is *input
-//! late*.
+//! delay*.
 //!
 //! This crate does not read logs, compare runs or render reports.
 

@@ -45,7 +45,7 @@ pub type EventSourceError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Everything a replay needs besides its events.
 pub struct Replay {
-    /// The server, and the identity to log in with where the capture has none.
+    /// The server, and the identity to log in with if the capture has none.
     pub target: ConnectTarget,
     /// The endpoint of the target that accepted the first connection.
     pub endpoint: Endpoint,
@@ -55,17 +55,17 @@ pub struct Replay {
     pub settings: ReplaySettings,
     /// Receives the outcomes; with `None`, only totals are kept.
     pub writer: Option<RunWriter>,
-    /// Whether events carry the outcome they had when captured. A log that is replayed while it is
-    /// read does not: the end of a statement is logged after its start.
+    /// Whether events carry their captured outcome. A log that is replayed while it is read does
+    /// not have them, because a statement's end is logged after its start.
     pub has_outcomes: bool,
-    /// Connections the target has room for. If set, a notice is reported when the capture needs
-    /// more.
+    /// Number of connections that the target has room for. If set, a notice is reported when the
+    /// capture needs more.
     pub capacity: Option<Capacity>,
     /// Receives notices.
     pub notices: NoticeSink,
     /// Receives the live metrics.
     pub registry: Registry,
-    /// Stops the replay within a moment; may be set from any thread.
+    /// Set to true to stop the replay shortly; any thread may do so.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -73,23 +73,23 @@ pub struct Replay {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReplayReport {
-    /// Counts and latencies.
+    /// Counts and latencies of the events.
     pub tally: ReplayTotals,
     /// Events read from the capture. Each is counted in `tally` as done, failed or skipped. If the
     /// replay was stopped, events that were read ahead but not dispatched are not included.
     pub events_read: u64,
     /// Time from the start to the last reply.
     pub elapsed: Duration,
-    /// Captured sessions.
+    /// Number of sessions in the capture.
     pub sessions: u64,
-    /// Peak number of open connections.
+    /// Maximum number of connections open at once.
     pub connections_max: usize,
-    /// Connections that logged in.
+    /// Number of connections that logged in to the target.
     pub connections: u64,
     /// Connections that the target closed or refused.
     pub connections_lost: u64,
-    /// Sessions that had a transaction open where the capture ends: they were closed, which rolled
-    /// it back.
+    /// Sessions whose transaction was still open where the capture ends. They were closed, which
+    /// rolled it back.
     pub closed_in_transaction: u64,
     /// Whether captured outcomes are known; see [`Replay::has_outcomes`].
     pub has_outcomes: bool,
@@ -104,7 +104,7 @@ pub struct ReplayReport {
 }
 
 impl ReplayReport {
-    /// The reason why no session could log in, as one of the errors states it; `None` if a session
+    /// The reason why no session could log in, taken from one of the errors; `None` if a session
     /// could log in or none needed to.
     pub fn login_failure(&self) -> Option<&str> {
         let is_refused = self.connections == 0 && self.connections_lost > 0 && !self.is_interrupted;
@@ -255,7 +255,7 @@ struct Dispatcher {
     /// Per worker: its sessions that are open at this point of the capture.
     open: Vec<HashSet<SessionId>>,
     hash: RandomState,
-    /// When it last waited for room in an inbox.
+    /// When the dispatcher last waited for room in an inbox.
     held_up: Option<Instant>,
     capacity: Option<Capacity>,
     notices: Arc<NoticeSink>,

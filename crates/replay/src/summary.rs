@@ -157,7 +157,7 @@ fn describe_pace(rate: Rate) -> String {
     }
 }
 
-/// `10  23505, 5 failed there too, 5 only here, such as: duplicate key …`.
+/// Formats failures: `10  23505, 5 failed there too, 5 only here, such as: duplicate key …`.
 fn describe_failures(code: &str, failures: &FailureSummary, outcomes_known: bool) -> String {
     let FailureSummary { count, captured_too, sample } = failures;
     let code = if code.is_empty() { "no code" } else { code };
@@ -206,7 +206,7 @@ fn describe_percentiles(percentiles: &Percentiles) -> String {
     .join("  ")
 }
 
-/// A duration with three significant digits and a suitable unit.
+/// Formats a duration with three significant digits and a suitable unit.
 struct ShortDuration(Duration);
 
 impl fmt::Display for ShortDuration {

@@ -109,13 +109,13 @@ struct QueryDocument {
     database: String,
     /// `slower`, `faster`, `no change`, `undecided`, `too few`, `only in base` or `only in run`.
     verdict: &'static str,
-    /// `typical` or `tail` if the query changed.
+    /// `typical` or `tail` if the query changed, `null` otherwise.
     part: Option<&'static str>,
     /// The change of typical executions.
     change: Option<ChangeDocument>,
     /// The change of the mean, where the verdict used it; its interval is at 99 %.
     mean_change: Option<IntervalDocument>,
-    /// The factor by which it differed between base and control.
+    /// The factor by which the query differed between base and control.
     noise: Option<f64>,
     /// The smallest factor that several runs a side would have shown to be a change.
     detectable: Option<f64>,
@@ -163,7 +163,7 @@ struct MeasuresDocument {
 
 #[derive(Debug, Serialize)]
 struct ErrorDocument {
-    /// `null` if no server reported one.
+    /// SQLSTATE of the failures; `null` if no server reported one.
     sqlstate: Option<String>,
     message: String,
     base: u64,

@@ -1,4 +1,4 @@
-//! Headlines of a comparison: what got slower, what got faster, what fails.
+//! Headlines of a comparison: which queries got slower or faster, and which fail.
 
 use howdah_compare::{
     Caveat, Change, ChangedPart, Comparison, ErrorChange, Interval, Measures, Overall,
@@ -13,7 +13,8 @@ const QUERY_WIDTH: usize = 100;
 /// Maximum characters of an error message in a headline.
 const MESSAGE_WIDTH: usize = 80;
 
-/// The verdict in one line: `no change in 12 of 14 queries; 2 not executed often enough to say`.
+/// The verdict in one line, such as `no change in 12 of 14 queries; 2 not executed often enough to
+/// say`.
 pub fn verdict_line(comparison: &Comparison) -> String {
     let count = |test: fn(&QueryComparison) -> bool| {
         comparison.queries.iter().filter(|query| test(query)).count() as u64
@@ -98,7 +99,7 @@ fn typical(change: Change, base: &Measures, run: &Measures, confidence: f64) -> 
     )
 }
 
-/// The confidence level is that of [`QueryComparison::mean_change`].
+/// Describes a change of the mean, at the confidence level of [`QueryComparison::mean_change`].
 fn tail(mean: Interval, base: &Measures, run: &Measures) -> String {
     format!(
         "{} in the mean, by its slow executions (mean {}, p99 {}, 99 % CI {})",

@@ -16,8 +16,8 @@ pub(super) struct Evidence {
     pub(super) has_control: bool,
 }
 
-/// Minimum executions in both runs for a verdict on the tail: with fewer, the tail is a handful of
-/// them.
+/// Minimum executions in both runs for a verdict on the tail: with fewer, only a handful would be
+/// in it.
 pub(super) const TAIL_EXECUTIONS_MIN: u64 = 200;
 
 /// Minimum factor of the mean for a verdict on the tail. A tail is noisier than the median.
@@ -30,7 +30,8 @@ pub(super) const TAIL_FLOORS_MIN: f64 = 10.0;
 /// Confidence level of the interval of the means' ratio.
 pub(super) const TAIL_CONFIDENCE: f64 = 0.99;
 
-/// The floor is lowered with a control run, which measures what the floor guards against.
+/// Fraction to which the floor is lowered with a control run, which measures the noise that the
+/// floor guards against.
 const FLOOR_SHARE_WITH_CONTROL: f64 = 0.2;
 
 /// Classifies a query that both runs executed; also returns the interval of the means' ratio if it

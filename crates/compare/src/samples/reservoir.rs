@@ -17,17 +17,18 @@ pub(crate) struct Reservoir {
     random: SeededRandom,
 }
 
-/// Eight bytes, because a run may have tens of thousands of queries.
+/// An execution's time and duration. Eight bytes, because a run may have tens of thousands of
+/// queries.
 #[derive(Clone, Copy, Debug)]
 struct DurationSample {
-    /// Since the start of the run. Sufficient for 24 days in either direction.
+    /// Time since the start of the run, in ms. The range is 24 days in either direction.
     at_ms: i32,
-    /// Sufficient for 71 minutes; longer executions are stored as that long.
+    /// Duration in µs. The range is 71 minutes; longer executions are stored as that.
     service_us: u32,
 }
 
 impl Reservoir {
-    /// Which executions are stored depends only on `seed` and their order.
+    /// Creates an empty sample. The executions it will store depend only on `seed` and their order.
     pub(crate) fn new(seed: u64) -> Self {
         Self { samples: Vec::new(), recorded: 0, random: SeededRandom::new(seed) }
     }

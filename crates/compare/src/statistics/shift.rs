@@ -14,8 +14,8 @@ pub(crate) struct Shift {
     pub(crate) high: f64,
     /// Two-sided p-value of the Mann–Whitney statistic under no shift.
     pub(crate) p: f64,
-    /// The same under a shift by the margin, in the direction of the estimate: the probability of
-    /// such samples if the true shift were no further from zero than the margin.
+    /// The p-value under a shift by the margin, in the direction of the estimate: the probability
+    /// of such samples if the true shift were no further from zero than the margin.
     pub(crate) p_beyond_margin: f64,
 }
 

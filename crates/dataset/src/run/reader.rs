@@ -1,4 +1,4 @@
-//! Reads a run.
+//! [`ReplayRun`]: reads a run.
 
 use std::{
     fmt,
@@ -32,7 +32,7 @@ impl ReplayRun {
     ///
     /// # Errors
     ///
-    /// There is no run, its version is not supported, or a file is missing or damaged.
+    /// The folder is not a run, its version is not supported, or a file is missing or damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         let (folder, mut manifest) = Folder::open::<RunManifest>(dir, DatasetKind::Run)?;
         let finished = manifest.finished;
@@ -49,17 +49,17 @@ impl ReplayRun {
         Ok(Self { manifest, outcomes, statements })
     }
 
-    /// The manifest, which describes the run.
+    /// Returns the manifest, which describes the run.
     pub fn manifest(&self) -> &RunManifest {
         &self.manifest
     }
 
-    /// All outcomes, in the order in which they were written. Memory is bounded.
+    /// Returns all outcomes, in the order in which they were written. Memory is bounded.
     pub fn outcomes(&self) -> Outcomes {
         Outcomes(TableRows::new(DatasetKind::Run, self.outcomes.clone()))
     }
 
-    /// The statements that the fingerprints stand for.
+    /// Returns the statements that the fingerprints identify.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl ReplayRun {
     }
 }
 
-/// The files of a table, after their footers were checked.
+/// Opens the files of a table, and checks their footers.
 fn open_files<R: TableRecord>(
     folder: &Folder,
     counted: u32,
@@ -82,7 +82,7 @@ fn open_files<R: TableRecord>(
     Ok(paths)
 }
 
-/// The rows of files that are missing in the manifest's count; updates the count.
+/// Returns the rows of files that the manifest does not count, and updates the count.
 fn uncounted<R: TableRecord>(paths: &[PathBuf], counted: &mut u32) -> TableRows<R> {
     let rest = paths.iter().skip(*counted as usize).cloned().collect();
     *counted = u32::try_from(paths.len()).unwrap_or(u32::MAX);

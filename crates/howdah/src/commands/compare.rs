@@ -80,11 +80,11 @@ Examples:
 /// Default number of queries in a table.
 const TABLE_QUERIES: usize = 20;
 
-/// Width of a table that is not printed to a terminal: a file can be scrolled.
+/// Width of a table that is not printed to a terminal, because a file can be scrolled.
 const WIDTH_WITHOUT_TERMINAL: u16 = 160;
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let servers = ExplainServers::from_args(&args)?;
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let servers = ExplainServers::from_args(args)?;
     let (base_paths, run_paths) = match args.pair.as_slice() {
         [base, run] => (slice::from_ref(base), slice::from_ref(run)),
         _ => (args.base.as_slice(), args.run.as_slice()),
@@ -107,7 +107,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
         .iter()
         .flat_map(|condition| condition.violations(&comparison, &base, &run))
         .collect();
-    print(&args, ctx, &comparison, &crossings)?;
+    print(args, ctx, &comparison, &crossings)?;
     Ok(match comparison.verdict {
         _ if !crossings.is_empty() => CommandOutcome::CheckFailed,
         Overall::NotComparable => CommandOutcome::NotComparable,
@@ -171,7 +171,7 @@ struct ExplainServers {
 }
 
 impl ExplainServers {
-    /// Resolves the targets before the runs are read, so that a typo fails at once.
+    /// Resolves the targets before the runs are read, so that a typo fails immediately.
     fn from_args(args: &Args) -> anyhow::Result<Option<Self>> {
         let (base, run) = match (&args.explain_base, &args.explain_run) {
             (Some(base), Some(run)) => (base, run),

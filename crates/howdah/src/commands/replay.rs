@@ -117,30 +117,30 @@ enum ReplayFormat {
     Json,
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     if args.target.is_none() && !args.connection.names_a_server() {
-        // There is no default: it could be production, and statements are really executed.
+        // A default server would be dangerous: it could be production, and statements are executed.
         let error = errors::wrong_usage("no server to replay against given");
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
-    refuse_conflicting_settings(&args)?;
+    refuse_conflicting_settings(args)?;
     let target = args.connection.target(args.target.as_deref())?;
-    let mut source = ReplaySource::open(&args)?;
+    let mut source = ReplaySource::open(args)?;
     if let ReplaySource::Capture { is_finished: false, .. } = &source {
         ctx.report("note: the capture is incomplete, because its writer was stopped: replaying the events it has");
     }
     let mut client = connection::connect(&target)?;
     check_login_settings(&args.set, &mut client)?;
     allow_many_connections();
-    let settings = settings(&args, source.encodings(), &mut client);
-    let capacity = check_logins(&args, ctx, &mut client, &target, &settings.identities)?;
+    let settings = settings(args, source.encodings(), &mut client);
+    let capacity = check_logins(args, ctx, &mut client, &target, &settings.identities)?;
     // Wait for input before creating the run, so that unreadable input does not replace an existing
     // run, and before catching signals, so that Ctrl-C works while a pipe is silent.
-    source.wait_for_first().map_err(|error| cannot_replay(&args, error))?;
-    let writer = args.output.as_deref().map(|dir| run_writer(&args, dir, &client)).transpose()?;
+    source.wait_for_first().map_err(|error| cannot_replay(args, error))?;
+    let writer = args.output.as_deref().map(|dir| run_writer(args, dir, &client)).transpose()?;
     let _server = args.metrics.serve(ctx)?;
     let (endpoint, encrypted) = (client.endpoint().clone(), client.is_encrypted());
-    // The captured sessions may need all connections that the target allows.
+    // Closed because the captured sessions may need all connections that the target allows.
     client.close();
     let stop = ctx.interrupted();
     let replay = Replay {
@@ -164,9 +164,9 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
         finished.store(true, Ordering::Relaxed);
         report
     });
-    let report = report.map_err(|error| cannot_replay(&args, error))?;
+    let report = report.map_err(|error| cannot_replay(args, error))?;
     left.report(ctx);
-    finish(&args, ctx, report)
+    finish(args, ctx, report)
 }
 
 /// The setting with which `--read-only` prevents writes on the target.
@@ -183,7 +183,7 @@ fn refuse_conflicting_settings(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Checks on the target the settings that sessions start with: an unknown name or a rejected value
-/// would make all logins fail.
+/// would make every login fail.
 fn check_login_settings(settings: &[LoginSetting], client: &mut Client) -> anyhow::Result<()> {
     // `options` is not a setting, and takes effect only at login.
     let named = settings.iter().filter(|setting| !setting.name.eq_ignore_ascii_case("options"));
@@ -205,10 +205,10 @@ fn check_login_settings(settings: &[LoginSetting], client: &mut Client) -> anyho
     Ok(())
 }
 
-/// Time spent on reading ahead in the capture for its logins, before the replay.
+/// Time spent on reading ahead in the capture to find its logins, before the replay starts.
 const SURVEY_TIME: Duration = Duration::from_millis(50);
 
-/// The same, if the capture may need more connections at once than the target allows.
+/// Like [`SURVEY_TIME`], if the capture may need more connections at once than the target allows.
 const CROWDED_SURVEY_TIME: Duration = Duration::from_secs(1);
 
 /// Reports, before anything is sent, which sessions will fail to log in. Returns the connection
@@ -276,8 +276,8 @@ fn estimate_concurrency(
     })
 }
 
-/// Reports a role that cannot log in. This is an error if the role was named in an option, probably
-/// a typo; for a captured role, it may be known and irrelevant.
+/// Reports a role that cannot log in. It is an error if the role was named in an option, because
+/// that is probably a typo; for a captured role, it may be known and irrelevant.
 fn report_denied_login(ctx: &CommandContext, denied: DeniedLogin) -> anyhow::Result<()> {
     let DeniedLogin { user, database, is_mapped, captured, sessions, error, .. } = denied;
     let affected: Vec<_> = captured.iter().filter(|name| !name.is_empty()).cloned().collect();
