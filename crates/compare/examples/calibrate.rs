@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("at least six runs are needed".into());
     }
     let runs: Vec<Samples> = paths.iter().map(|path| read(path, None)).collect::<Result<_, _>>()?;
-    let mut random = Random(seed());
+    let mut random = SplitRandom(seed());
     let mut verdicts = BTreeMap::new();
     for _ in 0..SPLITS {
         let comparison = compare(&pick(&mut random, runs.len()), &runs, &runs);
@@ -92,7 +92,7 @@ fn compare(chosen: &[usize], base: &[Samples], run: &[Samples]) -> Comparison {
 }
 
 /// Six different numbers below `count`.
-fn pick(random: &mut Random, count: usize) -> Vec<usize> {
+fn pick(random: &mut SplitRandom, count: usize) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..count).collect();
     for index in 0..2 * RUNS_PER_SIDE {
         let other = index + (random.next() % (count - index) as u64) as usize;
@@ -109,9 +109,9 @@ fn seed() -> u64 {
 }
 
 /// SplitMix64.
-struct Random(u64);
+struct SplitRandom(u64);
 
-impl Random {
+impl SplitRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

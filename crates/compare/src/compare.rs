@@ -100,8 +100,9 @@ pub fn compare(
 /// Compares `run`, several runs of one setup, with `base`, several runs of another, query by query.
 ///
 /// The variance between runs is measured, so a machine whose load changes makes queries
-/// [`QueryVerdict::Undecided`], not slower. With fewer than four runs in total there is too little to
-/// measure: then the first of each side are compared, with a second run of the base as the control.
+/// [`QueryVerdict::Undecided`], not slower. With fewer than four runs in total there is too little
+/// to measure: then the first of each side are compared, with a second run of the base as the
+/// control.
 ///
 /// # Panics
 ///

@@ -23,7 +23,7 @@ use crate::{
 /// | `20ms`, `800us`, `2s`, `1min` | the run with a fixed time | times |
 /// | `10` | the run with a fixed number | `errors`, `calls` |
 ///
-/// Of several runs on a side, totals, errors and calls are means per run.
+/// With several runs on a side, totals, errors and calls are means per run.
 ///
 /// It is violated if any query violates it. For times, a query needs
 /// [`CompareSettings::executions_min`](crate::CompareSettings::executions_min) successful

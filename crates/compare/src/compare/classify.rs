@@ -39,9 +39,9 @@ const FLOOR_SHARE_WITH_CONTROL: f64 = 0.2;
 ///
 /// A change of typical executions must be certain (the adjusted p-value), large (the factor beyond
 /// [`CompareSettings::change_min`] and twice the noise) and relevant (beyond
-/// [`CompareSettings::floor`]). A change that the noise may explain is undecided. Otherwise the mean may have changed because some executions did:
-/// then resampled blocks of time must agree that it did by at least
-/// [`CompareSettings::change_min`].
+/// [`CompareSettings::floor`]). A change that the noise may explain is undecided. Otherwise the
+/// mean may have changed because some executions did: then resampled blocks of time must agree that
+/// it did by at least [`CompareSettings::change_min`].
 pub(super) fn classify(
     base: &Query,
     run: &Query,

@@ -1,10 +1,10 @@
 //! Several runs on each side.
 //!
-//! Per query and run, the typical service time ([`Query::run_level`]) and the mean; from these the
-//! shifts between the sides with the variance between runs (see
-//! [`between_runs`](crate::statistics::between_runs)). A change must exceed the margin, which is half
-//! of [`CompareSettings::change_min`] and grows by what the machine itself changed between the sides.
-//! "No change" is a claim as well: the interval has to exclude changes by
+//! Computes the typical service time ([`Query::run_level`]) and the mean of each query in each run,
+//! and from these the shifts between the sides with the variance between runs: see
+//! [`between_runs`](crate::statistics::between_runs). A change must exceed the margin, which is
+//! half of [`CompareSettings::change_min`] and grows by the shift of the machine between the sides.
+//! "No change" is a claim as well: the interval must exclude changes by
 //! [`CompareSettings::no_change_max`]. A query for which neither holds is undecided.
 
 use std::collections::BTreeMap;
@@ -31,11 +31,11 @@ const EXECUTIONS_PER_RUN_MIN: u64 = 5;
 /// The shifts of all queries between the two sides.
 pub(super) struct ShiftsBetweenRuns {
     queries: BTreeMap<Fingerprint, QueryShift>,
-    /// What the machine changed between the sides, in logarithms: zero or positive.
+    /// The shift of the machine between the sides, in logarithms: zero or positive.
     machine: f64,
 }
 
-/// One query.
+/// The shift of one query, with its adjusted p-value and that of its mean.
 #[derive(Clone, Copy)]
 struct QueryShift {
     shift: RunShift,
@@ -185,14 +185,14 @@ impl ShiftsBetweenRuns {
     }
 }
 
-/// Half of the smallest change, and twice what the machine changed: a statement may suffer more from
-/// a busy machine than the calibration statement does.
+/// Half of the smallest change, plus twice the shift of the machine: a statement may suffer more
+/// from a busy machine than the calibration statement does.
 fn margin(machine: f64, settings: &CompareSettings) -> f64 {
     settings.change_min.get().ln() / 2.0 + 2.0 * machine
 }
 
-/// What all queries share is taken for the machine's, if nothing measured the machine: the median
-/// shift, if there are enough queries to tell.
+/// The shift that is taken for the machine's if nothing measured the machine: the median over the
+/// queries, if there are enough of them and most moved alike or little.
 fn common_shift(shifts: &[Option<RunShift>], settings: &CompareSettings) -> f64 {
     let estimates: Vec<f64> =
         shifts.iter().flatten().map(|shift| shift.absolute.estimate).collect();

@@ -1,3 +1,5 @@
+use std::slice::from_ref;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -48,7 +50,7 @@ fn violating_queries(condition: &str, base: &RunBuilder, run: &RunBuilder) -> Ve
     let comparison = compare(&base.samples, &run.samples, None, &CompareSettings::default());
     let condition = FailOn::parse(condition).expect("a condition");
     let crossings =
-        condition.violations(&comparison, &[base.samples.clone()], &[run.samples.clone()]);
+        condition.violations(&comparison, from_ref(&base.samples), from_ref(&run.samples));
     crossings.into_iter().map(|crossing| crossing.fingerprint.0).collect()
 }
 

@@ -10,15 +10,16 @@
 //! x[i, j] = level[i, side of j] + effect[j] + rest[i, j]
 //!
 //! shift[i] = mean of x[i, j] over the changed runs − mean over the base runs
-//! variance of shift[i] = (1 / base runs + 1 / changed runs) × (variance of effect + variance of rest[i])
+//! variance of shift[i] = (1 / base runs + 1 / changed runs)
+//!                         × (variance of effect + variance of rest[i])
 //! ```
 //!
 //! `effect` is what a run does to all queries alike (a busy host), estimated as the median over the
 //! queries of their deviations from the level. Its variance has only *runs − 2* degrees of freedom,
 //! however many queries there are, so it is kept apart. `rest` is independent between queries; its
 //! variance is estimated per query and moderated: drawn towards the value that is typical of all
-//! queries, as far as their variances agree. It is never taken to be less than the variance that
-//! the executions within the runs imply. The degrees of freedom of the sum are Satterthwaite's.
+//! queries, as far as their variances agree. It is at least the variance that the executions within
+//! the runs imply. The degrees of freedom of the sum are Satterthwaite's.
 //!
 //! Sources: Smyth 2004, Linear models and empirical Bayes methods (moderated variance, formulas of
 //! section 6.2); Satterthwaite 1946.
@@ -68,11 +69,11 @@ pub(crate) struct ShiftEstimate {
 }
 
 impl RunShift {
-    /// p-value of a shift that is no further from zero than `margin`.
+    /// p-value of a shift within `margin` of zero.
     ///
-    /// The smaller of the absolute and the relative one, doubled because there are two (Bonferroni).
-    /// A single changed query is found by the relative shift even when runs differ as a whole; a
-    /// change of most queries only by the absolute one.
+    /// The smaller of the absolute and the relative one, doubled because there are two
+    /// (Bonferroni). A single changed query is found by the relative shift even when runs differ as
+    /// a whole; a change of most queries only by the absolute one.
     pub(crate) fn p_beyond(&self, margin: f64) -> f64 {
         let absolute = self.absolute.p_beyond(margin);
         match self.relative {
@@ -88,7 +89,7 @@ impl ShiftEstimate {
         student::critical(1.0 - confidence, self.df) * self.standard_error
     }
 
-    /// Two-sided p-value of a shift that is no further from zero than `margin`.
+    /// Two-sided p-value of a shift within `margin` of zero.
     fn p_beyond(&self, margin: f64) -> f64 {
         let beyond = self.estimate.abs() - margin;
         if beyond <= 0.0 && margin > 0.0 {
@@ -191,7 +192,7 @@ impl QueryFit {
     }
 }
 
-/// What each run does to all queries alike.
+/// The effect of each run, which all queries have in common.
 struct RunEffects {
     by_run: Vec<f64>,
     /// Number of queries that it is the median of.
