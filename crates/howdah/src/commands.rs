@@ -18,6 +18,10 @@
 //! keeping to `tracing`. Errors: [`crate::errors`]. Clean stop on Ctrl-C:
 //! [`CommandContext::interrupted`]. A command with subcommands (`howdah lab start`) has an `Args`
 //! with a `#[command(subcommand)]` field, whose type is declared by `commands!`.
+//!
+//! [`CommandContext::stdout`]: crate::context::CommandContext::stdout
+//! [`CommandContext::report`]: crate::context::CommandContext::report
+//! [`CommandContext::interrupted`]: crate::context::CommandContext::interrupted
 
 /// Declares commands, or the subcommands of a command, and what runs each. What a command takes is
 /// a type; its doc comment is the help, unless the variant has one.
