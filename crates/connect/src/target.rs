@@ -261,6 +261,12 @@ impl ConnectTarget {
         Self { application_name: name.to_owned(), ..self.clone() }
     }
 
+    /// The same target with `endpoint` as its only endpoint.
+    #[must_use]
+    pub fn with_endpoint(&self, endpoint: &Endpoint) -> Self {
+        Self { endpoints: vec![endpoint.clone()], ..self.clone() }
+    }
+
     /// The same target with another time limit per attempt; `None` leaves it to the system.
     #[must_use]
     pub fn with_connect_timeout(&self, timeout: Option<Duration>) -> Self {
