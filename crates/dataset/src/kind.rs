@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::run::MACHINE_FILE_NAME;
+
 /// The kind of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatasetKind {
@@ -48,6 +50,14 @@ impl DatasetKind {
         match self {
             Self::Capture => &["events"],
             Self::Run => &["outcomes", "statements"],
+        }
+    }
+
+    /// Names of its JSON documents other than the manifest.
+    pub(crate) const fn documents(self) -> &'static [&'static str] {
+        match self {
+            Self::Capture => &[],
+            Self::Run => &[MACHINE_FILE_NAME],
         }
     }
 
