@@ -1,6 +1,8 @@
 //! [`MachineLoad`]: the state of the machine during a run, and by how much it differs between two
 //! sides.
 
+use howdah_dataset::MachineSeries;
+
 use crate::statistics::median;
 
 /// The state of the machine during one run. `None` for what was not measured.
@@ -18,6 +20,28 @@ pub struct MachineLoad {
     pub io_pressure: Option<f64>,
     /// Share of processor time that the hypervisor gave to other guests, from 0 to 1.
     pub steal: Option<f64>,
+}
+
+impl MachineLoad {
+    /// Takes the figures of a whole run from what the replay measured.
+    ///
+    /// The calibration is the mean of the logarithms over the buckets, so a machine that is busy for
+    /// half of the run counts as half as busy. It is `None` if the statement was not executed until
+    /// the end.
+    pub fn from_series(series: &MachineSeries) -> Self {
+        let summary = series.summary();
+        let medians = series.buckets.iter().filter_map(|bucket| bucket.calibration_p50_us);
+        let logarithms: Vec<f64> = medians.map(|us| (us.max(1) as f64).ln()).collect();
+        let mean = logarithms.iter().sum::<f64>() / logarithms.len() as f64;
+        let is_whole = series.calibration.end.is_none() && !logarithms.is_empty();
+        Self {
+            calibration_us: is_whole.then(|| mean.exp()),
+            scheduling_delay_us: summary.wakeup_delay_p99_us.map(|us| us as f64),
+            cpu_pressure: summary.cpu_pressure,
+            io_pressure: summary.io_pressure,
+            steal: summary.steal,
+        }
+    }
 }
 
 /// By how much the calibration statement was slower in the runs of one side than in those of the

@@ -119,6 +119,7 @@ impl Samples {
         let total = run.manifest().outcomes;
         let mut samples = Self::new(RunInfo::from_manifest(path, run.manifest()));
         samples.typed = typed_statements(run.manifest());
+        samples.machine = run.machine()?.as_ref().map(MachineLoad::from_series);
         for (read, outcome) in run.outcomes().enumerate() {
             samples.record(&outcome?);
             if read % PROGRESS_EVERY_N == 0 {

@@ -258,6 +258,21 @@ impl Client {
     /// Sends Terminate and closes the connection, as dropping the client does.
     pub fn close(self) {}
 
+    /// Sends Terminate and waits until the server has closed the connection, up to `timeout`. By
+    /// then the server has freed the connection slot; after [`Client::close`] it does so later.
+    pub fn close_and_wait(mut self, timeout: Duration) {
+        if self.closed {
+            return;
+        }
+        self.closed = true;
+        self.session.terminate();
+        self.socket.set_deadline(Some(Instant::now() + timeout));
+        let is_sent = self.socket.send(self.session.transmit()).is_ok();
+        // Notices may precede the end.
+        while is_sent && self.socket.receive(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {}
+        self.socket.close();
+    }
+
     fn deadline(&self) -> Option<Instant> {
         self.timeout.map(|timeout| Instant::now() + timeout)
     }

@@ -260,6 +260,12 @@ impl ConnectTarget {
         Self { application_name: name.to_owned(), ..self.clone() }
     }
 
+    /// Returns the same target with `endpoint` as its only endpoint.
+    #[must_use]
+    pub fn with_endpoint(&self, endpoint: &Endpoint) -> Self {
+        Self { endpoints: vec![endpoint.clone()], ..self.clone() }
+    }
+
     /// Returns the same target with another timeout per attempt; `None` means the system's default.
     #[must_use]
     pub fn with_connect_timeout(&self, timeout: Option<Duration>) -> Self {

@@ -68,10 +68,10 @@ pub enum WriteError {
         /// The reason that the encoder gives.
         source: ParquetError,
     },
-    /// The manifest could not be expressed as JSON.
+    /// The manifest or another document could not be expressed as JSON.
     #[error("cannot encode {}", path.display())]
     Manifest {
-        /// Path of the manifest.
+        /// Path of the document.
         path: PathBuf,
         /// The reason that the encoder gives.
         source: serde_json::Error,
@@ -144,9 +144,45 @@ pub enum ReadError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corruption {
-    /// The manifest is not valid JSON of the expected form.
+    /// The file is not valid JSON of the expected form.
     #[error(transparent)]
     Manifest(#[from] serde_json::Error),
+    /// A JSON document has another format than its name promises.
+    #[error("its format is {found}, not {expected}")]
+    Format {
+        /// The format that belongs to its name.
+        expected: &'static str,
+        /// The format in the document.
+        found: String,
+    },
+    /// The value of a key in a JSON document is not of the expected form.
+    #[error("key {key}")]
+    Key {
+        /// The path of the key.
+        key: String,
+        /// The error of the decoder.
+        source: serde_json::Error,
+    },
+    /// A key is missing in a JSON document.
+    #[error("key {key} is missing")]
+    MissingKey {
+        /// The path of the key.
+        key: String,
+    },
+    /// An array in a JSON document has more entries than its format allows.
+    #[error("key {key} has more than {limit} entries")]
+    TooLong {
+        /// The path of the key.
+        key: String,
+        /// Maximum number of entries.
+        limit: usize,
+    },
+    /// A JSON document is larger than its format allows.
+    #[error("it is larger than {limit} bytes")]
+    TooLarge {
+        /// Maximum number of bytes.
+        limit: u64,
+    },
     /// The Parquet decoder rejected the file, or its columns are not those of the format.
     #[error(transparent)]
     Parquet(#[from] ParquetError),

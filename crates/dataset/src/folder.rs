@@ -171,14 +171,30 @@ impl Folder {
         manifest: &M,
         files_kept: u32,
     ) -> Result<(), WriteError> {
-        let path = self.manifest_path();
-        let mut text = serde_json::to_vec_pretty(manifest)
-            .map_err(|source| WriteError::Manifest { path: path.clone(), source })?;
+        let name = self.kind.manifest_name();
+        self.write_document(name, serde_json::to_vec_pretty(manifest), files_kept)
+    }
+
+    /// Creates or replaces a JSON document.
+    pub(crate) fn write_document(
+        &self,
+        name: &str,
+        text: serde_json::Result<Vec<u8>>,
+        files_kept: u32,
+    ) -> Result<(), WriteError> {
+        let path = self.dir.join(name);
+        let mut text =
+            text.map_err(|source| WriteError::Manifest { path: path.clone(), source })?;
         text.push(b'\n');
         self.publish(&path, files_kept, |mut file| {
             file.write_all(&text)
                 .map_err(|source| WriteError::from_io(path.clone(), files_kept, source))
         })
+    }
+
+    /// Path of a JSON document.
+    pub(crate) fn document_path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     /// Creates or replaces `path` with the content that `fill` writes; on failure `path` is
@@ -218,6 +234,7 @@ impl Folder {
     fn is_dataset_file(&self, name: &str) -> bool {
         let whole = |name: &str| {
             self.kind.file_prefixes().iter().any(|prefix| file_number(name, prefix).is_some())
+                || self.kind.documents().contains(&name)
         };
         let temporary = name.strip_prefix('.').and_then(|name| name.strip_suffix(".tmp"));
         whole(name)
@@ -251,6 +268,7 @@ fn only_generated_names_are_dataset_files() {
     assert!(folder.is_dataset_file("outcomes-000001.parquet"));
     assert!(folder.is_dataset_file(".statements-000001.parquet.tmp"));
     assert!(folder.is_dataset_file(".run.json.tmp"));
+    assert!(folder.is_dataset_file("machine.json"));
     assert!(!folder.is_dataset_file("notes.txt"));
     assert!(!folder.is_dataset_file("events-000001.parquet"));
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::run::MACHINE_FILE_NAME;
+
 /// The two kinds of datasets that this crate stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatasetKind {
@@ -48,6 +50,14 @@ impl DatasetKind {
         match self {
             Self::Capture => &["events"],
             Self::Run => &["outcomes", "statements"],
+        }
+    }
+
+    /// Returns the names of the JSON documents of this kind, other than the manifest.
+    pub(crate) const fn documents(self) -> &'static [&'static str] {
+        match self {
+            Self::Capture => &[],
+            Self::Run => &[MACHINE_FILE_NAME],
         }
     }
 

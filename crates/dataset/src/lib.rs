@@ -2,9 +2,10 @@
 //!
 //! A *capture* contains [`howdah_traffic::Event`]s; [`CaptureWriter`] writes it and [`Capture`]
 //! reads it. A *run* contains the outcomes of a replay: [`ReplayOutcome`]s and the
-//! [`StatementInfo`]s they refer to; [`RunWriter`] writes it and [`ReplayRun`] reads it. Columns,
-//! units, versions and crash safety are specified in `docs/src/reference/capture-format.md`; any
-//! Parquet reader can open the files.
+//! [`StatementInfo`]s they refer to, and what was measured of the machine meanwhile, a
+//! [`MachineSeries`]; [`RunWriter`] writes it and [`ReplayRun`] reads it. Columns, units, versions
+//! and crash safety are specified in `docs/src/reference/capture-format.md`; any Parquet reader can
+//! open the files.
 //!
 //! This crate only stores datasets; it neither produces events nor assesses outcomes.
 //!
@@ -61,7 +62,9 @@ pub use error::{Corruption, ReadError, WriteError};
 pub use kind::DatasetKind;
 pub use manifest::{CaptureManifest, CaptureOrigin, RunManifest};
 pub use run::{
-    Disposition, Outcomes, ReplayOutcome, ReplayRun, RunSettings, RunWriter, StatementInfo,
+    CalibrationEnd, CalibrationEndReason, CalibrationInfo, Disposition, MachineBucket,
+    MachineSeries, MachineSummary, Outcomes, ReplayOutcome, ReplayRun, RunSettings, RunWriter,
+    StatementInfo,
 };
 
 /// Maximum size of an event, outcome or statement: the bytes of all its texts.

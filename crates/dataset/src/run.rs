@@ -1,5 +1,6 @@
 //! Runs: the outcomes of replaying a capture, on disk.
 
+mod machine;
 mod outcome;
 mod reader;
 mod statement;
@@ -8,8 +9,14 @@ mod writer;
 use std::sync::Arc;
 
 use howdah_traffic::{Kind, Parameter, SessionId, SqlState, Text, Timestamp};
+pub use machine::{
+    CalibrationEnd, CalibrationEndReason, CalibrationInfo, MachineBucket, MachineSeries,
+    MachineSummary,
+};
 pub use reader::{Outcomes, ReplayRun};
 pub use writer::{RunSettings, RunWriter};
+
+pub(crate) use machine::FILE_NAME as MACHINE_FILE_NAME;
 
 /// The outcome of replaying one event.
 ///

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ReplayOutcome, StatementInfo};
+use super::{MACHINE_FILE_NAME, MachineSeries, ReplayOutcome, StatementInfo};
 use crate::{
     error::ReadError,
     folder::Folder,
@@ -19,6 +19,7 @@ use crate::{
 /// Files that a writer adds after [`Self::open`] are ignored.
 #[derive(Clone, Debug)]
 pub struct ReplayRun {
+    folder: Folder,
     manifest: RunManifest,
     outcomes: Vec<PathBuf>,
     statements: Vec<PathBuf>,
@@ -46,7 +47,7 @@ impl ReplayRun {
             let _: StatementInfo = statement?;
             manifest.statements += 1;
         }
-        Ok(Self { manifest, outcomes, statements })
+        Ok(Self { folder, manifest, outcomes, statements })
     }
 
     /// Returns the manifest, which describes the run.
@@ -66,6 +67,16 @@ impl ReplayRun {
     /// A file cannot be read or is damaged.
     pub fn statements(&self) -> Result<Vec<StatementInfo>, ReadError> {
         TableRows::new(DatasetKind::Run, self.statements.clone()).collect()
+    }
+
+    /// Measurements of the machine; `None` if nothing was stored: in runs of earlier versions,
+    /// and if the writer was killed. At most about 50 MB in memory.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, is damaged, or has an unknown version.
+    pub fn machine(&self) -> Result<Option<MachineSeries>, ReadError> {
+        MachineSeries::read(&self.folder.document_path(MACHINE_FILE_NAME))
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::HashSet, path::Path};
 
 use howdah_traffic::Timestamp;
 
-use super::{Disposition, ReplayOutcome, StatementInfo};
+use super::{Disposition, MACHINE_FILE_NAME, MachineSeries, ReplayOutcome, StatementInfo};
 use crate::{
     buffer::{Buffer, BufferLimits},
     error::WriteError,
@@ -125,6 +125,16 @@ impl RunWriter {
         self.statements.push(statement.clone())?;
         self.described.insert(statement.fingerprint);
         Ok(())
+    }
+
+    /// Stores what was measured of the machine, replacing what was stored before. A series of
+    /// more than [`MachineSeries::BUCKETS_MAX`] buckets could not be read again.
+    ///
+    /// # Errors
+    ///
+    /// The file could not be written; the rows are not affected.
+    pub fn write_machine(&self, series: &MachineSeries) -> Result<(), WriteError> {
+        self.folder.write_document(MACHINE_FILE_NAME, series.to_json(), self.files_kept())
     }
 
     /// Writes the buffered rows, and the manifest with the replay's `summary`; `complete` is false
