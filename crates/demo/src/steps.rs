@@ -18,7 +18,9 @@ use howdah_connect::Client;
 use howdah_dataset::{Capture, CaptureSettings, CaptureWriter, RunSettings, RunWriter};
 use howdah_lab::BinariesSearch;
 use howdah_logs::{ImportOptions, read_files};
-use howdah_replay::{NoticeSink, Rate, Replay, ReplayReport, ReplaySettings};
+use howdah_replay::{
+    CalibrationPlan, Capacity, NoticeSink, Rate, Replay, ReplayReport, ReplaySettings,
+};
 use howdah_stats::Registry;
 use howdah_traffic::{Event, Timestamp};
 
@@ -152,7 +154,8 @@ impl Demo {
         name: &str,
         report: &mut impl FnMut(&str),
     ) -> Result<Samples, DemoError> {
-        let client = Client::connect(&copy.target)?;
+        let mut client = Client::connect(&copy.target)?;
+        let capacity = Capacity::query(&mut client).unwrap_or_default();
         let dir = self.out.join(name);
         let settings = ReplaySettings::default();
         let run = RunSettings {
@@ -171,6 +174,7 @@ impl Demo {
             writer: Some(RunWriter::create(&dir, run)?),
             has_outcomes: true,
             capacity: None,
+            calibration: CalibrationPlan::new(&mut client, capacity, 0),
             notices: NoticeSink::default(),
             registry: Registry::new(),
             stop: self.stop.clone(),

@@ -14,7 +14,7 @@ use std::{
 };
 
 use howdah_connect::{ConnectTarget, Endpoint};
-use howdah_dataset::{RunWriter, WriteError};
+use howdah_dataset::{MachineSeries, RunWriter, WriteError};
 use howdah_net::Poller;
 use howdah_stats::Registry;
 use howdah_traffic::{Event, Kind, SessionId, Timestamp};
@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use crate::{
     capacity::Capacity,
     inbox::{Inbox, QueuedEvent, SendResult, event_bytes},
+    machine::{CalibrationControl, CalibrationPlan, MachineMonitor},
     metrics::Metrics,
     notice::{Notice, NoticeSink},
     outcome_writer::{OutcomeWriter, ReplayTotals},
@@ -61,6 +62,8 @@ pub struct Replay {
     /// Connections the target has room for. If set, a notice is reported when the capture needs
     /// more.
     pub capacity: Option<Capacity>,
+    /// Whether a fixed statement measures the speed of the target.
+    pub calibration: CalibrationPlan,
     /// Receives notices.
     pub notices: NoticeSink,
     /// Receives the live metrics.
@@ -80,6 +83,8 @@ pub struct ReplayReport {
     pub events_read: u64,
     /// Time from the start to the last reply.
     pub elapsed: Duration,
+    /// Measurements of the machine.
+    pub machine: MachineSeries,
     /// Captured sessions.
     pub sessions: u64,
     /// Peak number of open connections.
@@ -157,8 +162,17 @@ impl Replay {
         };
         let schedule =
             Schedule::new(opening.time, Instant::now() + START_DELAY, self.settings.rate);
-        let logins = Logins::new(self.target, self.endpoint, &self.settings);
         let metrics = Metrics::new(&self.registry);
+        let calibration = Arc::new(CalibrationControl::new(self.calibration));
+        let machine = MachineMonitor::start(
+            schedule.start(),
+            &self.target,
+            &self.endpoint,
+            calibration.clone(),
+            metrics.connections_active.clone(),
+        );
+        let machine = machine.map_err(StartError::Worker)?;
+        let logins = Logins::new(self.target, self.endpoint, &self.settings);
         let outcome_writer = OutcomeWriter::new(self.writer, schedule, metrics.clone());
         let (finished, outcomes) = mpsc::sync_channel(1024);
         let shared = WorkerContext {
@@ -170,10 +184,12 @@ impl Replay {
             workers: self.settings.workers.max(1),
             notices: Arc::new(self.notices),
             metrics,
+            calibration,
             stop: self.stop.clone(),
             finished,
         };
-        let mut report = play(shared, outcome_writer, outcomes, self.capacity, opening, events)?;
+        let mut report =
+            play(shared, outcome_writer, outcomes, self.capacity, machine, opening, events)?;
         report.has_outcomes = self.has_outcomes;
         Ok(report)
     }
@@ -184,6 +200,7 @@ fn play<E: Into<EventSourceError>>(
     outcome_writer: OutcomeWriter,
     outcomes: Receiver<Vec<FinishedEvent>>,
     capacity: Option<Capacity>,
+    machine: MachineMonitor,
     opening: Event,
     events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
 ) -> Result<ReplayReport, StartError> {
@@ -197,6 +214,7 @@ fn play<E: Into<EventSourceError>>(
     let start = shared.schedule.start();
     let stop = shared.stop.clone();
     let notices = shared.notices.clone();
+    let calibration = shared.calibration.clone();
     // The outcome writer ends when the last worker has dropped its sender.
     drop(shared);
     let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
@@ -208,6 +226,7 @@ fn play<E: Into<EventSourceError>>(
         last: opening.time,
         held_up: None,
         capacity,
+        calibration,
         notices,
         error: error.clone(),
     };
@@ -216,7 +235,7 @@ fn play<E: Into<EventSourceError>>(
         .name("replay-reader".to_owned())
         .spawn(move || dispatcher.run(opening, events))
         .map_err(StartError::Worker)?;
-    let (stats, (tally, writer, write_error)) = thread::scope(|scope| {
+    let (stats, (tally, writer, mut write_error)) = thread::scope(|scope| {
         let writing = scope.spawn(move || outcome_writer.run(&outcomes));
         let workers: Vec<_> =
             workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
@@ -226,6 +245,12 @@ fn play<E: Into<EventSourceError>>(
             .collect();
         (stats, writing.join().expect("the outcome writer does not panic"))
     });
+    let elapsed = start.elapsed();
+    let machine = machine.finish();
+    if let Some(Err(error)) = writer.as_ref().map(|writer| writer.write_machine(&machine)) {
+        tracing::error!(%error, "cannot write what was measured of the machine");
+        write_error.get_or_insert(error);
+    }
     let mut sum = WorkerStats::default();
     for stats in stats {
         sum.add(stats.map_err(StartError::Worker)?);
@@ -233,7 +258,8 @@ fn play<E: Into<EventSourceError>>(
     Ok(ReplayReport {
         tally,
         events_read: sum.events,
-        elapsed: start.elapsed(),
+        elapsed,
+        machine,
         sessions: sum.sessions,
         connections_max: sum.open_max,
         connections: sum.connections,
@@ -258,6 +284,7 @@ struct Dispatcher {
     /// When it last waited for room in an inbox.
     held_up: Option<Instant>,
     capacity: Option<Capacity>,
+    calibration: Arc<CalibrationControl>,
     notices: Arc<NoticeSink>,
     /// The error that ended reading.
     error: Arc<Mutex<Option<EventSourceError>>>,
@@ -321,6 +348,7 @@ impl Dispatcher {
 
     fn check_capacity(&self) {
         let sessions = self.open.iter().map(HashSet::len).sum();
+        self.calibration.make_room_for(sessions);
         if let Some(capacity) = self.capacity.filter(|capacity| sessions > capacity.available()) {
             self.notices.report(&Notice::TooManySessions { sessions, capacity });
         }

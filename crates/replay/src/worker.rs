@@ -31,6 +31,7 @@ use crate::{
     cancel::{CancelRequests, CancelStartError, FinishedCancel},
     inbox::{Inbox, QueueState},
     link::{ConnectionLoss, Link, PumpResult, Reply},
+    machine::CalibrationControl,
     metrics::Metrics,
     notice::{Notice, NoticeSink},
     pace::Schedule,
@@ -67,6 +68,7 @@ pub(crate) struct WorkerContext {
     pub(crate) workers: usize,
     pub(crate) notices: Arc<NoticeSink>,
     pub(crate) metrics: Metrics,
+    pub(crate) calibration: Arc<CalibrationControl>,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) finished: SyncSender<Vec<FinishedEvent>>,
 }
@@ -385,6 +387,7 @@ impl ReplayWorker {
             _ => {}
         }
         if !was_connected && failure.is_too_many_connections() {
+            self.shared.calibration.release_slot();
             let last_error = failure.message.to_string();
             let paced = self.shared.schedule.is_paced();
             self.shared.notices.report(&Notice::NoConnectionsLeft {

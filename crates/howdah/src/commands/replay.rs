@@ -17,9 +17,9 @@ use howdah_connect::{Client, ConnectTarget};
 use howdah_dataset::{Events, RunSettings, RunWriter, WriteError};
 use howdah_logs::{LogStream, ReadFilesError, ReceiverGone};
 use howdah_replay::{
-    Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError, IdentityMap,
-    LoginSetting, Notice, NoticeSink, Rate, Renaming, Replay, ReplayLimits, ReplayReport,
-    ReplaySettings, StartError, find_denied_logins,
+    CalibrationPlan, Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError,
+    IdentityMap, LoginSetting, Notice, NoticeSink, Rate, Renaming, Replay, ReplayLimits,
+    ReplayReport, ReplaySettings, StartError, find_denied_logins,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -86,6 +86,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MIB", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     backlog: u32,
+    /// Do not measure the target's speed by a statement of a millisecond, four times a second
+    #[arg(long)]
+    no_calibration: bool,
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: ReplayFormat,
@@ -133,7 +136,15 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
     check_login_settings(&args.set, &mut client)?;
     allow_many_connections();
     let settings = settings(&args, source.encodings(), &mut client);
-    let capacity = check_logins(&args, ctx, &mut client, &target, &settings.identities)?;
+    let capacity = query_capacity(&mut client);
+    let survey = estimate_concurrency(&args, capacity)?;
+    let capacity_to_watch =
+        check_logins(ctx, &args, &target, &settings.identities, &survey, capacity)?;
+    let calibration = if args.no_calibration {
+        CalibrationPlan::disabled()
+    } else {
+        CalibrationPlan::new(&mut client, capacity, survey.open_max)
+    };
     // Wait for input before creating the run, so that unreadable input does not replace an existing
     // run, and before catching signals, so that Ctrl-C works while a pipe is silent.
     source.wait_for_first().map_err(|error| cannot_replay(&args, error))?;
@@ -141,7 +152,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
     let _server = args.metrics.serve(ctx)?;
     let (endpoint, encrypted) = (client.endpoint().clone(), client.is_encrypted());
     // The captured sessions may need all connections that the target allows.
-    client.close();
+    client.close_and_wait(CLOSE_TIMEOUT);
     let stop = ctx.interrupted();
     let replay = Replay {
         target,
@@ -150,7 +161,8 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
         settings,
         writer,
         has_outcomes: matches!(source, ReplaySource::Capture { .. }),
-        capacity,
+        capacity: capacity_to_watch,
+        calibration,
         notices: notice_sink(ctx),
         registry: ctx.registry().clone(),
         stop: stop.clone(),
@@ -211,6 +223,16 @@ const SURVEY_TIME: Duration = Duration::from_millis(50);
 /// The same, if the capture may need more connections at once than the target allows.
 const CROWDED_SURVEY_TIME: Duration = Duration::from_secs(1);
 
+/// Maximum time to wait until the target has closed the first connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+fn query_capacity(client: &mut Client) -> Option<Capacity> {
+    Capacity::query(client).unwrap_or_else(|error| {
+        tracing::debug!(%error, "cannot query the connection limit of the target");
+        None
+    })
+}
+
 /// Reports, before anything is sent, which sessions will fail to log in. Returns the connection
 /// limit if it still needs to be watched during the replay.
 ///
@@ -218,19 +240,15 @@ const CROWDED_SURVEY_TIME: Duration = Duration::from_secs(1);
 ///
 /// A role or database named in an option is rejected or does not exist.
 fn check_logins(
-    args: &Args,
     ctx: &CommandContext,
-    client: &mut Client,
+    args: &Args,
     target: &ConnectTarget,
     identities: &IdentityMap,
+    survey: &ConcurrencyEstimate,
+    capacity: Option<Capacity>,
 ) -> anyhow::Result<Option<Capacity>> {
-    let capacity = Capacity::query(client).unwrap_or_else(|error| {
-        tracing::debug!(%error, "cannot query the connection limit of the target");
-        None
-    });
-    let survey = estimate_concurrency(args, capacity)?;
     let mut missing = BTreeSet::new();
-    for denied in find_denied_logins(target, identities, &survey) {
+    for denied in find_denied_logins(target, identities, survey) {
         if denied.is_database_missing() {
             // Report it once for all roles.
             if missing.insert(denied.database.clone()) {
