@@ -25,9 +25,9 @@ pub struct MachineLoad {
 impl MachineLoad {
     /// Takes the figures of a whole run from what the replay measured.
     ///
-    /// The calibration is the mean of the logarithms over the buckets, so a machine that is busy for
-    /// half of the run counts as half as busy. It is `None` if the statement was not executed until
-    /// the end.
+    /// The calibration is the mean of the logarithms over the buckets, so a machine that is busy
+    /// for half of the run counts as half as busy. It is `None` if the statement was not executed
+    /// until the end.
     pub fn from_series(series: &MachineSeries) -> Self {
         let summary = series.summary();
         let medians = series.buckets.iter().filter_map(|bucket| bucket.calibration_p50_us);

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::{Client, ConnectTarget, QueryError};
+use howdah_connect::{Client, ConnectTarget};
 use howdah_dataset::{CalibrationEndReason, MachineBucket};
 use howdah_stats::Gauge;
 
@@ -62,7 +62,9 @@ impl Calibration {
         let mut next = Instant::now();
         while self.wait_until(next) {
             let started = Instant::now();
-            client.query(CALIBRATION_SQL).map_err(statement_failure)?;
+            client
+                .query(CALIBRATION_SQL)
+                .map_err(|error| (CalibrationEndReason::StatementFailed, error.to_string()))?;
             let ended = Instant::now();
             let index = bucket_index(started.saturating_duration_since(self.start));
             durations.record(index, micros(ended - started));
@@ -89,10 +91,6 @@ impl Calibration {
         }
         has_room
     }
-}
-
-fn statement_failure(error: QueryError) -> (CalibrationEndReason, String) {
-    (CalibrationEndReason::StatementFailed, error.to_string())
 }
 
 /// Durations of the executions in the latest bucket.

@@ -59,8 +59,8 @@ impl WakeupDelays {
     }
 
     pub(super) fn write(&self, bucket: &mut MachineBucket) {
-        if self.count > 0 {
-            bucket.wakeup_delay_mean_us = Some(self.sum_us / self.count);
+        if let Some(mean_us) = self.sum_us.checked_div(self.count) {
+            bucket.wakeup_delay_mean_us = Some(mean_us);
             bucket.wakeup_delay_max_us = Some(self.max_us);
             bucket.wakeup_count = Some(self.count);
         }
